@@ -1,0 +1,1 @@
+"""Connect to a Tinker API and use it within what it can do."""

@@ -1,0 +1,109 @@
+"""The one flat configuration. Every field's doc gives its unit and the value that switches it off."""
+
+from typing import Any, Literal
+
+import chz
+
+Backend = Literal["tinker", "skyrl-tx"]
+LossFn = Literal["importance_sampling", "ppo", "cispo"]
+
+
+@chz.chz
+class Config:
+    # -- backend
+    backend: Backend = chz.field(
+        default="tinker", doc="Tinker API to train on: tinker (cloud) or skyrl-tx (self-hosted)"
+    )
+    skyrl_tx_url: str | None = chz.field(
+        default=None,
+        doc="URL of the self-hosted server, http://localhost:8000; None = environment variable SKYRL_TX_URL",
+    )
+    tinker_base_url: str | None = chz.field(default=None, doc="URL of Tinker cloud; None = the SDK's own")
+    model_name: str = chz.field(doc="base model: hub name or local directory, as the server knows it")
+    lora_rank: int = chz.field(default=32, doc="LoRA rank")
+
+    # -- tasks
+    tasks_dir: str = chz.field(doc="folder of Harbor task directories")
+    allow_broken_tasks: bool = chz.field(
+        default=False, doc="true = leave broken tasks out by name; false = refuse to start"
+    )
+    eval_split: float = chz.field(
+        default=0.0, doc="share of the tasks held out for evaluation, chosen by seed; 0 = none"
+    )
+    eval_tasks: tuple[str, ...] = chz.field(default=(), doc="names of held-out tasks, a,b,c; () = use eval_split")
+    eval_group_size: int = chz.field(default=1, doc="rollouts a held-out task at each evaluation")
+    eval_every: int = chz.field(default=0, doc="steps between evaluations; 0 = start, each epoch and end only")
+    eval_temperature: float | None = chz.field(
+        default=None, doc="sampling temperature in evaluation; None = temperature"
+    )
+
+    # -- batch
+    batch_size: int = chz.field(default=8, doc="tasks a batch")
+    group_size: int = chz.field(default=8, doc="rollouts a task")
+    n_epochs: int = chz.field(default=1, doc="passes over the training tasks")
+    max_steps: int = chz.field(default=0, doc="stop after this many steps; 0 = n_epochs decides")
+    seed: int = chz.field(default=0, doc="seed of task order, split, minibatches, sampling and LoRA initialisation")
+
+    # -- environments
+    n_parallel_envs: int = chz.field(default=8, doc="trials that run at once")
+    environment_type: str = chz.field(
+        default="docker", doc="Harbor environment: docker, daytona, modal, e2b, runloop, ..."
+    )
+    environment_kwargs: dict[str, Any] = chz.field(
+        default_factory=dict, doc="passed to the environment: environment_kwargs.NAME=VALUE"
+    )
+    trial_timeout_sec: float = chz.field(default=3600.0, doc="seconds for a whole trial, start to reward; 0 = no limit")
+
+    # -- agent (Terminus-2)
+    max_turns: int = chz.field(default=50, doc="model calls a trial; 0 = no limit")
+    max_tokens: int = chz.field(default=2048, doc="sampled tokens a turn, at most")
+    temperature: float = chz.field(default=1.0, doc="sampling temperature in training")
+    context_limit: int = chz.field(default=32000, doc="tokens of prompt and answer together")
+    enable_summarize: bool = chz.field(default=False, doc="Terminus-2 summarises a full context and goes on")
+    proactive_summarization_threshold: int = chz.field(
+        default=8000, doc="free tokens below which Terminus-2 summarises; 0 = only when full"
+    )
+    enable_thinking: bool = chz.field(
+        default=False, doc="enable_thinking of the chat template, where it has one (Qwen3)"
+    )
+
+    # -- learning
+    learning_rate: float = chz.field(default=1e-4, doc="Adam step size at its peak")
+    lr_schedule: Literal["constant", "linear", "cosine"] = chz.field(default="constant", doc="decay to 0 over the run")
+    warmup_steps: int = chz.field(default=0, doc="optimizer steps of linear warm-up; 0 = none")
+    adam_beta1: float = chz.field(default=0.9, doc="Adam beta1")
+    adam_beta2: float = chz.field(default=0.95, doc="Adam beta2")
+    adam_eps: float = chz.field(default=1e-12, doc="Adam epsilon")
+    weight_decay: float = chz.field(default=0.0, doc="decoupled weight decay; 0 = none")
+    grad_clip_norm: float = chz.field(default=0.0, doc="largest global gradient norm; 0 = no clipping")
+    loss_fn: LossFn = chz.field(default="importance_sampling", doc="policy loss on the server")
+    clip_low_threshold: float | None = chz.field(
+        default=None, doc="ppo, cispo: lowest probability ratio, 0.8; None = server's own"
+    )
+    clip_high_threshold: float | None = chz.field(
+        default=None, doc="ppo, cispo: highest probability ratio, 1.2; None = server's own"
+    )
+    loss_norm: Literal["token_mean", "sequence_mean", "token_sum"] = chz.field(
+        default="token_mean",
+        doc="length normalisation: mean over the batch's tokens, mean of trajectory means, or plain sum",
+    )
+    num_substeps: int = chz.field(default=1, doc="optimizer steps a batch, over shuffled minibatches")
+    advantage_baseline: Literal["mean", "leave_one_out"] = chz.field(
+        default="mean", doc="what a reward is compared with: its group's mean, or the mean of the others"
+    )
+    normalize_advantages_by_std: bool = chz.field(
+        default=False, doc="divide a group's advantages by its standard deviation"
+    )
+    remove_constant_reward_groups: bool = chz.field(default=False, doc="leave out groups whose rewards are all equal")
+    kl_penalty_coef: float = chz.field(default=0.0, doc="penalty per nat of log-ratio to the base model; 0 = off")
+
+    # -- run
+    logs_dir: str = chz.field(default="./runs", doc="parent folder of run directories")
+    run_name: str | None = chz.field(
+        default=None, doc="name of the run directory; None = wandb_name or model, and the time"
+    )
+    resume: str | None = chz.field(default=None, doc="run directory to continue; None = new run")
+    save_every: int = chz.field(default=10, doc="steps between checkpoints; 0 = only at the end")
+    keep_checkpoints: int = chz.field(default=3, doc="checkpoints kept on the server; 0 = all")
+    wandb_project: str | None = chz.field(default=None, doc="Weights & Biases project; None = off")
+    wandb_name: str | None = chz.field(default=None, doc="Weights & Biases run name; None = the run directory's")

@@ -1,0 +1,16 @@
+"""Errors a user can act on. Everything else is a bug and keeps its traceback."""
+
+
+class UserError(Exception):
+    """A mistake or a fault outside our code: one message that names the field, the value and the fix.
+
+    Commands print it as one line and exit with 2; they never show a traceback for it.
+    """
+
+
+class BackendError(UserError):
+    """The Tinker API refused, vanished or answered nonsense."""
+
+
+class EnvironmentFault(UserError):
+    """Docker or another environment provider cannot be used at all (not one failed trial: that is data)."""

@@ -1,0 +1,1 @@
+"""Trajectories -> advantages -> datums. Pure functions, no I/O."""

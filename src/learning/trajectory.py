@@ -1,0 +1,101 @@
+"""Turn, Trajectory, TrajectoryGroup: what a rollout leaves for learning. Frozen, no I/O.
+
+Suffixes: `_T` tokens, `_G` members of a group, `_P` problems (groups of a batch), `_D` datums.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a trial ended. Exactly one each; `rollout/outcome.py` says what is done with it."""
+
+    COMPLETED = "completed"
+    MAX_TURNS = "max_turns"
+    CONTEXT_LENGTH = "context_length"
+    AGENT_TIMEOUT = "agent_timeout"
+    POLICY_ERROR = "policy_error"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+    VERIFIER_ERROR = "verifier_error"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One sampled completion.
+
+    Its prompt is every token of the same segment's earlier turns (theirs new and completed), then `new_tokens_T`:
+    tokens are stored once, so a trajectory is as long as what was said, not quadratic in its turns.
+    A new segment starts where the history was rewritten (summarisation): its first turn's `new_tokens_T` is the whole prompt.
+    """
+
+    segment: int
+    new_tokens_T: tuple[int, ...]
+    completion_tokens_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]  # of completion_tokens_T, natural log, at temperature 1
+    weights_version: int
+    truncated: bool = False  # stopped by max_tokens, not by a stop token
+    seconds: float = 0.0  # wall time of the sampling call
+    text: str = ""  # what the agent's parser was given
+
+    def __post_init__(self) -> None:
+        if len(self.completion_tokens_T) != len(self.logprobs_T):
+            raise ValueError(
+                f"turn has {len(self.completion_tokens_T)} sampled tokens but {len(self.logprobs_T)} logprobs"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One trial as training data. `reward` is None exactly when nobody graded it (never 0 for a fault)."""
+
+    task_name: str
+    trial_name: str
+    turns: tuple[Turn, ...]
+    reward: float | None
+    outcome: Outcome
+    detail: str = ""  # one line: why, for outcomes that need it
+    attempt: int = 1
+    times: dict[str, float] = field(default_factory=dict)  # stage -> seconds
+    stats: dict[str, float] = field(default_factory=dict)  # parse failures, own CPU seconds, ...
+    trial_dir: str = ""
+
+    @property
+    def n_sampled_tokens(self) -> int:
+        return sum(len(turn.completion_tokens_T) for turn in self.turns)
+
+    @property
+    def n_unique_tokens(self) -> int:
+        """Tokens of all segments, each counted once."""
+        return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in self.turns)
+
+    @property
+    def trainable(self) -> bool:
+        return self.reward is not None and self.n_sampled_tokens > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryGroup:
+    """The trials of one task that are compared with each other, and those that were lost."""
+
+    task_name: str
+    trajectories_G: tuple[Trajectory, ...]  # all trainable
+    lost: tuple[Trajectory, ...] = ()  # dropped after their retries: infrastructure, verifier, cancelled
+
+    @property
+    def rewards_G(self) -> tuple[float, ...]:
+        return tuple(t.reward for t in self.trajectories_G if t.reward is not None)
+
+    @property
+    def constant(self) -> bool:
+        return len(set(self.rewards_G)) <= 1
+
+
+def group_trajectories(task_name: str, trajectories: Sequence[Trajectory]) -> TrajectoryGroup:
+    """Split a task's trajectories into those that can be trained on and those that cannot."""
+    return TrajectoryGroup(
+        task_name,
+        tuple(t for t in trajectories if t.trainable),
+        tuple(t for t in trajectories if not t.trainable),
+    )

@@ -1,0 +1,1 @@
+"""Task -> trial -> trajectory: Harbor trials under our own limits."""
