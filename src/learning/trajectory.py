@@ -27,7 +27,7 @@ class Turn:
 
     Its prompt is every token of the same segment's earlier turns (theirs new and completed), then `new_tokens_T`:
     tokens are stored once, so a trajectory is as long as what was said, not quadratic in its turns.
-    A new segment starts where the history was rewritten (summarisation): its first turn's `new_tokens_T` is the whole prompt.
+    A new segment starts where the history was rewritten (summarisation); its first turn's `new_tokens_T` is the prompt.
     """
 
     segment: int
