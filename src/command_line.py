@@ -1,0 +1,116 @@
+"""argv and environment -> Config. A wrong argument is one plain line, with the near field named."""
+
+import difflib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import chz
+from chz.blueprint import (
+    Blueprint,
+    EntrypointHelpException,
+    ExtraneousBlueprintArg,
+    InvalidBlueprintArg,
+    MissingBlueprintArg,
+)
+
+from src.config import Config
+from src.errors import UserError
+
+# A resumed run keeps these: another value would mix two experiments in one directory.
+FIXED_ON_RESUME = (
+    "model_name",
+    "lora_rank",
+    "tasks_dir",
+    "eval_split",
+    "eval_tasks",
+    "batch_size",
+    "group_size",
+    "seed",
+)
+
+FIELDS = tuple(chz.chz_fields(Config))
+
+
+def load_environment(folder: Path = Path()) -> None:
+    """Read `.env`, then `.env.skyrl-tx`, where they exist; what the shell has set stays."""
+    from dotenv import load_dotenv
+
+    for name in (".env", ".env.skyrl-tx"):
+        load_dotenv(folder / name, override=False)
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """`key=value` arguments (a leading `--` is allowed) to a Config; with resume=RUN_DIR its saved values come first.
+
+    Raises UserError for anything wrong and SystemExit(0) for --help.
+    """
+    blueprint = Blueprint(Config)
+    saved = _saved_config(argv)
+    if saved is not None:
+        blueprint = blueprint.apply(saved, layer_name="resumed run")
+    try:
+        config = blueprint.make_from_argv(list(argv), allow_hyphens=True)
+    except EntrypointHelpException as help_text:
+        print(_help(str(help_text)))
+        raise SystemExit(0) from None
+    except ExtraneousBlueprintArg as error:
+        raise UserError(_unknown_field(str(error))) from None
+    except MissingBlueprintArg as error:
+        names = str(error).rsplit(":", 1)[-1].strip()
+        raise UserError(f"missing: {names} (give {' '.join(f'{n.strip()}=…' for n in names.split(','))})") from None
+    except InvalidBlueprintArg as error:
+        raise UserError(_wrong_type(str(error))) from None
+    if saved is not None:
+        _refuse_changes(saved, config)
+    return config
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """The configuration as plain JSON values."""
+    return json.loads(json.dumps(chz.asdict(config)))
+
+
+def _saved_config(argv: Sequence[str]) -> dict[str, Any] | None:
+    values = [arg.split("=", 1)[1] for arg in argv if re.match(r"-{0,2}resume=", arg)]
+    if not values or values[-1] in ("", "None"):
+        return None
+    from src.run.directory import open_run_directory, read_config
+
+    saved = {k: v for k, v in read_config(open_run_directory(values[-1])).items() if k in FIELDS and k != "resume"}
+    return saved | {"eval_tasks": tuple(saved.get("eval_tasks", ()))}
+
+
+def _refuse_changes(saved: dict[str, Any], config: Config) -> None:
+    for name in FIXED_ON_RESUME:
+        before, now = saved.get(name), getattr(config, name)
+        if name in saved and before != now:
+            raise UserError(
+                f"{name}={now}: {config.resume} was started with {name}={before}; leave it out or start a new run"
+            )
+
+
+def _help(text: str) -> str:
+    lines = text.splitlines()
+    body = "\n".join(lines[1:] if lines and lines[0].startswith("Entry point") else lines)
+    return "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API\n" + body.rstrip()
+
+
+def _unknown_field(message: str) -> str:
+    match = re.search(r"argument '([^']+)'", message)
+    name = match.group(1) if match else "?"
+    near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
+    return f"{name}: no such field; {hint}"
+
+
+def _wrong_type(message: str) -> str:
+    match = re.search(r"argument '(.*?)' provided for param '([^']+)'", message, re.DOTALL)
+    value, name = (match.group(1), match.group(2)) if match else ("?", "?")
+    cast = re.search(r"Could not cast '.*?' to (.+)", message)
+    wanted = cast.group(1).strip() if cast else "of another type"
+    if wanted.startswith("Literal["):
+        wanted = "one of " + wanted.removeprefix("Literal[").rstrip("]").replace("'", "")
+    return f"{name}={value}: must be {wanted}; see --help"

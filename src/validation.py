@@ -1,0 +1,78 @@
+"""Cross-field checks of a Config, before anything is spent. Pure: no network, no Docker."""
+
+from collections.abc import Iterator
+
+from src.config import Config
+from src.errors import UserError
+
+_POSITIVE = (
+    "lora_rank", "eval_group_size", "batch_size", "group_size", "n_epochs", "n_parallel_envs", "max_tokens",
+    "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "eval_every", "max_steps", "trial_timeout_sec", "max_turns", "proactive_summarization_threshold", "warmup_steps",
+    "weight_decay", "grad_clip_norm", "kl_penalty_coef", "save_every", "keep_checkpoints", "seed",
+)  # fmt: skip
+
+
+def validate(config: Config) -> None:
+    """Raise one UserError with a line for each problem: field, value, fix."""
+    problems = [*_ranges(config), *_agent(config), *_learning(config), *_evaluation(config)]
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _ranges(config: Config) -> Iterator[str]:
+    for name in _POSITIVE:
+        if not getattr(config, name) > 0:
+            yield f"{name}={getattr(config, name)}: must be above 0"
+    for name in _NOT_NEGATIVE:
+        if not getattr(config, name) >= 0:
+            yield f"{name}={getattr(config, name)}: must be 0 or more"
+    for name in ("adam_beta1", "adam_beta2"):
+        if not 0 <= getattr(config, name) < 1:
+            yield f"{name}={getattr(config, name)}: must be in [0, 1)"
+
+
+def _agent(config: Config) -> Iterator[str]:
+    if config.max_tokens >= config.context_limit:
+        yield (
+            f"max_tokens={config.max_tokens}: leaves no room for a prompt in context_limit={config.context_limit}; "
+            "lower max_tokens or raise context_limit"
+        )
+    if config.enable_summarize and config.proactive_summarization_threshold >= config.context_limit:
+        yield (
+            f"proactive_summarization_threshold={config.proactive_summarization_threshold}: not below "
+            f"context_limit={config.context_limit}, every turn would be summarised; lower it"
+        )
+
+
+def _learning(config: Config) -> Iterator[str]:
+    if config.group_size == 1:
+        yield "group_size=1: a group of one has no advantage over itself, nothing would be learned; use 2 or more"
+    if config.loss_fn == "importance_sampling":
+        for name in ("clip_low_threshold", "clip_high_threshold"):
+            if getattr(config, name) is not None:
+                value = getattr(config, name)
+                yield f"{name}={value}: importance_sampling does not clip; use loss_fn=ppo or leave it out"
+    low, high = config.clip_low_threshold, config.clip_high_threshold
+    if low is not None and not 0 <= low <= 1:
+        yield f"clip_low_threshold={low}: a probability ratio between 0 and 1 (0.8 is usual)"
+    if high is not None and high < 1:
+        yield f"clip_high_threshold={high}: a probability ratio of 1 or more (1.2 is usual)"
+    if config.num_substeps > config.batch_size * config.group_size:
+        yield (
+            f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
+            f"({config.batch_size} x {config.group_size}); lower it"
+        )
+
+
+def _evaluation(config: Config) -> Iterator[str]:
+    if not 0 <= config.eval_split < 1:
+        yield f"eval_split={config.eval_split}: a share of the tasks, 0 (none) to below 1"
+    if config.eval_tasks and config.eval_split:
+        yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
+    if config.eval_every and not (config.eval_tasks or config.eval_split):
+        yield f"eval_every={config.eval_every}: no task is held out; set eval_split or eval_tasks"
+    if config.eval_temperature is not None and config.eval_temperature < 0:
+        yield f"eval_temperature={config.eval_temperature}: must be 0 (greedy) or more; None = temperature"

@@ -1,0 +1,85 @@
+import pytest
+
+from src.command_line import parse, to_json
+from src.errors import UserError
+from src.run.directory import RunDirectory, write_json
+
+BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]
+FIRST_LINE = (
+    "backend=skyrl-tx skyrl_tx_url=http://localhost:8000 model_name=Qwen/Qwen3-4B "
+    "tasks_dir=./datasets/terminal-bench-2 "
+    "learning_rate=2e-4 batch_size=2 group_size=16 n_parallel_envs=16 max_tokens=2048 temperature=0.7 "
+    "context_limit=128000 proactive_summarization_threshold=8000 enable_summarize=true n_epochs=2 num_substeps=4 "
+    "remove_constant_reward_groups=true normalize_advantages_by_std=true loss_fn=ppo environment_type=docker "
+    "wandb_project=harbor-training wandb_name=qwen3-skyrl-tx"
+)
+SECOND_LINE = (
+    "backend=skyrl-tx skyrl_tx_url=http://localhost:8000 model_name=Qwen/Qwen3-4B "
+    "tasks_dir=./datasets/terminal-bench-2 "
+    "batch_size=1 group_size=2 n_parallel_envs=2 n_epochs=1 environment_type=docker"
+)
+
+
+def test_users_run_lines_parse_as_written():
+    first = parse(FIRST_LINE.split())
+    assert (first.backend, first.loss_fn, first.num_substeps, first.context_limit) == ("skyrl-tx", "ppo", 4, 128000)
+    assert first.enable_summarize and first.remove_constant_reward_groups and first.normalize_advantages_by_std
+    assert first.learning_rate == 2e-4 and first.temperature == 0.7
+    second = parse(SECOND_LINE.split())
+    assert (second.batch_size, second.group_size, second.n_parallel_envs, second.backend) == (1, 2, 2, "skyrl-tx")
+
+
+def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
+    assert parse([*BASE, "group_size=4", "group_size=9"]).group_size == 9
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("grup_size=2", ["grup_size", "group_size"]),
+        ("learning_rte=1", ["learning_rte", "learning_rate"]),
+        ("group_size=many", ["group_size=many", "int"]),
+        ("backend=skyrl", ["backend=skyrl", "tinker", "skyrl-tx"]),
+        ("loss_fn=dro", ["loss_fn=dro", "ppo", "cispo"]),
+        ("enable_summarize=perhaps", ["enable_summarize=perhaps", "bool"]),
+    ],
+)
+def test_wrong_argument_is_one_line_that_names_it(argument: str, words: list[str]):
+    with pytest.raises(UserError) as error:
+        parse([*BASE, argument])
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_missing_required_fields_are_named():
+    with pytest.raises(UserError, match=r"tasks_dir"):
+        parse(["model_name=x"])
+
+
+def test_lists_and_environment_settings():
+    config = parse([*BASE, "eval_tasks=a,b", "environment_kwargs.region=eu"])
+    assert config.eval_tasks == ("a", "b")
+    assert to_json(config)["environment_kwargs"] == {"region": "eu"}
+
+
+def test_help_names_every_field_with_its_doc(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stop:
+        parse(["--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "proactive_summarization_threshold" in text and "rollouts a task" in text
+
+
+def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
+    run = RunDirectory(tmp_path)
+    write_json(run.config, to_json(parse([*BASE, "group_size=5", "eval_tasks=a,b"])))
+    resumed = parse([f"resume={tmp_path}", "n_epochs=7"])
+    assert (resumed.group_size, resumed.n_epochs, resumed.eval_tasks) == (5, 7, ("a", "b"))
+    with pytest.raises(UserError, match=r"model_name=other.*Qwen/Qwen3-4B"):
+        parse([f"resume={tmp_path}", "model_name=other"])
+
+
+def test_resume_of_no_run_directory(tmp_path):
+    with pytest.raises(UserError, match=r"resume=.*config\.json"):
+        parse([f"resume={tmp_path}"])

@@ -1,0 +1,136 @@
+import json
+
+import pytest
+
+from src.errors import UserError
+from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from src.run.batch_metrics import batch_metrics, eval_metrics
+from src.run.checkpoints import Checkpoint, CheckpointLog, require_checkpoint
+from src.run.directory import RunDirectory, new_run_directory
+from src.run.jsonl import append_line, read_lines
+from src.run.metrics_log import MetricsLog, cut_metrics
+from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
+
+
+def trajectory(name="s000000-p00-g00", reward: float | None = 1.0, **changes) -> Trajectory:
+    turns = (
+        Turn(0, (1, 2, 3), (4, 5), (-0.5, -0.25), weights_version=3, text='{"a": 1}', seconds=0.5),
+        Turn(0, (6,), (7,), (-1.5,), weights_version=3, truncated=True, text="é"),
+        Turn(1, (9, 9), (), (), weights_version=4),
+    )
+    values = {"task_name": "t", "trial_name": name, "turns": turns, "reward": reward, "outcome": Outcome.COMPLETED}
+    return Trajectory(**(values | changes))
+
+
+def test_trajectory_file_returns_what_was_written(tmp_path):
+    original = trajectory(times={"total": 2.0}, stats={"parse_failures": 1.0}, detail="x", attempt=2)
+    path = write_trajectory(tmp_path, original, advantage=0.5)
+    assert read_trajectory(path) == original
+    assert read_batch(tmp_path) == {original.trial_name: original}
+
+
+def test_trajectory_without_turns_and_without_reward(tmp_path):
+    original = trajectory(reward=None, turns=(), outcome=Outcome.INFRASTRUCTURE_ERROR)
+    assert read_trajectory(write_trajectory(tmp_path, original)) == original
+
+
+def test_damaged_trajectory_file_is_named(tmp_path):
+    path = write_trajectory(tmp_path, trajectory())
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=path.name):
+        read_trajectory(path)
+
+
+def test_torn_last_line_is_cut(tmp_path):
+    path = tmp_path / "x.jsonl"
+    append_line(path, {"a": 1})
+    with path.open("a") as file:
+        file.write('{"a": 2')
+    assert read_lines(path) == [{"a": 1}]
+
+
+def test_metrics_steps_only_grow_and_resume_cuts_what_will_be_repeated(tmp_path):
+    run = RunDirectory(tmp_path)
+    log = MetricsLog(run)
+    for step in range(4):
+        log.log(step, {"reward/mean": step / 4})
+    with pytest.raises(ValueError, match="logged already"):
+        log.log(3, {})
+    cut_metrics(run.metrics, 1)
+    MetricsLog(run).log(2, {"reward/mean": 9.0})
+    assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2]
+
+
+def test_wandb_gets_one_call_a_step_and_ends_only_on_close(tmp_path):
+    calls: list[object] = []
+
+    class Run:
+        def log(self, data):
+            calls.append(data["global_step"])
+
+        def finish(self, exit_code=None):
+            calls.append("finish")
+
+    log = MetricsLog(RunDirectory(tmp_path), Run())
+    log.log(0, {"reward/mean": 1.0})
+    log.log(1, {})
+    assert calls == [0, 1]
+    log.close()
+    assert calls == [0, 1, "finish"]
+
+
+async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_path):
+    deleted: list[str] = []
+
+    async def delete(path: str) -> None:
+        assert path not in (tmp_path / "c.jsonl").read_text()
+        deleted.append(path)
+
+    log = CheckpointLog(tmp_path / "c.jsonl", keep=2)
+    for step in range(4):
+        await log.add(Checkpoint(step, f"tinker://m/weights/{step}", "m", 8), delete)
+    assert deleted == ["tinker://m/weights/0", "tinker://m/weights/1"]
+    again = CheckpointLog(tmp_path / "c.jsonl", keep=2)
+    assert [c.step for c in again.records] == [2, 3]
+    assert require_checkpoint(again, "m", "run").step == 3
+    with pytest.raises(UserError, match="model_name=other"):
+        require_checkpoint(again, "other", "run")
+
+
+def test_resume_without_checkpoint(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        require_checkpoint(CheckpointLog(tmp_path / "c.jsonl", 1), "m", "run")
+
+
+def test_unwritable_logs_dir_names_the_field(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="logs_dir="):
+        new_run_directory(str(tmp_path / "file"), "r", "label")
+
+
+def test_run_name_that_exists_says_how_to_resume(tmp_path):
+    run = new_run_directory(str(tmp_path), "r", "label")
+    with pytest.raises(UserError, match="resume="):
+        new_run_directory(str(tmp_path), "r", "label")
+    assert run.batch("step", 12).name == "step_000012"
+
+
+def test_metrics_of_nothing_are_zeros():
+    assert batch_metrics([])["reward/mean"] == 0.0
+    assert eval_metrics([])["eval/reward_mean"] == 0.0
+    empty = TrajectoryGroup("t", (), (trajectory(reward=None, turns=()),))
+    assert batch_metrics([empty])["group/trials_lost"] == 1.0
+    json.dumps(batch_metrics([empty]))
+
+
+def test_metrics_of_a_batch():
+    good, bad = trajectory(reward=1.0), trajectory(name="b", reward=0.0, stats={"parse_failures": 3.0})
+    lost = trajectory(name="c", reward=None, outcome=Outcome.INFRASTRUCTURE_ERROR, attempt=2)
+    metrics = batch_metrics([TrajectoryGroup("t", (good, bad), (lost,)), TrajectoryGroup("u", (good, good))])
+    assert metrics["reward/mean"] == 0.75
+    assert metrics["reward/best_of_group"] == 1.0
+    assert metrics["group/constant_fraction"] == 0.5
+    assert metrics["outcome/infrastructure_error"] == 1.0
+    assert metrics["rollout/infrastructure_failure_rate"] == pytest.approx(0.2)
+    assert metrics["turn/per_trial"] == 3.0
+    assert metrics["turn/parse_failure_rate"] == 0.25
