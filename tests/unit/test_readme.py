@@ -1,0 +1,19 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import chz
+
+from src.config import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_readme_table_of_fields_is_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "scripts/write_fields.py", "--check"], check=False)
+    assert done.returncode == 0, "run scripts/write_fields.py"
+
+
+def test_every_field_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in chz.chz_fields(Config) if f"`{name}`" not in text] == []
