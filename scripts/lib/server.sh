@@ -1,0 +1,87 @@
+# Sourced by start_skyrl_tx.sh and stop_skyrl_tx.sh: one server, its folder and its process.
+
+server_state() {
+  local state="${SKYRL_TX_STATE:-$STATE/server-$1}"
+  case "$state" in /*) echo "$state" ;; *) echo "$ROOT/$state" ;; esac
+}
+
+# Prints the id of the live server whose folder is $1; returns 1 when there is none.
+server_pid() {
+  local pid
+  pid="$(cat "$1/server.pid" 2>/dev/null)" && is_server "$pid" && echo "$pid"
+}
+
+# An id may have been given to another program since.
+is_server() { tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -q 'server/launch\.py'; }
+
+# SIGTERM, and SIGKILL after 5 s. The engine dies with its API.
+stop_server() {
+  kill -TERM "$1" 2>/dev/null || return 0
+  for _ in $(seq 50); do
+    if ! is_server "$1"; then return; fi
+    sleep 0.1
+  done
+  kill -KILL "$1" 2>/dev/null || true
+}
+
+require_server_env() {
+  [ -x "$ROOT/server/.venv/bin/python" ] || fail "the server's environment server/.venv is missing; run scripts/setup.sh --server"
+}
+
+# Prints the name under which MODEL is served: as given, without ./ and trailing /.
+resolve_model() {
+  local model="${1#./}"
+  model="${model%/}"
+  if [ ! -d "$model" ] && [ -d "$CALLER/$model" ]; then model="$(cd "$CALLER/$model" && pwd)"; fi
+  if [ ! -d "$model" ] && ! [[ "$model" =~ ^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$ && "$model" != models/* ]]; then
+    fail "model '$1': no such directory in $ROOT, and not a hub name (OWNER/NAME)"
+  fi
+  if [[ "${model//[!\/]/}" = "//" ]]; then
+    fail "model '$1': the tinker SDK cuts a name with exactly two slashes; move or link the directory so that its name has one, or three and more"
+  fi
+  echo "$model"
+}
+
+require_free_port() {
+  local pid
+  if port_free "$1"; then return; fi
+  if pid="$(server_pid "$(server_state "$1")")"; then
+    fail "port $1: a server of ours runs there (process $pid); stop it with scripts/stop_skyrl_tx.sh $1, or set SKYRL_TX_PORT"
+  fi
+  fail "port $1 is in use by another program; set SKYRL_TX_PORT to a free one"
+}
+
+# GPUs where nvidia-smi works; else the CPU, which JAX splits into TP devices.
+choose_device() {
+  local gpus
+  if gpus="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" && [ "$gpus" -gt 0 ] && [ "${JAX_PLATFORMS:-}" != cpu ]; then
+    [ "$1" -le "$gpus" ] || fail "TP $1: this machine has $gpus GPU(s); give a TP of at most $gpus"
+    return
+  fi
+  export JAX_PLATFORMS=cpu
+  if [ "$1" -gt 1 ]; then export JAX_NUM_CPU_DEVICES="$1"; fi
+}
+
+forget_state() {
+  say "FRESH=1: deleting database and checkpoints in $1"
+  rm -rf "$1/checkpoints" "$1"/tinker.db "$1"/tinker.db-shm "$1"/tinker.db-wal
+}
+
+# start_in_background STATE PORT COMMAND...: returns when the server is ready; shows the end of its log when it is not to be.
+start_in_background() {
+  local state=$1 port=$2 log="$1/server.log" pid
+  shift 2
+  setsid "$@" >"$log" 2>&1 </dev/null &
+  pid=$!
+  echo "$pid" >"$state/server.pid"
+  trap 'stop_server "$pid"; exit 130' INT TERM
+  until grep -m 1 '^ready: ' "$log"; do
+    if ! kill -0 "$pid" 2>/dev/null; then
+      rm -f "$state/server.pid"
+      tail -n 15 "$log" >&2
+      fail "the server did not start; its whole log: $log"
+    fi
+    sleep 0.2
+  done
+  say "log: $log; stop it with scripts/stop_skyrl_tx.sh $port"
+}

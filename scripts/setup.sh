@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
+#   scripts/setup.sh [--dev] [--server] [--docker] [--base-image] [--all]
+#     --dev         trainer environment .venv, tools for tests included (the default)
+#     --server      the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
+#     --docker      Docker engine, running, with the Compose plugin
+#     --base-image  the image the quickstart's tasks start from (includes --docker)
+#     --all         all of these, side by side
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+for part in python apt_sources docker base_image; do source "$ROOT/scripts/lib/$part.sh"; done
+
+setup_one() {
+  case "$1" in
+    dev) ensure_trainer_env ;;
+    server) ensure_server_env ;;
+    docker) ensure_docker ;;
+    base-image) ensure_docker && ensure_base_image ;;
+  esac
+}
+
+# uv first: both environments need it, and two installs of it at once would collide.
+setup_all() {
+  local jobs=() job failed=0
+  ensure_uv
+  for part in dev server base-image; do
+    setup_one "$part" &
+    jobs+=($!)
+  done
+  for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+  return "$failed"
+}
+
+main() {
+  local parts=() argument
+  for argument in "$@"; do
+    case "$argument" in
+      --dev | --server | --docker | --base-image) parts+=("${argument#--}") ;;
+      --all) setup_all; exit ;;
+      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --docker --base-image --all" ;;
+    esac
+  done
+  mkdir -p "$STATE"
+  for argument in "${parts[@]:-dev}"; do setup_one "$argument"; done
+}
+
+main "$@"

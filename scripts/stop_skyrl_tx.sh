@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Stops the self-hosted server that scripts/start_skyrl_tx.sh started:  scripts/stop_skyrl_tx.sh [PORT]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$ROOT/scripts/lib/server.sh"
+
+port="${1:-${SKYRL_TX_PORT:-8000}}"
+state="$(server_state "$port")"
+pid="$(server_pid "$state")" || {
+  say "no server of scripts/start_skyrl_tx.sh runs on port $port"
+  exit 0
+}
+stop_server "$pid"
+rm -f "$state/server.pid"
+say "stopped the server on port $port"

@@ -1,0 +1,140 @@
+"""Starts the stock skyrl Tinker API server on its JAX backend, with skyrl's own flags, from this environment.
+
+Why not `python -m skyrl.tinker.api`: skyrl insists on being a child of `uv run` and resolves an environment of its own
+for the engine. Here the API and its engine run under this one interpreter, and the engine:
+  - finds server/shims for modules that are imported but never used (torch, peft), where the real ones are missing;
+  - dies with its API server, whatever killed that one;
+  - says when it is ready for requests (a line "ready: URL ..."); the API answers healthz long before.
+"""
+
+import argparse
+import ctypes
+import importlib.metadata
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+SKYRL_VERSION = "0.4.0"
+ENGINE_FLAG = "--run-engine"
+PR_SET_PDEATHSIG = 1
+
+
+def check_version() -> None:
+    """Exits with one line unless the skyrl that this launcher was written for is installed."""
+    try:
+        found = importlib.metadata.version("skyrl")
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    if found != SKYRL_VERSION:
+        sys.exit(f"skyrl: this launcher needs {SKYRL_VERSION}, found {found}; run scripts/setup.sh --server")
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks Linux to kill this process when its parent ends; elsewhere does nothing."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the request was made
+        os._exit(1)
+
+
+def merge_backend_config(flags: list[str]) -> list[str]:
+    """Makes one --backend-config of several, later keys winning, so that a user can add to a script's."""
+    name = "--backend-config"
+    values = [flags[i + 1] for i, flag in enumerate(flags[:-1]) if flag == name]
+    rest = [flag for i, flag in enumerate(flags) if flag != name and (i == 0 or flags[i - 1] != name)]
+    try:
+        merged = {key: value for text in values for key, value in json.loads(text).items()}
+    except (ValueError, AttributeError):
+        sys.exit(f"{name}: every value must be a JSON object, got {' '.join(values)}")
+    return [*rest, name, json.dumps(merged)] if values else rest
+
+
+def fetch_model(model: str) -> None:
+    """Checks a model directory, or brings a hub model into the local cache; exits with one line when it cannot."""
+    if Path(model).is_dir():
+        if not Path(model, "config.json").is_file() or not any(Path(model).glob("*.safetensors")):
+            sys.exit(f"model {model}: the directory needs config.json and *.safetensors")
+        return
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot_download(model, allow_patterns=["*.safetensors", "*.json"])  # the engine's own patterns
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        sys.exit(f"model {model}: no such directory, and not to be had from the hub ({reason})")
+
+
+def announce_when_ready(marker: Path, url: str, model: str) -> None:
+    """Prints the ready line once the engine has left its marker (it does so after the API listens)."""
+    began = time.monotonic()
+    while not marker.exists():
+        time.sleep(0.1)
+    print(f"ready: {url} serves {model} after {time.monotonic() - began:.1f} s", flush=True)
+
+
+def run_api(flags: list[str]) -> None:
+    import uvicorn
+    from skyrl.tinker import api
+
+    parser = argparse.ArgumentParser(prog="server/launch.py", description="skyrl Tinker API server, JAX backend")
+    api.add_model(parser, api.EngineConfig)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+    parser.set_defaults(backend="jax")
+    args = parser.parse_args(merge_backend_config(flags))
+    fetch_model(args.base_model)
+
+    with tempfile.TemporaryDirectory(prefix="skyrl-tx-") as folder:
+        marker = Path(folder, "ready")
+
+        def engine_command(_parent_command: list[str], config: api.EngineConfig) -> list[str]:
+            own = [sys.executable, __file__, ENGINE_FLAG, str(os.getpid()), str(marker)]
+            return [*own, *api.config_to_argv(config)]
+
+        api._build_uv_run_cmd_engine = engine_command
+        fields = {name: value for name, value in vars(args).items() if name in api.EngineConfig.model_fields}
+        api.app.state.engine_config = api.EngineConfig.model_validate(fields)
+        url = f"http://{args.host}:{args.port}"
+        threading.Thread(target=announce_when_ready, args=(marker, url, args.base_model), daemon=True).start()
+        uvicorn.run(
+            api.app,
+            host=args.host,
+            port=args.port,
+            log_config=api.get_uvicorn_log_config(),
+            backlog=api.SKYRL_HTTP_CONNECTION_LIMIT,
+            timeout_keep_alive=api.HTTP_KEEP_ALIVE_TIMEOUT_SECONDS,
+            timeout_graceful_shutdown=2,  # a client's long poll must not hold up a stop
+        )
+
+
+def run_engine(parent: int, marker: str, flags: list[str]) -> None:
+    die_with_parent(parent)
+    from skyrl.tinker import engine
+
+    class AnnouncingEngine(engine.TinkerEngine):
+        def run(self) -> None:
+            Path(marker).touch()
+            super().run()
+
+    engine.TinkerEngine = AnnouncingEngine
+    sys.argv = ["skyrl.tinker.engine", *flags]
+    engine.main()
+
+
+def main() -> None:
+    check_version()
+    sys.path.append(str(Path(__file__).parent / "shims"))  # last: a real torch or peft comes first
+    if sys.argv[1:2] == [ENGINE_FLAG]:
+        run_engine(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    else:
+        run_api(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
