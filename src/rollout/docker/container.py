@@ -1,0 +1,93 @@
+"""One container of a trial: created, started, its network switched. All functions block."""
+
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from docker.types import DeviceRequest, LogConfig, Mount
+
+from src.rollout.docker.engine import engine
+from src.rollout.docker.images import Image
+from src.rollout.docker.reaper import remove_container
+
+HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
+# PID 1 is a shell that reaps orphans and survives `kill -9 -1`. The image's entrypoint runs beside it, as it would
+# with Harbor's command, and may end.
+_SLEEPER = 'trap "exit 0" TERM INT; "$@" & while :; do sleep 1000000 & wait $!; done'
+_BRIDGE, _NONE = "bridge", "none"
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """What a container is made of; None = no limit."""
+
+    image: Image
+    name: str
+    labels: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    networked: bool = True
+    cpus: float | None = None
+    memory_mb: int | None = None
+    pids_limit: int | None = None
+    gpus: int = 0
+    mounts: Sequence[Mount] = ()
+
+
+def container_name(session_id: str) -> str:
+    """A name Docker accepts, recognisable and never used before (the last one of a retry may be on its way out)."""
+    return f"ht-{re.sub(r'[^a-zA-Z0-9_.-]', '-', session_id)[:80]}-{secrets.token_hex(4)}"
+
+
+def start_container(spec: ContainerSpec) -> None:
+    """Create and start; what could not start is removed. Raises docker.errors.ImageNotFound, APIError."""
+    client = engine()
+    entrypoint = [*spec.image.entrypoint, "sh", "-c", "sleep infinity"] if spec.image.entrypoint else ["true"]
+    client.create_container(
+        spec.image.reference,
+        name=spec.name,
+        hostname=HOSTNAME,
+        entrypoint=["sh", "-c", _SLEEPER, "sh"],
+        command=entrypoint,
+        labels=dict(spec.labels),
+        environment=dict(spec.environment),
+        host_config=client.create_host_config(
+            network_mode=_BRIDGE if spec.networked else _NONE,
+            cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
+            cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
+            mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
+            memswap_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
+            pids_limit=spec.pids_limit,
+            device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
+            mounts=list(spec.mounts),
+            log_config=LogConfig(type="json-file", config={"max-size": "1m"}),
+        ),
+    )
+    try:
+        client.start(spec.name)
+    except BaseException:
+        remove_container(spec.name)
+        raise
+
+
+def wait_healthy(name: str, seconds: float) -> None:
+    """Wait for the HEALTHCHECK of the image, as `docker compose up --wait` does. Raises RuntimeError."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        state = engine().inspect_container(name)["State"]
+        health = state.get("Health", {}).get("Status", "healthy")
+        if health == "healthy":
+            return
+        if health == "unhealthy" or not state["Running"]:
+            raise RuntimeError(f"container {name}: the image's HEALTHCHECK reports {health}")
+        time.sleep(0.2)
+    raise RuntimeError(f"container {name}: not healthy after {seconds:.0f} seconds")
+
+
+def set_networked(name: str, networked: bool) -> None:
+    """Move a running container between the default bridge and no network at all."""
+    gone, new = (_NONE, _BRIDGE) if networked else (_BRIDGE, _NONE)
+    client = engine()
+    client.disconnect_container_from_network(name, gone, force=True)
+    client.connect_container_to_network(name, new)

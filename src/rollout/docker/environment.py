@@ -1,0 +1,168 @@
+"""The Harbor environment behind `environment_type=docker`: one container a trial, driven through the Engine API."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from docker.errors import ImageNotFound
+from docker.types import Mount
+from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
+from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
+from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
+from harbor.models.trial.paths import EnvironmentPaths
+
+from src.rollout.docker import images, owner
+from src.rollout.docker.container import ContainerSpec, container_name, set_networked, start_container, wait_healthy
+from src.rollout.docker.engine import call
+from src.rollout.docker.files import Files
+from src.rollout.docker.removal import in_background, remove_after
+from src.rollout.docker.shell import Output
+from src.rollout.docker.shells import Shells
+
+DEFAULT_PIDS_LIMIT = 512
+
+
+class DockerEngineEnvironment(BaseEnvironment):
+    """`run_id` marks the container for the reaper; `pids_limit` is its largest number of processes, 0 = no limit."""
+
+    def __init__(self, *args: Any, run_id: str = "", pids_limit: int = DEFAULT_PIDS_LIMIT, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._run_id = run_id
+        self._pids_limit = pids_limit
+        self._name = container_name(self.session_id)
+        self._image: images.Image | None = None
+        self._creation: asyncio.Future[None] | None = None
+        self._shells = Shells(self._name)
+        self._files = Files(self._name, self._shells)
+        self._container_env: dict[str, str] = {}
+
+    @staticmethod
+    def type() -> str:
+        return "docker-engine"
+
+    @classmethod
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True, fractional_cpus=True)
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        return EnvironmentCapabilities(gpus=True, disable_internet=True, dynamic_network_policy=True)
+
+    def _validate_definition(self) -> None:
+        require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
+
+    # -- life
+
+    async def start(self, force_build: bool) -> None:
+        """Build or find the image, start the container, make Harbor's folders. Raises ImageError, docker APIError."""
+        prebuilt = should_use_prebuilt_docker_image(
+            self.environment_dir, docker_image=self.task_env_config.docker_image, force_build=force_build
+        )
+        image_name = self.task_env_config.docker_image if prebuilt else None
+        image = await images.task_image(self.environment_dir, image_name, force=force_build)
+        try:
+            await self._create(image)
+        except ImageNotFound:  # somebody removed it since
+            images.forget(image)
+            await self._create(await images.task_image(self.environment_dir, image_name))
+        if image.healthcheck:
+            await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
+        made = await self.ensure_dirs(self._mount_targets(writable_only=True))
+        if made is not None and made.return_code != 0:
+            raise RuntimeError(f"container {self._name}: cannot make Harbor's folders: {made.stderr or made.stdout}")
+        await self._upload_environment_dir_after_start()
+
+    async def _create(self, image: images.Image) -> None:
+        self._image = image
+        self._container_env = self._startup_env()
+        spec = ContainerSpec(
+            image=image,
+            name=self._name,
+            labels=owner.labels(self._run_id, self.session_id),
+            environment=self._container_env,
+            networked=not self._network_disabled,
+            cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
+            memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
+            pids_limit=self._pids_limit or None,
+            gpus=self._effective_gpus,
+            mounts=[_mount(mount) for mount in self._host_mounts],
+        )
+        self._creation = asyncio.ensure_future(call(start_container, spec))
+        await asyncio.shield(self._creation)  # cancelled or not, `stop` waits for it and removes what it made
+
+    async def stop(self, delete: bool) -> None:
+        """Returns at once; the container goes in the background (`removal.drain`). Images are kept."""
+        self._shells.close()
+        if self._creation is not None:
+            in_background(remove_after(self._name, self._creation))
+            self._creation = None
+
+    async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
+        await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
+
+    # -- commands
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command as `bash -c` (`sh -c` without bash). Raises RuntimeError when it takes over `timeout_sec`."""
+        merged = self._merge_env(env) or {}
+        extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
+        try:
+            output = await self._shells.run(
+                command,
+                user=self._user(self._resolve_user(user)),
+                cwd=self._directory(cwd),
+                env=extra,
+                seconds=timeout_sec or None,
+            )
+        except TimeoutError:
+            raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
+        return await self._result(output)
+
+    async def _result(self, output: Output) -> ExecResult:
+        stdout = output.stdout.decode(errors="replace") or None
+        stderr = output.stderr.decode(errors="replace") or None
+        if callback := self._output_callback():
+            if stdout:
+                await callback(stdout, "stdout")
+            if stderr:
+                await callback(stderr, "stderr")
+        return ExecResult(stdout=stdout, stderr=stderr, return_code=output.return_code)
+
+    def _user(self, user: str | int | None) -> str:
+        name = str(user) if user is not None else self._image.user if self._image else ""
+        return "root" if name in ("", "0", "root") else name
+
+    def _directory(self, cwd: str | None) -> str:
+        default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
+        return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
+
+    # -- files
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        await self._files.upload_file(Path(source_path), target_path)
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        await self._files.upload_dir(Path(source_dir), target_dir)
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        await self._files.download_file(source_path, Path(target_path))
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """As Harbor's; the verifier's folder, where the reward is, without help of the container's programs."""
+        verifier = str(EnvironmentPaths.for_os(self.os).verifier_dir)
+        await self._files.download_dir(source_dir, Path(target_dir), trusted=source_dir.rstrip("/") == verifier)
+
+
+def _mount(mount: ServiceVolumeConfig) -> Mount:
+    if mount["type"] == "image":
+        raise ValueError(f"mount {mount['target']}: type image is not supported; use bind or volume")
+    return Mount(mount["target"], mount.get("source"), mount["type"], read_only=mount.get("read_only", False))

@@ -1,0 +1,226 @@
+"""Images of tasks: built or pulled once a content digest, however many trials ask for them at once."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError, ImageNotFound
+from docker.errors import BuildError as DockerBuildError
+from docker.utils.build import exclude_paths
+from harbor.models.task.task import Task
+from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
+
+from src.errors import UserError
+from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
+from src.rollout.docker.engine import engine
+from src.rollout.docker.owner import DIGEST, LABEL
+
+N_PARALLEL_BUILDS = 2
+_LOG_TAIL_LINES = 20
+_log = logging.getLogger(__name__)
+_builders = ThreadPoolExecutor(N_PARALLEL_BUILDS, thread_name_prefix="docker-build")
+_under_way: dict[str, asyncio.Task["Image"]] = {}
+_ready: dict[str, "Image"] = {}
+_digests: dict[Path, tuple[int, str]] = {}  # environment folder -> (hash of its stat results, content digest)
+
+
+class ImageError(RuntimeError):
+    """An image could not be built or pulled: the task's fault, or the registry's. Retrying rarely helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    reference: str
+    user: str  # "" = root
+    workdir: str
+    entrypoint: tuple[str, ...]
+    healthcheck: bool
+    fresh: bool = False  # built or pulled by this process
+
+
+async def task_image(environment_dir: Path, docker_image: str | None, *, force: bool = False) -> Image:
+    """The image of a task: `docker_image` pulled if it is not here, or `environment_dir` built if its content is new.
+
+    `force` builds even when an image of this content is here, once a process. Raises ImageError.
+    """
+    if docker_image is None:
+        digest = await asyncio.to_thread(content_digest, environment_dir)
+        reference = f"harbortrainer/task:{digest[:12]}"
+    else:
+        digest, reference = "", docker_image
+    if reference in _ready:
+        return _ready[reference]
+
+    def produce(stop: threading.Event) -> Image:
+        fresh = force or not _is_here(reference)
+        if fresh and docker_image is not None:
+            _pull(reference, stop)
+        elif fresh:
+            _build(environment_dir, reference, digest, stop)
+        return _inspect(reference, fresh)
+
+    return await _shared(reference, produce)
+
+
+async def prepare_images(task_dirs: Sequence[Path], progress: Callable[[str, int, int], None] | None = None) -> int:
+    """Build or pull the images of tasks before the first trial, a few at a time; how many were not here yet.
+
+    `progress` gets an image's name, how many are done and how many there are. Tasks with a compose file are Harbor's
+    to build. Raises UserError naming each task whose image cannot be had, with the end of its log.
+    """
+    wanted = {source: task for task in task_dirs for source in _sources(task)}
+    images: list[Image] = []
+    faults: list[str] = []
+
+    async def prepare(environment_dir: Path, docker_image: str | None) -> None:
+        try:
+            images.append(await task_image(environment_dir, docker_image))
+        except ImageError as error:
+            faults.append(f"task {wanted[environment_dir, docker_image].name}: {error}")
+        if progress:
+            progress(docker_image or environment_dir.parent.name, len(images) + len(faults), len(wanted))
+
+    before = set(_ready)
+    await asyncio.gather(*(prepare(*source) for source in wanted))
+    if faults:
+        raise UserError("\n".join(sorted(faults)))
+    return len({image.reference for image in images if image.fresh} - before)
+
+
+def _sources(task_dir: Path) -> Iterator[tuple[Path, str | None]]:
+    """What the containers of a task, and of its separate verifiers, are made from: (folder, prebuilt image)."""
+    task = Task(task_dir, disable_verification=True)
+    definitions = [(task.paths.environment_dir, task.config.environment.docker_image)]
+    for step in task.config.steps or [None]:
+        if definition := resolve_verifier_environment_definition(task.config, task.paths, step):
+            definitions.append((definition.directory, definition.config.docker_image))
+    for folder, docker_image in definitions:
+        if docker_image or ((folder / "Dockerfile").exists() and not (folder / "docker-compose.yaml").exists()):
+            yield folder, docker_image
+
+
+def forget(image: Image) -> None:
+    """Look again for an image that somebody removed under us."""
+    _ready.pop(image.reference, None)
+
+
+async def _shared(reference: str, produce: Callable[[threading.Event], Image]) -> Image:
+    """Run `produce` in a builder thread, once for everyone who asks for `reference` meanwhile."""
+    task = _under_way.get(reference)
+    if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+        task = asyncio.create_task(_in_thread(produce), name=f"image {reference}")
+        _under_way[reference] = task
+    image = await asyncio.shield(task)
+    _ready[reference] = image
+    return image
+
+
+async def _in_thread(produce: Callable[[threading.Event], Image]) -> Image:
+    stop = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_builders, produce, stop)
+    finally:
+        stop.set()  # only matters when cancelled: the thread ends at its next line of output
+
+
+def content_digest(environment_dir: Path) -> str:
+    """SHA-256 over names, kinds, modes and contents of the build context; read again only when a stat changed."""
+    paths = _context(environment_dir)
+    stats = [(str(path), *_stat(path)) for path in paths]
+    fingerprint = hash(tuple(stats))
+    known = _digests.get(environment_dir)
+    if known and known[0] == fingerprint:
+        return known[1]
+    digest = hashlib.sha256()
+    for path in paths:
+        kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
+        mode = path.lstat().st_mode & 0o777
+        content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
+        digest.update(f"{path.relative_to(environment_dir).as_posix()}\0{kind}{mode:o}\0{len(content)}\0".encode())
+        digest.update(content)
+    _digests[environment_dir] = fingerprint, digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _context(environment_dir: Path) -> list[Path]:
+    ignore = environment_dir / ".dockerignore"
+    patterns = ignore.read_text().splitlines() if ignore.exists() else []
+    patterns = [line.strip() for line in patterns if line.strip() and not line.startswith("#")]
+    return [environment_dir / name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]
+
+
+def _stat(path: Path) -> tuple[int, int, int]:
+    stat = path.lstat()
+    return stat.st_mode, stat.st_size, stat.st_mtime_ns
+
+
+def _is_here(reference: str) -> bool:
+    try:
+        engine().inspect_image(reference)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _inspect(reference: str, fresh: bool) -> Image:
+    attributes = engine().inspect_image(reference)
+    if attributes["Os"] != "linux":
+        raise ImageError(f"image {reference} is for {attributes['Os']}; only linux images run here")
+    config = attributes["Config"] or {}
+    return Image(
+        reference=reference,
+        user=(config.get("User") or "").partition(":")[0],
+        workdir=config.get("WorkingDir") or "/",
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        healthcheck=bool((config.get("Healthcheck") or {}).get("Test", ["NONE"])[0] != "NONE"),
+        fresh=fresh,
+    )
+
+
+def _pull(reference: str, stop: threading.Event) -> None:
+    repository, tag = (reference, None) if "@" in reference else _split_tag(reference)
+    try:
+        events = engine().pull(repository, tag=tag, stream=True, decode=True)
+        _follow(events, f"cannot pull image {reference}", stop)
+    except APIError as error:
+        raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
+
+
+def _split_tag(reference: str) -> tuple[str, str]:
+    name, colon, tag = reference.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (reference, "latest")
+
+
+def _build(environment_dir: Path, reference: str, digest: str, stop: threading.Event) -> None:
+    labels = {LABEL: "1", DIGEST: digest}
+    what = f"cannot build {environment_dir}"
+    _log.info("building %s from %s", reference, environment_dir)
+    if feature := buildkit_feature((environment_dir / "Dockerfile").read_text()):
+        _follow(build_with_cli(environment_dir, reference, labels, feature, stop), what, stop)
+        return
+    try:
+        events = engine().build(
+            path=str(environment_dir), tag=reference, labels=labels, rm=True, forcerm=True, decode=True
+        )
+        _follow(events, what, stop)
+    except (APIError, DockerBuildError) as error:
+        raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
+
+
+def _follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) -> None:
+    """Read a build's or pull's events to their end; an error among them is raised with the tail of the log."""
+    log: list[str] = []
+    for event in events:
+        if stop.is_set():
+            raise ImageError(f"{what}: cancelled")
+        if "error" in event:
+            tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
+            raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
+        log.append(event.get("stream", ""))

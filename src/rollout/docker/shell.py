@@ -1,0 +1,203 @@
+"""One shell kept open in a container over one exec socket; commands run in it one after the other.
+
+Each command is its own `bash -c` in its own session, as with `docker exec`, so no state passes between commands.
+The shell prints a marker nobody in the container can guess before and after it, on both streams.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from src.rollout.docker.engine import call, engine
+
+MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+_STDOUT, _STDERR = 1, 2
+_BOOT = "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
+# fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output
+_PREAMBLE = (
+    "exec 3>&2 2>/dev/null; S=; command -v setsid >/dev/null && S=setsid; "
+    "B=sh; command -v bash >/dev/null && B=bash; unset OLDPWD\n"
+)
+
+
+class ShellGone(Exception):
+    """The shell ended before it took the command; nothing was run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    stdout: bytes
+    stderr: bytes
+    return_code: int
+    truncated: bool = False  # the middle of a stream was dropped
+
+
+class _Stream:
+    """Bytes of one stream, at most `limit` of them: the first and the last half, and how many went between."""
+
+    def __init__(self, limit: int) -> None:
+        self.data = bytearray()
+        self.half = limit // 2
+        self.dropped = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.data += chunk
+        excess = len(self.data) - 2 * self.half
+        if excess > self.half // 4:  # rarely, because it moves half of the data
+            del self.data[self.half : self.half + excess]
+            self.dropped += excess
+
+    def ends_recently(self, mark: bytes, recent: int) -> bool:
+        """Whether the end mark's line completed within the last `recent` bytes."""
+        at = self.data.find(mark + b":e", max(0, len(self.data) - recent - len(mark) - 8))
+        return at >= 0 and self.data.find(b"\n", at) >= 0
+
+    def content(self, mark: bytes) -> bytes:
+        """What lies between the begin and end marks."""
+        begin, end = self.data.find(mark + b":b\n"), self.data.find(mark + b":e")
+        data = bytes(self.data[begin + len(mark) + 3 if begin >= 0 else 0 : end if end >= 0 else None])
+        if not self.dropped:
+            return data
+        cut = max(0, self.half - (begin + len(mark) + 3))
+        return data[:cut] + b"\n[... %d bytes dropped ...]\n" % self.dropped + data[cut:]
+
+
+class Shell:
+    """Not for concurrent use. After `interrupt` returned False, or a command saw it die, close it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._unparsed = bytearray()
+        self._mark = b""
+        self._streams: dict[int, _Stream] = {}
+        self._ended: set[int] = set()
+
+    @classmethod
+    async def open(cls, container: str, user: str) -> "Shell":
+        """Start a shell as `user` ("" = the image's). Raises docker.errors.APIError when the container is not up."""
+        raw = await call(_exec_socket, container, user)
+        shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024))
+        shell._writer.write(_PREAMBLE.encode())
+        return shell
+
+    @property
+    def alive(self) -> bool:
+        return not (self._reader.at_eof() or self._writer.is_closing())
+
+    async def run(self, command: str, cwd: str, env: Mapping[str, str], limit: int = MAX_OUTPUT_BYTES) -> Output:
+        """Run `command` to its end. When cancelled, the command runs on: `interrupt` it.
+
+        Raises ShellGone when the shell died before it started; a shell that dies with its command gives exit code 137.
+        """
+        mark = secrets.token_hex(16)
+        script = _script(mark, command, cwd, env)
+        self._mark = mark.encode()
+        self._streams = {_STDOUT: _Stream(limit), _STDERR: _Stream(limit)}
+        self._ended = set()
+        try:
+            self._writer.write(script)
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise ShellGone(str(error)) from None
+        return await self._finish()
+
+    async def _finish(self) -> Output:
+        while len(self._ended) < 2:
+            if not await self._pump():
+                return self._died()
+        code = re.search(re.escape(self._mark) + rb":e(\d+)\n", self._streams[_STDOUT].data)
+        return self._output(int(code[1]) if code else 137)
+
+    async def _pump(self) -> bool:
+        """Wait for bytes and take them in; loses none when cancelled. False at the end of the stream."""
+        try:
+            data = await self._reader.read(256 * 1024)
+        except ConnectionError:
+            data = b""
+        self._unparsed += data
+        for number, payload in self._frames():
+            stream = self._streams[number]
+            stream.add(payload)
+            if stream.ends_recently(self._mark, len(payload)):
+                self._ended.add(number)
+        return bool(data)
+
+    def _frames(self) -> list[tuple[int, bytes]]:
+        """Whole frames received: 1 byte stream, 3 zero, 4 length, payload."""
+        frames, at, buffer = [], 0, self._unparsed
+        while len(buffer) - at >= 8:
+            stream, size = struct.unpack_from(">BxxxL", buffer, at)
+            if len(buffer) - at - 8 < size:
+                break
+            frames.append((_STDERR if stream == _STDERR else _STDOUT, bytes(buffer[at + 8 : at + 8 + size])))
+            at += 8 + size
+        del buffer[:at]
+        return frames
+
+    def _died(self) -> Output:
+        self.close()
+        if self._mark + b":b\n" not in self._streams[_STDOUT].data:
+            said = bytes(self._streams[_STDOUT].data + self._streams[_STDERR].data)
+            raise ShellGone(said.decode(errors="replace").strip() or "the shell ended")
+        return self._output(137)
+
+    def _output(self, code: int) -> Output:
+        out, err = self._streams[_STDOUT], self._streams[_STDERR]
+        stderr = re.sub(re.escape(self._mark) + rb":p\d+\n", b"", err.content(self._mark), count=1)
+        return Output(out.content(self._mark), stderr, code, bool(out.dropped or err.dropped))
+
+    async def process(self, seconds: float) -> int | None:
+        """Process (and group) id in the container of the running command, waited for; None when it has ended."""
+        pattern = re.compile(re.escape(self._mark) + rb":p(\d+)\n")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while len(self._ended) < 2:
+                    if found := pattern.search(self._streams[_STDERR].data):
+                        return int(found[1])
+                    if not await self._pump():
+                        break
+        return None
+
+    async def settle(self, seconds: float) -> bool:
+        """Wait for the end of a command that was killed. False: it did not end, the shell is of no more use."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._finish()
+        except (TimeoutError, ShellGone):
+            return False
+        return self.alive
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _script(mark: str, command: str, cwd: str, env: Mapping[str, str]) -> bytes:
+    if "\0" in command:
+        raise ValueError("embedded null byte in command")
+    assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
+    prefix = f"env {assignments} " if assignments else ""
+    return (
+        f"printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; "
+        f'( cd -- {shlex.quote(cwd)} || exit 126; exec {prefix}$S "$B" -c {shlex.quote(command)}'
+        " ) </dev/null 2>&3 3>&- & "
+        f"printf '{mark}:p%s\\n' $! >&3; wait $!; printf '{mark}:e%s\\n' $?; printf '{mark}:e\\n' >&3\n"
+    ).encode()
+
+
+def _exec_socket(container: str, user: str) -> socket.socket:
+    """Blocking. The exec's duplex socket, ours to close."""
+    client = engine()
+    exec_id = client.exec_create(container, ["sh", "-c", _BOOT], stdin=True, user=user, workdir="/")["Id"]
+    stream = client.exec_start(exec_id, socket=True)
+    duplicate = socket.socket(fileno=os.dup(stream.fileno()))  # pyright: ignore[reportAttributeAccessIssue]
+    stream._response.close()  # pyright: ignore[reportAttributeAccessIssue]
+    duplicate.setblocking(False)
+    return duplicate

@@ -1,0 +1,107 @@
+"""Which Harbor environment runs a task: ours for `docker`, Harbor's own for everything else."""
+
+import atexit
+import difflib
+import functools
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from harbor.models.environment_type import EnvironmentType
+from harbor.models.task.config import NetworkMode, TaskConfig
+from harbor.models.trial.config import EnvironmentConfig
+from pydantic import ValidationError
+
+from src.errors import UserError
+from src.rollout.docker import owner
+
+ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
+_ENGINE_KWARGS = ("pids_limit",)
+_OURS = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that are not the user's to set
+_FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _OURS)
+
+
+def environment_config(
+    environment_type: str, environment_kwargs: Mapping[str, Any], task_dir: Path, run_id: str
+) -> EnvironmentConfig:
+    """The environment of a trial of `task_dir`.
+
+    `docker` is our Engine environment, or Harbor's own where the task has a compose file. `environment_kwargs` may set
+    fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the environment itself.
+    Raises UserError: unknown type or option, allowlist on Docker.
+    """
+    chosen = _environment_type(environment_type)
+    if chosen is not EnvironmentType.DOCKER:
+        return _config(environment_kwargs, {}, type=chosen)
+    _refuse_allowlist(task_dir)
+    compose = task_dir / "environment" / "docker-compose.yaml"
+    if compose.exists():
+        overlay = _overlay(compose, run_id)
+        own = {name: value for name, value in environment_kwargs.items() if name not in _ENGINE_KWARGS}
+        files = [*own.pop("extra_docker_compose", []), overlay]
+        return _config(own, {}, type=chosen, extra_docker_compose=files)
+    for name in environment_kwargs:
+        if name not in _ENGINE_KWARGS + _FIELDS:
+            raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, _ENGINE_KWARGS + _FIELDS)}")
+    return _config(environment_kwargs, {"run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
+
+
+def _environment_type(name: str) -> EnvironmentType:
+    valid = [member.value for member in EnvironmentType]
+    if name not in valid:
+        raise UserError(f"environment_type={name}: unknown{_near(name, valid)}; one of {', '.join(valid)}")
+    return EnvironmentType(name)
+
+
+def _near(name: str, valid: list[str] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) -> EnvironmentConfig:
+    fields |= {name: value for name, value in given.items() if name in _FIELDS and name not in fields}
+    options = {name: value for name, value in given.items() if name not in _FIELDS}
+    try:
+        return EnvironmentConfig(**fields, kwargs={**options, **kwargs})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}") from error
+
+
+def _refuse_allowlist(task_dir: Path) -> None:
+    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    policies = [task.environment, task.agent, task.verifier, task.verifier.environment]
+    policies += [part for step in task.steps or () for part in (step.agent, step.verifier)]
+    if any(policy is not None and policy.network_mode == NetworkMode.ALLOWLIST for policy in policies):
+        raise UserError(
+            f"task {task_dir.name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
+            "in its task.toml, or another environment_type (daytona, modal, e2b)"
+        )
+
+
+@functools.cache
+def _overlay_dir() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="harbortrainer-compose-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def _overlay(compose: Path, run_id: str) -> Path:
+    """A compose file on top of the task's own: no ten seconds of tear-down, and our labels for the reaper."""
+    services = (yaml.safe_load(compose.read_text()) or {}).get("services") or {}
+    labels = owner.labels(run_id)
+    content: dict[str, Any] = {
+        "services": {name: {"init": True, "stop_grace_period": "0s", "labels": labels} for name in {"main", *services}},
+        "networks": {"default": {"labels": labels}},
+    }
+    text = json.dumps(content, sort_keys=True)
+    path = _overlay_dir() / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    if not path.exists():
+        path.write_text(text)
+    return path
