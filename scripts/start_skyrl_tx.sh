@@ -9,13 +9,13 @@
 #   FRESH=1                  forget everything first: deletes database and checkpoints of SKYRL_TX_STATE; 0 = keep
 #   MAX_LORA_ADAPTERS=4      slots, one of them the base model's; every slot costs memory and time at each step
 #   MAX_LORA_RANK=32
-#   TRAIN_MICRO_BATCH=8      sequences in one forward and backward pass; lower it when memory runs out; 0 = all
-#   SAMPLE_MAX_SEQUENCES=16  sequences sampled at once; 0 = all that wait
+#   TRAIN_MICRO_BATCH_SIZE=8     sequences in one forward and backward pass; lower it when memory runs out; 0 = all
+#   SAMPLE_MAX_NUM_SEQUENCES=16  sequences sampled at once; 0 = all that wait
 #   GRADIENT_CHECKPOINTING=true   layers computed again in the backward pass: memory for long contexts; false = off
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
-#   TRAIN_MICRO_BATCH=2 SAMPLE_MAX_SEQUENCES=64 scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 8
+#   TRAIN_MICRO_BATCH_SIZE=2 SAMPLE_MAX_NUM_SEQUENCES=64 scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 8
 # Any other setting of the JAX backend, added to those above:
 #   scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 4 --backend-config '{"expert_parallel_size": 2}'
 set -euo pipefail
@@ -43,11 +43,13 @@ choose_device "$tp"
 mkdir -p "$state"
 if [ "${FRESH:-0}" = 1 ]; then forget_state "$state"; fi
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}"
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="${JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS:-0.3}"
+# Everything, however small: a start compiles hundreds of small programs (first start 16 s, later ones 9 s, 2 cores)
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+export JAX_COMPILATION_CACHE_MAX_SIZE="${JAX_COMPILATION_CACHE_MAX_SIZE:-4294967296}"
 export HF_HUB_DISABLE_TELEMETRY=1
 if [ -d "$model" ]; then export HF_HUB_OFFLINE=1; fi
 backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, "max_lora_rank": %d, "train_micro_batch_size": %d, "sample_max_num_sequences": %d, "gradient_checkpointing": %s}' \
-  "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH:-8}" "${SAMPLE_MAX_SEQUENCES:-16}" "${GRADIENT_CHECKPOINTING:-true}")"
+  "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH_SIZE:-8}" "${SAMPLE_MAX_NUM_SEQUENCES:-16}" "${GRADIENT_CHECKPOINTING:-true}")"
 command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "$model" --backend-config "$backend_config"
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10 "$@")
