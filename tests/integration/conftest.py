@@ -1,0 +1,76 @@
+"""Real parts for the integration tests: the tiny policy, the self-hosted server, the Docker engine. None is ever skipped."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE_IMAGE = "harbortrainer/base:bookworm"
+SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_script(
+    *command: str | Path, env: dict[str, str] | None = None, timeout_sec: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script of the repository in its root. stderr is part of stdout."""
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=os.environ | (env or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=timeout_sec,
+        check=False,
+    )
+
+
+def succeed(*command: str | Path, env: dict[str, str] | None = None, timeout_sec: float = 300) -> str:
+    """run_script; fails the test with the script's output unless it exits with 0."""
+    done = run_script(*command, env=env, timeout_sec=timeout_sec)
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir() -> Path:
+    """The quickstart's policy, as an absolute path (the SDK cuts names with exactly two slashes; this has more)."""
+    model = ROOT / "models" / "quickstart"
+    if not (model / "model.safetensors").is_file():
+        pytest.fail(f"{model} is missing: it is part of the repository, or made by scripts/quickstart")
+    return model
+
+
+@pytest.fixture(scope="session")
+def server_env() -> None:
+    """server/.venv is there."""
+    succeed("scripts/setup.sh", "--server", timeout_sec=900)
+
+
+@pytest.fixture(scope="session")
+def server_url(tiny_model_dir: Path, server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real server that serves str(tiny_model_dir): 7 LoRA slots, rank <= 16; one for the whole session."""
+    port = free_port()
+    env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(tmp_path_factory.mktemp("server"))}
+    succeed("scripts/start_skyrl_tx.sh", "--background", tiny_model_dir, env=env)
+    yield f"http://127.0.0.1:{port}"
+    succeed("scripts/stop_skyrl_tx.sh", str(port), env=env)
+
+
+@pytest.fixture(scope="session")
+def docker_ready() -> str:
+    """The Docker engine answers, `docker compose` works, the base image is there; its tag is returned."""
+    succeed("scripts/setup.sh", "--base-image", timeout_sec=900)
+    return BASE_IMAGE

@@ -1,0 +1,174 @@
+"""The server's scripts, with real servers."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
+
+START = "scripts/start_skyrl_tx.sh"
+
+
+@pytest.fixture
+def settings(server_env: None, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Settings of a server of this test's own, which is stopped at the end, whatever happened."""
+    env = SMALL_SERVER | {"SKYRL_TX_PORT": str(free_port()), "SKYRL_TX_STATE": str(tmp_path / "state")}
+    yield env
+    run_script("scripts/stop_skyrl_tx.sh", env=env)
+
+
+def processes_of(state: str) -> list[int]:
+    """Ids of the live processes, API and engine, that were given this state folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:  # it ended meanwhile
+                continue
+            if "launch.py" in command and state in command:
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], limit_sec: float) -> bool:
+    end = time.monotonic() + limit_sec
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def server_pid(settings: dict[str, str]) -> int:
+    return int(Path(settings["SKYRL_TX_STATE"], "server.pid").read_text())
+
+
+def test_starts_ready_and_stops_clean(settings: dict[str, str], tiny_model_dir: Path) -> None:
+    output = succeed(START, "--background", tiny_model_dir, env=settings)
+    assert re.search(rf"ready: http://127.0.0.1:{settings['SKYRL_TX_PORT']} serves \S+ after [\d.]+ s", output)
+    assert len(processes_of(settings["SKYRL_TX_STATE"])) == 2
+
+    again = run_script(START, tiny_model_dir, env=settings)
+    assert again.returncode == 1
+    assert "a server of ours runs there" in again.stdout
+    assert f"scripts/stop_skyrl_tx.sh {settings['SKYRL_TX_PORT']}" in again.stdout
+
+    began = time.monotonic()
+    os.kill(server_pid(settings), signal.SIGTERM)
+    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), 5), "still there 5 s after SIGTERM"
+    assert time.monotonic() - began < 5
+
+
+def test_no_orphan_engine_after_kill(settings: dict[str, str], tiny_model_dir: Path) -> None:
+    succeed(START, "--background", tiny_model_dir, env=settings)
+    os.kill(server_pid(settings), signal.SIGKILL)
+    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), 5), "the engine outlived its API"
+    # and the folder it left is good for another start
+    succeed(START, "--background", tiny_model_dir, env=settings | {"FRESH": "1"})
+    assert "stopped the server" in succeed("scripts/stop_skyrl_tx.sh", settings["SKYRL_TX_PORT"], env=settings)
+    assert not processes_of(settings["SKYRL_TX_STATE"])
+
+
+def test_foreground_stops_on_interrupt(settings: dict[str, str], tiny_model_dir: Path) -> None:
+    with subprocess.Popen(
+        [START, str(tiny_model_dir)],
+        cwd=ROOT,
+        env=os.environ | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as server:
+        assert server.stdout is not None
+        assert any(line.startswith("ready: ") for line in server.stdout)
+        os.killpg(server.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+        server.stdout.read()
+        server.wait(timeout=5)
+    assert not processes_of(settings["SKYRL_TX_STATE"])
+
+
+def test_port_of_another_program(settings: dict[str, str], tiny_model_dir: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        done = run_script(START, tiny_model_dir, env=settings | {"SKYRL_TX_PORT": port})
+    assert done.returncode == 1
+    assert done.stdout == f"error: port {port} is in use by another program; set SKYRL_TX_PORT to a free one\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("models/absent", ["models/absent", "no such directory"]),
+        ("/nowhere/at/all", ["/nowhere/at/all", "no such directory"]),
+        ("", ["usage: scripts/start_skyrl_tx.sh"]),
+    ],
+)
+def test_missing_model(settings: dict[str, str], model: str, words: list[str]) -> None:
+    done = run_script(START, model, env=settings)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 1
+    assert all(word in done.stdout for word in words)
+
+
+def test_model_name_with_two_slashes(settings: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    link = ROOT / ".state" / "two"
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "a", target_is_directory=True)
+    try:
+        done = run_script(START, ".state/two/b", env=settings)
+    finally:
+        link.unlink()
+    assert done.returncode == 1
+    assert "exactly two slashes" in done.stdout
+
+
+def test_incomplete_model_directory(settings: dict[str, str], tmp_path: Path) -> None:
+    done = run_script(START, "--background", tmp_path, env=settings)
+    assert done.returncode == 1
+    assert "needs config.json and *.safetensors" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_missing_server_environment(tmp_path: Path) -> None:
+    succeed("cp", "-r", "scripts", tmp_path)
+    done = run_script(tmp_path / START, "models/quickstart")
+    assert done.returncode == 1
+    assert "run scripts/setup.sh --server" in done.stdout
+
+
+def test_connection_test_passes(server_url: str) -> None:
+    output = succeed("scripts/test_skyrl_tx.py", server_url)
+    steps = [line for line in output.splitlines() if line.startswith("ok")]
+    assert len(steps) == 8, output
+    assert "FAIL" not in output
+
+
+def test_connection_test_gives_its_slot_back(server_url: str) -> None:
+    for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"])):
+        succeed("scripts/test_skyrl_tx.py", server_url)
+
+
+def test_connection_test_against_closed_port() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = run_script("scripts/test_skyrl_tx.py", url)
+    assert done.returncode == 1
+    assert f"nothing listens at {url}" in done.stdout
+    assert "scripts/start_skyrl_tx.sh" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_connection_test_of_another_model(server_url: str) -> None:
+    done = run_script("scripts/test_skyrl_tx.py", server_url, "Qwen/Qwen3-4B")
+    assert done.returncode == 1
+    assert "not Qwen/Qwen3-4B" in done.stdout
