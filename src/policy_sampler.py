@@ -1,0 +1,183 @@
+"""The one reference through which every trial samples the current policy."""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+import tinker
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tinker import types
+
+TRANSIENT = (
+    tinker.APIConnectionError,
+    tinker.InternalServerError,
+    tinker.RateLimitError,
+    httpx.TransportError,
+    ConnectionError,
+)
+
+COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
+
+
+class SamplingError(Exception):
+    """The policy could not be sampled: a fault of the server or the way to it, never of the policy."""
+
+
+class SamplingClient(Protocol):
+    """The part of `tinker.SamplingClient` that is used."""
+
+    async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    tokens_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]  # natural log
+    truncated: bool  # stopped by max_tokens
+    version: int  # of the weights
+    seconds: float
+
+
+class PolicySampler:
+    """Samples whatever client was published last, and knows what is still under way.
+
+    The self-hosted server loads a sampler's weights over the training weights whenever it is sampled, so no request
+    may outlive its batch: a cancelled caller leaves its request here, and `drain` waits for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_timeout_sec: float = 900.0,
+        attempts: int = 3,
+        longest_wait_sec: float = 10.0,
+    ) -> None:
+        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two of the attempts."""
+        self._timeout = request_timeout_sec
+        self._attempts = attempts
+        self._longest_wait = longest_wait_sec
+        self._client: SamplingClient | None = None
+        self._version = -1
+        self._in_flight: set[asyncio.Task[Sample]] = set()
+        self._busy_since = 0.0
+        self._busy_seconds = 0.0
+        self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
+
+    def publish(self, client: SamplingClient, version: int) -> None:
+        """Sample from `client` from now on; `version` is stamped on every sample."""
+        self._client, self._version = client, version
+
+    @property
+    def version(self) -> int:
+        """Version of the published weights, -1 before the first."""
+        return self._version
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way, those of cancelled callers included."""
+        return len(self._in_flight)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time so far during which at least one request was under way."""
+        return self._busy_seconds + (time.monotonic() - self._busy_since if self._in_flight else 0.0)
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """Totals so far, by the names of COUNTERS."""
+        return dict(self._counters)
+
+    async def sample(
+        self,
+        prompt_T: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[int],
+        seed: int | None = None,
+    ) -> Sample:
+        """One completion of the prompt; a sampled `stop` id is its last. Raises SamplingError.
+
+        When the caller is cancelled the request goes on; `drain` waits for it.
+        """
+        if self._client is None:
+            raise RuntimeError("no sampling client was published")
+        params = types.SamplingParams(max_tokens=max_tokens, temperature=temperature, stop=list(stop), seed=seed)
+        if not self._in_flight:
+            self._busy_since = time.monotonic()
+        task = asyncio.create_task(self._request(self._client, self._version, prompt_T, params))
+        self._in_flight.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    async def drain(self) -> None:
+        """Wait until no request is under way. Each ends within its own limit, so this ends too."""
+        while self._in_flight:
+            await asyncio.wait(set(self._in_flight))
+
+    async def _request(
+        self, client: SamplingClient, version: int, prompt_T: Sequence[int], params: types.SamplingParams
+    ) -> Sample:
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._ask(client, prompt_T, params)
+        except TimeoutError as error:
+            raise SamplingError(f"no answer within {self._timeout:g} s") from error
+        except (tinker.TinkerError, httpx.HTTPError, OSError, ValueError) as error:
+            # ValueError: how the SDK reports a request that the server's engine refused
+            raise SamplingError(f"{type(error).__name__}: {first_line(error)}") from error
+        sample = to_sample(response, params.max_tokens or 0, version, time.monotonic() - started)
+        self._counters["prompt_tokens"] += len(prompt_T)
+        self._counters["sampled_tokens"] += len(sample.tokens_T)
+        self._counters["truncated"] += sample.truncated
+        self._counters["request_seconds"] += sample.seconds
+        return sample
+
+    async def _ask(
+        self, client: SamplingClient, prompt_T: Sequence[int], params: types.SamplingParams
+    ) -> types.SampleResponse:
+        prompt = types.ModelInput.from_ints(list(prompt_T))
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(TRANSIENT),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_random_exponential(multiplier=0.5, max=self._longest_wait),
+            reraise=True,
+        ):
+            with attempt:
+                self._counters["retries"] += attempt.retry_state.attempt_number > 1
+                return await client.sample_async(prompt=prompt, num_samples=1, sampling_params=params)
+        raise AssertionError("tenacity ends with a result or an error")
+
+    def _finished(self, task: "asyncio.Task[Sample]") -> None:
+        self._in_flight.discard(task)
+        self._counters["requests"] += 1
+        if task.cancelled() or task.exception() is not None:  # also marks the error as seen: its caller may be gone
+            self._counters["faults"] += 1
+        if not self._in_flight:
+            self._busy_seconds += time.monotonic() - self._busy_since
+
+
+def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
+    """The one sequence of a response, checked. Raises SamplingError for anything that cannot be trained on."""
+    if len(response.sequences) != 1:
+        raise SamplingError(f"the server returned {len(response.sequences)} sequences, not 1")
+    sequence = response.sequences[0]
+    tokens, logprobs = list(sequence.tokens), sequence.logprobs
+    if logprobs is None or len(logprobs) != len(tokens):
+        got = "no" if logprobs is None else str(len(logprobs))
+        raise SamplingError(f"the server returned {got} logprobs for {len(tokens)} sampled tokens")
+    if any(logprob is None or not math.isfinite(logprob) for logprob in logprobs):
+        raise SamplingError("the server returned logprobs that are not finite: its weights may be NaN")
+    if len(tokens) > max_tokens:
+        raise SamplingError(f"the server returned {len(tokens)} tokens, more than max_tokens={max_tokens}")
+    return Sample(tuple(tokens), tuple(logprobs), sequence.stop_reason == "length", version, seconds)
+
+
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """First line of an error's message, cut to `limit` characters."""
+    return next(iter(str(error).strip().splitlines()), "")[:limit]

@@ -1,0 +1,45 @@
+"""`config.json` and `result.json` beside a batch's trials: with them `harbor view` shows the batch as a job."""
+
+import os
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
+    """Summarise the trials that are on disk; `n_total_trials`: how many the batch asked for."""
+    from harbor.models.job.config import JobConfig
+    from harbor.models.job.result import JobResult, JobStats
+    from harbor.models.trial.result import TrialResult
+    from pydantic import ValidationError
+
+    results = []
+    for path in sorted(trials_dir.glob("*/result.json")):
+        try:
+            results.append(TrialResult.model_validate_json(path.read_bytes()))
+        except ValidationError:  # cut off when an earlier process was killed; its trial runs again
+            continue
+    now = datetime.now(UTC)
+    first = results[0].config if results else None
+    config = JobConfig(
+        job_name=trials_dir.name,
+        jobs_dir=trials_dir.parent,
+        agents=[first.agent.model_copy(update={"kwargs": {}})] if first else [],
+        tasks=list({result.config.task.path: result.config.task for result in results}.values()),
+    )
+    result = JobResult(
+        id=uuid.uuid5(uuid.NAMESPACE_URL, str(trials_dir.resolve())),
+        started_at=min((r.started_at for r in results if r.started_at), default=now),
+        updated_at=now,
+        finished_at=now,
+        n_total_trials=n_total_trials,
+        stats=JobStats.from_trial_results(results, n_total_trials=n_total_trials),
+    )
+    _write(trials_dir / "config.json", config.model_dump_json(indent=2, exclude_defaults=True))
+    _write(trials_dir / "result.json", result.model_dump_json(indent=2, exclude={"trial_results"}))
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

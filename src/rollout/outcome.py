@@ -1,0 +1,93 @@
+"""How a trial ended, and what is done with it: one table, one function."""
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from src.learning.trajectory import Outcome
+from src.tinker_llm import TinkerLLM
+
+if TYPE_CHECKING:
+    from harbor.models.trial.result import ExceptionInfo, TrialResult
+
+
+class Treatment(StrEnum):
+    """What becomes of a trial."""
+
+    TRAIN = "train"  # with the verifier's reward
+    RETRY = "retry"  # once, with a fresh trial; then dropped from its group, never scored 0
+    DROP = "drop"
+
+
+TREATMENTS = {
+    Outcome.COMPLETED: Treatment.TRAIN,
+    Outcome.MAX_TURNS: Treatment.TRAIN,
+    Outcome.CONTEXT_LENGTH: Treatment.TRAIN,
+    Outcome.AGENT_TIMEOUT: Treatment.TRAIN,
+    Outcome.POLICY_ERROR: Treatment.TRAIN,
+    Outcome.INFRASTRUCTURE_ERROR: Treatment.RETRY,
+    Outcome.VERIFIER_ERROR: Treatment.RETRY,
+    Outcome.CANCELLED: Treatment.DROP,
+}
+
+# The agent's stop reason -> outcome of a trial that was graded.
+GRADED = {
+    "done": Outcome.COMPLETED,
+    "session_ended": Outcome.COMPLETED,  # the policy left its shell: its way to say that it is done
+    "max_turns": Outcome.MAX_TURNS,
+    "context_length": Outcome.CONTEXT_LENGTH,
+    "timeout": Outcome.AGENT_TIMEOUT,
+    "interrupted": Outcome.AGENT_TIMEOUT,  # by Harbor's own limit on the agent; nothing else is graded after that
+    "policy_error": Outcome.POLICY_ERROR,
+}
+
+SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
+
+Verdict = tuple[Outcome, str, float | None]  # outcome, detail in one line, reward
+
+
+def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
+    """Outcome, detail and reward of a finished trial. A reward is given exactly where the outcome is trained on."""
+    if llm.fault is not None:
+        return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
+    fault = _fault(result)
+    if fault is not None:
+        detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
+        return _blame(result, fault), detail, None
+    reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
+    if reward is None:
+        return Outcome.VERIFIER_ERROR, problem, None
+    if not any(turn.completion_tokens_T for turn in llm.turns):
+        return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
+    return GRADED[llm.stop_reason], _detail(llm), reward
+
+
+def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, str]:
+    """The reward, or why there is none: `reward` by name, else the only number there is."""
+    if not rewards:
+        return None, "the verifier left no reward"
+    if "reward" not in rewards and len(rewards) > 1:
+        return None, f"reward.json has no key 'reward' but {', '.join(sorted(rewards))}; name one of them reward"
+    value = float(rewards["reward"] if "reward" in rewards else next(iter(rewards.values())))
+    return (value, "") if math.isfinite(value) else (None, f"the reward is {value}")
+
+
+def _fault(result: "TrialResult") -> "ExceptionInfo | None":
+    """The first exception that spoils the trial. After a timeout of the agent Harbor grades what was done."""
+    recorded = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
+    return next((info for info in recorded if info is not None and info.exception_type != "AgentTimeoutError"), None)
+
+
+def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:
+    """The verifier's, when Harbor's table says so or its phase had begun; otherwise the infrastructure's."""
+    from harbor.models.trial.error_policy import FailureCause
+
+    if fault.policy.cause is FailureCause.CANCELLED:
+        return Outcome.CANCELLED
+    started = result.verifier is not None or any(step.verifier for step in result.step_results or [])
+    verifier = fault.policy.cause is FailureCause.VERIFIER_FAILED or started
+    return Outcome.VERIFIER_ERROR if verifier else Outcome.INFRASTRUCTURE_ERROR
+
+
+def _detail(llm: TinkerLLM) -> str:
+    return "the policy ended its shell" if llm.stop_reason == "session_ended" else ""

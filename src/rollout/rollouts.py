@@ -1,0 +1,139 @@
+"""Batches of trials: every task's group at once under one limit, faults retried once, then dropped."""
+
+import asyncio
+import logging
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from src.chat_template import ChatTemplate
+from src.config import Config
+from src.errors import BackendError, EnvironmentFault
+from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from src.rollout.harbor_log import tame_harbor_log
+from src.rollout.job_files import write_job_files
+from src.rollout.outcome import SAMPLING, TREATMENTS, Treatment
+from src.rollout.task import Task
+from src.rollout.trial import TrialRequest, TrialSettings, run_trial
+from src.tinker_llm import PolicySampler
+
+log = logging.getLogger("harbortrainer")
+
+OnTrajectory = Callable[[Trajectory], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What the trials of one batch share."""
+
+    done: Mapping[str, Trajectory]
+    on_trajectory: OnTrajectory | None
+
+
+class Rollouts:
+    """Runs trials for one run, at most `n_parallel_envs` at a time."""
+
+    def __init__(self, config: Config, sampler: PolicySampler, template: ChatTemplate, run_id: str) -> None:
+        self._settings = TrialSettings(config, sampler, template, run_id)
+        self._slots = asyncio.Semaphore(config.n_parallel_envs)
+        self._seed = config.seed
+
+    async def warm_up(self) -> None:
+        """Import Harbor's agent (seconds of litellm) in a thread, before the first trial needs it."""
+        await asyncio.to_thread(_import_harbor)
+        tame_harbor_log()
+
+    async def close(self) -> None:
+        """Wait for sampling requests that cancelled trials left behind."""
+        await self._settings.sampler.drain()
+
+    async def run_groups(
+        self,
+        tasks_P: Sequence[Task],
+        group_size: int,
+        trials_dir: Path,
+        *,
+        prefix: str,
+        temperature: float,
+        on_trajectory: OnTrajectory | None = None,
+        done: Mapping[str, Trajectory] = MappingProxyType({}),
+    ) -> list[TrajectoryGroup]:
+        """`group_size` trials of each task, named `<prefix>-pNN-gNN`; a second attempt ends with `-a2`.
+
+        `on_trajectory` is called once a trial, when nothing about it will change. `done`: graded trajectories of an
+        earlier process by trial name; they are not run again. Cancellation returns when every container is gone.
+        Raises EnvironmentFault or BackendError when every trial failed without being the policy's fault.
+        """
+        batch = _Batch(done, on_trajectory)
+        trials_dir.mkdir(parents=True, exist_ok=True)
+        running_P: list[list[asyncio.Task[Trajectory]]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for problem, task in enumerate(tasks_P):
+                    requests = [
+                        self._request(f"{prefix}-p{problem:02d}-g{member:02d}", task, trials_dir, temperature)
+                        for member in range(group_size)
+                    ]
+                    running_P.append([group.create_task(self._member(request, batch)) for request in requests])
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        finally:
+            await asyncio.to_thread(write_job_files, trials_dir, len(tasks_P) * group_size)
+        trajectories_P = [[task.result() for task in running] for running in running_P]
+        _refuse_all_lost([trajectory for trajectories in trajectories_P for trajectory in trajectories])
+        return [group_trajectories(task.name, ts) for task, ts in zip(tasks_P, trajectories_P, strict=True)]
+
+    def _request(self, name: str, task: Task, trials_dir: Path, temperature: float) -> TrialRequest:
+        return TrialRequest(name, task, trials_dir.resolve(), temperature, self._trial_seed(name))
+
+    def _trial_seed(self, name: str) -> int:
+        return zlib.crc32(f"{self._seed}/{name}".encode())
+
+    async def _member(self, request: TrialRequest, batch: _Batch) -> Trajectory:
+        """One member of a group: its trial, and once more when the first was lost to a fault."""
+        again = replace(request, name=f"{request.name}-a2", seed=self._trial_seed(f"{request.name}-a2"), attempt=2)
+        for name in (request.name, again.name):
+            if name in batch.done and batch.done[name].reward is not None:
+                return batch.done[name]
+        trajectory = await self._run(request)
+        if TREATMENTS[trajectory.outcome] is Treatment.RETRY:
+            log.warning("trial %s is run again: %s: %s", request.name, trajectory.outcome, trajectory.detail)
+            trajectory = await self._run(again)
+        if trajectory.reward is None:
+            log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
+        if batch.on_trajectory is not None:
+            batch.on_trajectory(trajectory)
+        return trajectory
+
+    async def _run(self, request: TrialRequest) -> Trajectory:
+        async with self._slots:
+            leftover = request.trials_dir / request.name  # of a process that was killed during this trial
+            if leftover.exists():
+                await asyncio.to_thread(shutil.rmtree, leftover)
+            return await run_trial(request, self._settings)
+
+
+def _import_harbor() -> None:
+
+    import src.rollout.agent  # noqa: F401
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    """The error that stopped a batch: siblings were only cancelled for it."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _refuse_all_lost(trajectories: Sequence[Trajectory]) -> None:
+    faults = [t.detail for t in trajectories if t.outcome is Outcome.INFRASTRUCTURE_ERROR]
+    if not trajectories or len(faults) < len(trajectories):
+        return
+    reason, _ = Counter(faults).most_common(1)[0]
+    message = f"all {len(faults)} trials of a batch failed twice, most often with: {reason}"
+    raise BackendError(message) if reason.startswith(SAMPLING) else EnvironmentFault(message)

@@ -1,0 +1,205 @@
+"""One Harbor trial: container, agent, verifier -> one trajectory, whatever happens in between."""
+
+import asyncio
+import re
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from src.chat_template import ChatTemplate
+from src.config import Config
+from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.harbor_log import forget_loggers
+from src.rollout.outcome import classify
+from src.rollout.task import Task
+from src.tinker_llm import PolicySampler, TinkerLLM, registered
+
+if TYPE_CHECKING:  # slow to import
+    from harbor.models.trial.config import TrialConfig
+    from harbor.models.trial.result import ExceptionInfo, TimingInfo, TrialResult
+
+CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
+VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
+SOURCE = Path(__file__).resolve().parents[1]
+BUGS = {"TypeError", "AttributeError", "NameError", "KeyError", "IndexError", "AssertionError"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """One trial of one task. `name` is its directory, and unique among running trials."""
+
+    name: str
+    task: Task
+    trials_dir: Path
+    temperature: float
+    seed: int
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """What all trials of a run share."""
+
+    config: Config
+    sampler: PolicySampler
+    template: ChatTemplate
+    run_id: str
+
+
+async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
+    """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
+
+    Faults end in the trajectory's outcome; only cancellation and errors in our own code are raised. A cancelled
+    trial has removed its container when this returns.
+    """
+    from harbor.trial.trial import Trial
+
+    config = settings.config
+    started = time.monotonic()
+    llm = TinkerLLM(
+        settings.sampler,
+        settings.template,
+        max_tokens=config.max_tokens,
+        temperature=request.temperature,
+        context_limit=config.context_limit,
+        seed=request.seed,
+    )
+    with registered(request.name, llm), forget_loggers(request.name):
+        try:
+            trial = await Trial.create(trial_config(request, settings))
+        except (OSError, ValueError, RuntimeError, ImportError) as error:
+            detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
+        limit = config.trial_timeout_sec
+        if limit:
+            llm.deadline = asyncio.get_running_loop().time() + limit - _reserve(limit, trial.verifier_timeout_sec)
+        try:
+            result = await run_to_end(trial.run(), limit)
+        except TimeoutError:
+            detail = f"not over after trial_timeout_sec={limit:g}"
+            return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
+    raise_own_bug(result.exception_info)
+    return _trajectory(request, llm, classify(result, llm), stage_times(result, llm) | {"total": _since(started)})
+
+
+def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
+    """Harbor's description of the trial. It is stored as JSON: the live LLM is found by the trial's name."""
+    from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
+
+    from src.rollout.environment import environment_config
+
+    config = settings.config
+    agent = AgentConfig(
+        import_path="src.rollout.agent:TrainableTerminus2",
+        model_name=config.model_name,
+        kwargs={
+            "max_turns": config.max_turns or None,
+            "enable_summarize": config.enable_summarize,
+            "proactive_summarization_threshold": config.proactive_summarization_threshold,
+            "record_terminal_session": False,
+            "suppress_max_turns_warning": True,
+            "llm_kwargs": {"name": request.name},
+        },
+    )
+    return TrialConfig(
+        task=TaskConfig(path=request.task.path, source=request.task.path.parent.name),
+        trial_name=request.name,
+        trials_dir=request.trials_dir,
+        agent=agent,
+        environment=environment_config(
+            config.environment_type, config.environment_kwargs, request.task.path, settings.run_id
+        ),
+    )
+
+
+async def run_to_end[T](work: Coroutine[Any, Any, T], limit_sec: float) -> T:
+    """Result of `work`. Late (0 = no limit) or cancelled, it is cancelled once and its clean-up awaited.
+
+    A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
+    """
+    task = asyncio.create_task(work)
+    try:
+        async with asyncio.timeout(limit_sec or None):
+            return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            task.cancel()
+            await _settle(task)
+
+
+async def _settle(task: "asyncio.Task[Any]") -> None:
+    cancelled = False
+    give_up = time.monotonic() + CLEANUP_LIMIT_SEC
+    while not task.done() and time.monotonic() < give_up:
+        try:
+            await asyncio.wait({task}, timeout=give_up - time.monotonic())
+        except asyncio.CancelledError:
+            cancelled = True
+    if task.done() and not task.cancelled():
+        task.exception()  # seen: it is not what ended the trial
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
+    """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
+    stages = {
+        "environment": result.environment_setup,
+        "agent_setup": result.agent_setup,
+        "agent": result.agent_execution,
+        "verifier": result.verifier,
+    }
+    times = {name: seconds for name, timing in stages.items() if (seconds := _seconds(timing)) is not None}
+    times["sampling"] = sum(turn.seconds for turn in llm.turns)
+    if result.verifier is not None:
+        times |= _between("teardown", result.verifier.finished_at, result.finished_at)
+    return times
+
+
+def raise_own_bug(fault: "ExceptionInfo | None") -> None:
+    """Harbor turns every exception into a failed trial; one of our own mistakes must stop the run instead."""
+    if fault is None or fault.exception_type not in BUGS:
+        return
+    frames = re.findall(r'File "([^"]+)", line', fault.exception_traceback)
+    if frames and Path(frames[-1]).is_relative_to(SOURCE):
+        raise RuntimeError(f"a bug in harbortrainer ended a trial:\n{fault.exception_traceback}")
+
+
+def _trajectory(
+    request: TrialRequest, llm: TinkerLLM, verdict: tuple[Outcome, str, float | None], times: dict[str, float]
+) -> Trajectory:
+    outcome, detail, reward = verdict
+    return Trajectory(
+        task_name=request.task.name,
+        trial_name=request.name,
+        turns=tuple(llm.turns),
+        reward=reward,
+        outcome=outcome,
+        detail=detail,
+        attempt=request.attempt,
+        times=times,
+        stats={"parse_failures": float(llm.parse_failures), "own_cpu_seconds": llm.cpu_seconds},
+        trial_dir=str(request.trials_dir / request.name),
+    )
+
+
+def _reserve(limit_sec: float, verifier_timeout_sec: float) -> float:
+    """Part of a trial's time that the agent has to leave to the verifier."""
+    return min(verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
+
+
+def _since(started: float) -> float:
+    return time.monotonic() - started
+
+
+def _seconds(timing: "TimingInfo | None") -> float | None:
+    if timing is None or timing.started_at is None or timing.finished_at is None:
+        return None
+    return (timing.finished_at - timing.started_at).total_seconds()
+
+
+def _between(name: str, first: datetime | None, last: datetime | None) -> dict[str, float]:
+    return {name: (last - first).total_seconds()} if first and last else {}

@@ -1,0 +1,129 @@
+"""Prompts and continuations: exact at the level of ids, for templates that treat earlier answers differently."""
+
+import pytest
+
+from src.chat_template import MARKER, ChatTemplate, clean_text, merge_same_role, split_thinking
+from src.errors import UserError
+from tests.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
+
+
+@pytest.mark.parametrize("template", [QWEN3, CHATML, LLAMA3])
+@pytest.mark.parametrize("thinking", [False, True])
+def test_continuation_is_what_the_template_renders_after_an_answer(template: str, thinking: bool) -> None:
+    chat = chat_template(template, enable_thinking=thinking)
+    ids = chat.continuation("second question\n")
+    whole = chat.first_prompt(
+        [
+            {"role": "user", "content": "first question"},
+            {"role": "assistant", "content": "an answer"},
+            {"role": "user", "content": "second question\n"},
+        ]
+    )
+    assert whole[-len(ids) :] == ids
+    assert ids[0] == chat.turn_end == chat.stop_token_ids[0]
+    assert chat.tokenizer.decode(whole[: -len(ids)]).endswith("an answer")
+
+
+def test_thinking_switch_reaches_first_and_later_prompts() -> None:
+    off, on = chat_template(QWEN3), chat_template(QWEN3, enable_thinking=True)
+    message = [{"role": "user", "content": "hello"}]
+    for ids_off, ids_on in [
+        (off.first_prompt(message), on.first_prompt(message)),
+        (off.continuation("hello"), on.continuation("hello")),
+    ]:
+        assert off.tokenizer.decode(ids_off).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+        assert on.tokenizer.decode(ids_on).endswith("<|im_start|>assistant\n")
+
+
+def test_switch_is_not_passed_to_a_template_without_it() -> None:
+    assert chat_template(CHATML).first_prompt([{"role": "user", "content": "x"}]) == chat_template(
+        CHATML, enable_thinking=True
+    ).first_prompt([{"role": "user", "content": "x"}])
+
+
+def test_join_drops_the_end_that_was_sampled() -> None:
+    chat = chat_template()
+    ids = chat.continuation("go on")
+    assert chat.join([5, 6, ids[0]], "go on") == ids[1:]
+    assert chat.join([5, 6], "go on") == ids  # truncated: the end of the turn belongs to the prompt
+    assert chat.join([], "go on") == ids
+
+
+def test_other_end_of_text_also_stops() -> None:
+    chat = ChatTemplate(byte_tokenizer(CHATML, "<|endoftext|>"))
+    names = chat.tokenizer.convert_ids_to_tokens(chat.stop_token_ids)
+    assert names == ["<|im_end|>", "<|endoftext|>"]
+
+
+def test_answer_loses_special_tokens_thinking_and_nul() -> None:
+    chat = chat_template()
+    ids = chat.tokenizer.encode('<think>\nhm\n</think>\n\n{"a": 1}\0<|im_start|><|im_end|>')
+    assert chat.decode(ids) == '{"a": 1}'
+    assert chat.answer(ids).thinking == "hm"
+
+
+def test_bytes_that_are_no_text_become_replacement_characters() -> None:
+    chat = chat_template()
+    ids = chat.tokenizer.encode("é")[:1]
+    assert chat.decode(ids) == "\ufffd"
+    assert chat.decode([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "expected"),
+    [
+        ("<think>a</think>\n\nb", False, "b"),
+        ("a</think>\nb", True, "b"),
+        ("never closed", True, ""),
+        ("<think>never closed", False, ""),
+        ('{"keystrokes": "echo </think>"}', False, '{"keystrokes": "echo </think>"}'),
+        ("", True, ""),
+    ],
+)
+def test_split_thinking(text: str, opened: bool, expected: str) -> None:
+    assert split_thinking(text, opened=opened).text == expected
+
+
+def test_header_that_opens_thinking_is_noticed() -> None:
+    template = CHATML.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
+    chat = ChatTemplate(byte_tokenizer(template))
+    assert chat.decode(chat.tokenizer.encode("reasons</think>\nanswer<|im_end|>")) == "answer"
+
+
+def test_clean_text_keeps_pairs_and_replaces_halves() -> None:
+    assert clean_text("a\0b \ud83d\ude00 \ud83d c") == "ab 😀 \ufffd c"
+
+
+def test_neighbours_of_one_role_are_merged_for_templates_that_demand_it() -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    assert merge_same_role(messages) == [{"role": "user", "content": "a\n\nb"}]
+    assert messages[0]["content"] == "a"
+    assert chat_template(LLAMA3).first_prompt(messages)
+
+
+def test_surrogates_in_a_prompt_do_not_break_the_tokenizer() -> None:
+    assert chat_template().continuation("screen \ud83d\0")
+
+
+def test_no_chat_template_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="no chat template"):
+        ChatTemplate(byte_tokenizer(None))
+
+
+def test_template_that_drops_answers_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="drops earlier answers"):
+        ChatTemplate(byte_tokenizer("{{ '<|im_start|>' + messages[-1].content + '<|im_end|>' }}"))
+
+
+def test_load_from_a_directory_and_from_nowhere(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    byte_tokenizer(CHATML).save_pretrained(tmp_path / "model")
+    loaded = ChatTemplate.load(str(tmp_path / "model"), enable_thinking=False)
+    assert loaded.continuation("x") == chat_template(CHATML).continuation("x")
+    with pytest.raises(UserError, match=r"model_name: no tokenizer for '.*missing'") as caught:
+        ChatTemplate.load(str(tmp_path / "missing"), enable_thinking=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_marker_survives_templates_that_trim() -> None:
+    assert MARKER.strip() == MARKER
