@@ -20,11 +20,14 @@ from src.rollout.docker.engine import call, engine
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _STDOUT, _STDERR = 1, 2
 _BOOT = "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
-# fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output
+# fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output. Every command gets a process
+# group of its own: by job control in bash, which costs nothing, by setsid elsewhere.
 _PREAMBLE = (
-    "exec 3>&2 2>/dev/null; S=; command -v setsid >/dev/null && S=setsid; "
-    "B=sh; command -v bash >/dev/null && B=bash; unset OLDPWD\n"
+    'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S=; set -m; '
+    "else B=sh S=; command -v setsid >/dev/null && S=setsid; fi\n"
 )
+# `bash -c` would do no more than exec these: a terminal turn is made of them, and a bash start is half of their cost
+_PLAIN_TMUX = re.compile(r"tmux(?: (?:[\w@%+=:,./-]|'[^']*'|\"'\")+)+")
 
 
 class ShellGone(Exception):
@@ -184,11 +187,13 @@ def _script(mark: str, command: str, cwd: str, env: Mapping[str, str]) -> bytes:
         raise ValueError("embedded null byte in command")
     assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
     prefix = f"env {assignments} " if assignments else ""
+    program = command if _PLAIN_TMUX.fullmatch(command) else f'"$B" -c {shlex.quote(command)}'
+    # three lines: a fork that fails ends the line that asked for it, never the report
     return (
-        f"printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; "
-        f'( cd -- {shlex.quote(cwd)} || exit 126; exec {prefix}$S "$B" -c {shlex.quote(command)}'
-        " ) </dev/null 2>&3 3>&- & "
-        f"printf '{mark}:p%s\\n' $! >&3; wait $!; printf '{mark}:e%s\\n' $?; printf '{mark}:e\\n' >&3\n"
+        f"printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
+        f"( cd -- {shlex.quote(cwd)} || exit 126; exec {prefix}$S {program} ) </dev/null 2>&3 3>&- & p=$!; "
+        f"printf '{mark}:p%s\\n' $p >&3\n"
+        f"wait $p; r=$?; [ -n \"$p\" ] || r=254; printf '{mark}:e%s\\n' $r; printf '{mark}:e\\n' >&3\n"
     ).encode()
 
 
