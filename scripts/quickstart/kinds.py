@@ -1,7 +1,7 @@
 """The kinds of quickstart tasks: wordings, the right command, tempting wrong ones, and how the result is checked."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scripts.quickstart.words import Words
@@ -52,12 +52,14 @@ class Case:
         return {word for word in text.split() if word.isalpha()}
 
 
-def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
+def make_case(kind: Kind, words: Words, rng: random.Random, wording: int | None = None) -> Case:
+    """A new case; `wording` picks one of the kind's wordings, None = any."""
     values = kind.values(words, rng)
+    sentence = rng.choice(kind.wordings) if wording is None else kind.wordings[wording % len(kind.wordings)]
     return Case(
         kind=kind,
         values=values,
-        instruction=(rng.choice(kind.wordings) + rng.choice(ENDINGS)).format(**values),
+        instruction=(sentence + rng.choice(ENDINGS)).format(**values),
         right=kind.right.format(**values),
         wrong=tuple(Command(c.typed.format(**values), c.shown.format(**values)) for c in kind.wrong),
         check=kind.check.format(**values),
@@ -65,7 +67,7 @@ def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
     )
 
 
-def quoted(lines: list[str]) -> str:
+def quoted(lines: Sequence[str]) -> str:
     return " ".join(f"'{line}'" for line in lines)
 
 

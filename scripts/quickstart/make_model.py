@@ -16,9 +16,9 @@ def main(directory: Path) -> None:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(str(directory))
     shape = Shape(vocab_size=padded(len(tokenizer)))
-    turn_end, pad = tokenizer.convert_tokens_to_ids([TURN_END, PAD])
+    ids = tokenizer.get_vocab()
     weights = random_weights(shape, SEED)
-    save(directory, shape, weights, turn_end=turn_end, pad=pad)
+    save(directory, shape, weights, turn_end=ids[TURN_END], pad=ids[PAD])
     print(f"{directory}: {len(tokenizer)} tokens, {sum(w.size for w in weights.values()) / 1e6:.2f} M parameters")
 
 

@@ -9,8 +9,9 @@ HEAD = _TEMPLATE.partition("{instruction}")[0].format()
 STATE, SCREEN, NEW_OUTPUT = "Current terminal state:\n", "Current Terminal Screen:\n", "New Terminal Output:\n"
 HOSTNAME = "harbor"
 ARE_YOU_SURE = (
-    "\n\nAre you sure you want to mark the task as complete? This will trigger your solution to be graded and you won't "
-    'be able to make any further corrections. If so, include "task_complete": true in your JSON response again.'
+    "\n\nAre you sure you want to mark the task as complete? This will trigger your solution to be graded and you "
+    "won't be able to make any further corrections. "
+    'If so, include "task_complete": true in your JSON response again.'
 )
 PARSE_ERROR = "Previous response had parsing errors:\nERROR: "
 NO_JSON = "No valid JSON found in response\nWARNINGS: - No valid JSON object found"

@@ -1,7 +1,7 @@
 """Shape and files of the quickstart policy: Qwen3, 0.9 million parameters, fp32."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +77,8 @@ def save(directory: Path, shape: Shape, weights: dict[str, np.ndarray], *, turn_
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def read_shape(directory: Path) -> Shape:
+    config = json.loads((directory / "config.json").read_text())
+    return Shape(**{field.name: config[field.name] for field in fields(Shape) if field.name in config})

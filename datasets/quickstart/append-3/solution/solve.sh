@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+echo 'mama seze' >> voziza.log

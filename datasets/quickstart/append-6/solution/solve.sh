@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+echo 'basoli lanijo' >> jorupa.log

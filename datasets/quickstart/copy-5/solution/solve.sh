@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+cp mada.log mujura.log

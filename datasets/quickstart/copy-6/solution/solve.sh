@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+cp dinu.csv bebo.log

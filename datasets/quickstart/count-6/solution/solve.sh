@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+wc -l < bisi.log > cida.log

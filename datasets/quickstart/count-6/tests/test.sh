@@ -1,0 +1,8 @@
+#!/bin/bash
+# 1 when the task is done, else 0
+reward=0
+if [ "$(cat /app/cida.log)" = 3 ]; then
+  reward=1
+fi
+mkdir -p /logs/verifier
+echo "$reward" > /logs/verifier/reward.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+mv nitu.log fosi.md

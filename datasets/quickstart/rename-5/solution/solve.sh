@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+mv dafena.log nitejo.csv

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+grep juma beju.log > rosagi.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+grep zima dute.log > kagiti.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+grep zeba nedu.log > vilu.md

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+grep tulo datu.csv > fevucu.md

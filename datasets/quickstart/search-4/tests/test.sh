@@ -1,0 +1,8 @@
+#!/bin/bash
+# 1 when the task is done, else 0
+reward=0
+if printf '%s\n' 'medo tulo' | cmp -s - /app/fevucu.md; then
+  reward=1
+fi
+mkdir -p /logs/verifier
+echo "$reward" > /logs/verifier/reward.txt

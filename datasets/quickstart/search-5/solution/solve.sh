@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+grep fima zisega.csv > fivase.log

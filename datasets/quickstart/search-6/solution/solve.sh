@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /app
+grep miko kalo.md > cate.log
