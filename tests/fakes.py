@@ -1,4 +1,4 @@
-"""Small stand-ins for unit tests: a byte-level tokenizer, two chat templates, and a scripted sampling client."""
+"""Small stand-ins for unit tests: a byte-level tokenizer, chat templates, a scripted sampling client, a terminal."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -116,3 +116,20 @@ class ScriptedClient:
     def _next_text(self) -> str:
         assert not callable(self._answer)
         return self._answer[min(len(self.requests), len(self._answer)) - 1]
+
+
+class FakeEnvironment:
+    """What the agent needs of a Harbor environment: `reply(command)` gives (return code, stdout) of every command."""
+
+    default_user = None
+
+    def __init__(self, reply: Callable[[str], tuple[int, str]] | None = None) -> None:
+        self.commands: list[str] = []
+        self.session_id = "fake"
+        self._reply = reply or (lambda command: (0, "$ " if "capture-pane" in command else ""))
+
+    async def exec(self, command: str, **_: Any) -> Any:
+        self.commands.append(command)
+        await asyncio.sleep(0)
+        code, stdout = self._reply(command)
+        return SimpleNamespace(return_code=code, stdout=stdout, stderr=None)

@@ -103,8 +103,7 @@ def _has_definition(environment: Path) -> bool:
 
 
 def _draw(tasks: Sequence[Task], share: float, seed: int) -> set[str]:
-    """Names drawn by seed; at least one when a share above 0 is asked for, never all."""
-    count = round(share * len(tasks))
-    count = min(max(count, 1), len(tasks) - 1) if share > 0 else 0
+    """Names drawn by seed; when a share above 0 is asked for at least one, and all only of a single task."""
+    count = max(1, min(round(share * len(tasks)), len(tasks) - 1)) if share > 0 else 0
     order = np.random.default_rng([seed, 7]).permutation(len(tasks))
     return {tasks[int(index)].name for index in order[:count]}

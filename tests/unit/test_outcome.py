@@ -1,0 +1,103 @@
+"""Every way a trial can end has one outcome, and only graded ones carry a reward."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harbor.models.trial.result import ExceptionInfo, TimingInfo
+
+from src.learning.trajectory import Outcome, Turn
+from src.policy_sampler import SamplingError
+from src.rollout.outcome import GRADED, SAMPLING, TREATMENTS, Treatment, classify, read_reward
+
+TURN = Turn(0, (1,), (2,), (-0.5,), 0)
+
+
+def fault(kind: str, message: str = "boom\nsecond line") -> ExceptionInfo:
+    return ExceptionInfo(
+        exception_type=kind, exception_message=message, exception_traceback="", occurred_at=datetime.now(UTC)
+    )
+
+
+def result(rewards: dict[str, float] | None = None, error: str | None = None, *, verifying: bool = True) -> Any:
+    return SimpleNamespace(
+        verifier_result=SimpleNamespace(rewards=rewards) if rewards is not None else None,
+        exception_info=fault(error) if error else None,
+        verifier=TimingInfo() if verifying else None,
+        step_results=None,
+    )
+
+
+def llm(stop_reason: str = "done", *, turns: tuple[Turn, ...] = (TURN,), broken: str = "") -> Any:
+    return SimpleNamespace(stop_reason=stop_reason, turns=list(turns), fault=SamplingError(broken) if broken else None)
+
+
+def test_every_outcome_has_a_treatment_and_faults_are_never_trained_on() -> None:
+    assert set(TREATMENTS) == set(Outcome)
+    retried = {outcome for outcome, treatment in TREATMENTS.items() if treatment is Treatment.RETRY}
+    assert retried == {Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR}
+    assert TREATMENTS[Outcome.CANCELLED] is Treatment.DROP
+
+
+@pytest.mark.parametrize("stop_reason", GRADED)
+def test_graded_trials_keep_the_verifiers_reward(stop_reason: str) -> None:
+    outcome, _, reward = classify(result({"reward": 0.5}), llm(stop_reason))
+    assert reward == 0.5 and outcome is GRADED[stop_reason] and TREATMENTS[outcome] is Treatment.TRAIN
+
+
+def test_harbors_agent_timeout_is_graded() -> None:
+    outcome, _, reward = classify(result({"reward": 1.0}, "AgentTimeoutError"), llm("interrupted"))
+    assert (outcome, reward) == (Outcome.AGENT_TIMEOUT, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "verifying", "expected"),
+    [
+        ("EnvironmentStartTimeoutError", False, Outcome.INFRASTRUCTURE_ERROR),
+        ("AgentSetupTimeoutError", False, Outcome.INFRASTRUCTURE_ERROR),
+        ("RuntimeError", False, Outcome.INFRASTRUCTURE_ERROR),
+        ("RuntimeError", True, Outcome.VERIFIER_ERROR),
+        ("RewardFileNotFoundError", True, Outcome.VERIFIER_ERROR),
+        ("RewardFileEmptyError", True, Outcome.VERIFIER_ERROR),
+        ("VerifierTimeoutError", True, Outcome.VERIFIER_ERROR),
+        ("CancelledError", False, Outcome.CANCELLED),
+    ],
+)
+def test_faults_have_no_reward_and_say_why_in_one_line(error: str, verifying: bool, expected: Outcome) -> None:
+    outcome, detail, reward = classify(result(None, error, verifying=verifying), llm())
+    assert (outcome, reward) == (expected, None)
+    assert detail == f"{error}: boom second line"
+
+
+def test_a_fault_of_the_sampler_wins_over_the_reward() -> None:
+    outcome, detail, reward = classify(result({"reward": 1.0}), llm(broken="no answer"))
+    assert (outcome, detail, reward) == (Outcome.INFRASTRUCTURE_ERROR, SAMPLING + "no answer", None)
+
+
+def test_a_timeout_before_anything_was_sampled_is_the_infrastructures() -> None:
+    outcome, detail, reward = classify(result({"reward": 0.0}, "AgentTimeoutError"), llm("interrupted", turns=()))
+    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None) and "nothing was sampled" in detail
+
+
+def test_a_step_of_a_multi_step_trial_can_spoil_it() -> None:
+    several = result({"reward": 1.0})
+    several.step_results = [SimpleNamespace(exception_info=fault("RewardFileNotFoundError"), verifier=TimingInfo())]
+    assert classify(several, llm())[0] is Outcome.VERIFIER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected", "problem"),
+    [
+        ({"reward": 1}, 1.0, ""),
+        ({"reward": 0.25, "speed": 9}, 0.25, ""),
+        ({"score": 0.5}, 0.5, ""),
+        ({"b": 1, "a": 2}, None, "no key 'reward' but a, b"),
+        ({"reward": float("nan")}, None, "the reward is nan"),
+        ({}, None, "left no reward"),
+        (None, None, "left no reward"),
+    ],
+)
+def test_read_reward(rewards: dict[str, float] | None, expected: float | None, problem: str) -> None:
+    value, text = read_reward(rewards)
+    assert value == expected and problem in text

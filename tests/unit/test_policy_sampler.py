@@ -1,0 +1,167 @@
+"""The shared sampler: refreshable, bounded, drained before training, and honest about faults."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+import tinker
+
+from src.policy_sampler import PolicySampler, SamplingError
+from tests.fakes import Request, ScriptedClient, chat_template, response
+
+
+def publish(sampler: PolicySampler, answer: Any, version: int = 1) -> ScriptedClient:
+    client = ScriptedClient(answer, chat_template())
+    sampler.publish(client, version)
+    return client
+
+
+async def ask(sampler: PolicySampler, prompt_T: Any = (1, 2, 3)) -> Any:
+    return await sampler.sample(prompt_T, max_tokens=8, temperature=1.0, stop=[9], seed=4)
+
+
+def connection_error() -> tinker.APIConnectionError:
+    return tinker.APIConnectionError(request=httpx.Request("POST", "http://server"))
+
+
+async def test_sample_is_stamped_and_published_clients_take_over() -> None:
+    sampler = PolicySampler()
+    publish(sampler, lambda request: response([5, 9]), version=1)
+    first = await ask(sampler)
+    publish(sampler, lambda request: response([6], stop_reason="length"), version=2)
+    second = await ask(sampler)
+    assert (first.tokens_T, first.version, first.truncated) == ((5, 9), 1, False)
+    assert (second.tokens_T, second.version, second.truncated) == ((6,), 2, True)
+
+
+async def test_parameters_reach_the_client() -> None:
+    sampler = PolicySampler()
+    client = publish(sampler, lambda request: response([5]))
+    await ask(sampler)
+    assert client.requests == [Request([1, 2, 3], 8, 1.0, 4, [9])]
+
+
+async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
+    sampler = PolicySampler()
+    gate = asyncio.Event()
+
+    class Slow(ScriptedClient):
+        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+            await gate.wait()
+            return response([5])
+
+    sampler.publish(Slow([], chat_template()), 1)
+    caller = asyncio.create_task(ask(sampler))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    draining = asyncio.create_task(sampler.drain())
+    await asyncio.sleep(0)
+    assert sampler.in_flight == 1 and not draining.done()
+    gate.set()
+    await draining
+    assert sampler.in_flight == 0 and sampler.counters["requests"] == 1
+
+
+async def test_a_request_without_an_answer_ends_by_itself() -> None:
+    sampler = PolicySampler(request_timeout_sec=0.05)
+    publish(sampler, lambda request: None)
+    with pytest.raises(SamplingError, match=r"no answer within 0\.05 s"):
+        await ask(sampler)
+    await sampler.drain()
+    assert sampler.counters["faults"] == 1
+
+
+async def test_passing_faults_are_tried_again() -> None:
+    sampler = PolicySampler(attempts=3, longest_wait_sec=0)
+    failures = [connection_error(), connection_error()]
+
+    def answer(request: Request) -> Any:
+        if failures:
+            raise failures.pop()
+        return response([5])
+
+    client = publish(sampler, answer)
+    assert (await ask(sampler)).tokens_T == (5,)
+    assert len(client.requests) == 3 and sampler.counters["retries"] == 2 and sampler.counters["faults"] == 0
+
+
+async def test_lasting_faults_are_sampling_errors_in_one_line() -> None:
+    sampler = PolicySampler(attempts=2, longest_wait_sec=0)
+
+    def fail(request: Request) -> Any:
+        raise connection_error()
+
+    client = publish(sampler, fail)
+    with pytest.raises(SamplingError, match="APIConnectionError: Connection error"):
+        await ask(sampler)
+    assert len(client.requests) == 2
+
+
+async def test_a_refusal_is_not_tried_again() -> None:
+    sampler = PolicySampler(attempts=3, longest_wait_sec=0)
+
+    def refuse(request: Request) -> Any:
+        raise ValueError("Error retrieving result: Error code: 400\nwith a traceback")
+
+    client = publish(sampler, refuse)
+    with pytest.raises(SamplingError, match=r"^ValueError: Error retrieving result: Error code: 400$"):
+        await ask(sampler)
+    assert len(client.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (response([1, 2], logprobs_T=[-1.0]), "1 logprobs for 2"),
+        (response([1], logprobs_T=[float("nan")]), "not finite"),
+        (response(list(range(9))), "more than max_tokens=8"),
+    ],
+)
+async def test_answers_that_cannot_be_trained_on(bad: Any, message: str) -> None:
+    sampler = PolicySampler()
+    publish(sampler, lambda request: bad)
+    with pytest.raises(SamplingError, match=message):
+        await ask(sampler)
+
+
+async def test_no_logprobs_and_no_sequence() -> None:
+    sampler = PolicySampler()
+    silent = response([1])
+    silent.sequences[0].logprobs = None
+    publish(sampler, lambda request: silent)
+    with pytest.raises(SamplingError, match="no logprobs for 1"):
+        await ask(sampler)
+    silent.sequences.clear()
+    with pytest.raises(SamplingError, match="0 sequences"):
+        await ask(sampler)
+
+
+async def test_busy_time_is_the_union_of_requests() -> None:
+    sampler = PolicySampler()
+    gate = asyncio.Event()
+
+    class Slow(ScriptedClient):
+        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+            await gate.wait()
+            return response([5, 6])
+
+    sampler.publish(Slow([], chat_template()), 1)
+    callers = [asyncio.create_task(ask(sampler)) for _ in range(4)]
+    await asyncio.sleep(0.02)
+    during = sampler.busy_seconds
+    gate.set()
+    await asyncio.gather(*callers)
+    after = sampler.busy_seconds
+    assert 0.01 <= during <= after
+    assert sampler.counters["request_seconds"] >= 3 * after
+    assert (sampler.counters["prompt_tokens"], sampler.counters["sampled_tokens"]) == (12, 8)
+    await asyncio.sleep(0.01)
+    assert sampler.busy_seconds == after
+
+
+async def test_sampling_before_publishing_is_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="no sampling client"):
+        await ask(PolicySampler())

@@ -1,0 +1,173 @@
+"""Batches: limits, retries, what is dropped, what is not run again, and when a batch refuses to go on."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.config import Config
+from src.errors import BackendError, EnvironmentFault
+from src.learning.trajectory import Outcome, Trajectory, Turn
+from src.policy_sampler import PolicySampler
+from src.rollout import rollouts as module
+from src.rollout.outcome import SAMPLING
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task
+from src.rollout.trial import TrialRequest
+from tests.fakes import chat_template
+
+TASKS = [Task(name, Path("/tasks") / name, "") for name in ("a", "b", "c")]
+TURN = Turn(0, (1,), (2,), (-0.5,), 0)
+Run = Callable[[TrialRequest], Trajectory]
+
+
+def graded(request: TrialRequest, reward: float = 1.0) -> Trajectory:
+    return Trajectory(request.task.name, request.name, (TURN,), reward, Outcome.COMPLETED, attempt=request.attempt)
+
+
+def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR, detail: str = "no disk") -> Trajectory:
+    return Trajectory(request.task.name, request.name, (), None, outcome, detail, attempt=request.attempt)
+
+
+class Rig:
+    """Rollouts whose trials are a function of the request."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run, **fields: Any) -> None:
+        self.requests: list[TrialRequest] = []
+        self.running = self.most = 0
+        self.folder = folder
+        self.finished: list[str] = []
+
+        async def run_trial(request: TrialRequest, settings: Any) -> Trajectory:
+            self.requests.append(request)
+            self.running += 1
+            self.most = max(self.most, self.running)
+            try:
+                await asyncio.sleep(0.005)
+                return run(request)
+            finally:
+                self.running -= 1
+
+        monkeypatch.setattr(module, "run_trial", run_trial)
+        config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4} | fields)
+        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run")
+
+    async def go(self, group_size: int = 3, done: dict[str, Trajectory] | None = None) -> Any:
+        return await self.rollouts.run_groups(
+            TASKS,
+            group_size,
+            self.folder / "step_000004",
+            prefix="s000004",
+            temperature=0.7,
+            on_trajectory=lambda trajectory: self.finished.append(trajectory.trial_name),
+            done=done or {},
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return [request.name for request in self.requests]
+
+
+async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, monkeypatch, graded)
+    groups = await rig.go()
+    assert [group.task_name for group in groups] == ["a", "b", "c"]
+    assert [t.trial_name for t in groups[1].trajectories_G] == [f"s000004-p01-g0{g}" for g in range(3)]
+    assert rig.most == 4 and sorted(rig.finished) == sorted(rig.names) and len(set(rig.names)) == 9
+    assert len({request.seed for request in rig.requests}) == 9
+    assert {request.temperature for request in rig.requests} == {0.7}
+
+
+async def test_seeds_repeat_for_the_same_trial_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = []
+    for seed in (1, 1, 2):
+        rig = Rig(tmp_path, monkeypatch, graded, seed=seed)
+        await rig.go()
+        seeds.append({request.name: request.seed for request in rig.requests})
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR])
+async def test_a_fault_is_retried_once_and_only_its_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    def run(request: TrialRequest) -> Trajectory:
+        return lost(request, outcome) if request.name == "s000004-p00-g01" else graded(request)
+
+    rig = Rig(tmp_path, monkeypatch, run)
+    groups = await rig.go()
+    again = groups[0].trajectories_G[1]
+    assert (again.trial_name, again.attempt, again.reward) == ("s000004-p00-g01-a2", 2, 1.0)
+    assert len(rig.requests) == 10 and len(rig.finished) == 9 and not groups[0].lost
+    first, second = [request for request in rig.requests if "p00-g01" in request.name]
+    assert first.seed != second.seed
+
+
+async def test_a_second_fault_drops_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if "p02-g00" in r.name else graded(r))
+    groups = await rig.go()
+    assert len(groups[2].trajectories_G) == 2
+    assert [(t.trial_name, t.reward) for t in groups[2].lost] == [("s000004-p02-g00-a2", None)]
+    assert "s000004-p02-g00-a2 is dropped: infrastructure_error: no disk" in caplog.text
+
+
+async def test_trials_of_an_earlier_process_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.name.endswith("p01-g01") else graded(r, 0.25))
+    done = {t.trial_name: t for group in await first.go() for t in group.trajectories_G}
+    del done["s000004-p00-g00"]
+    failed = "s000004-p02-g02"
+    done[failed] = lost(next(request for request in first.requests if request.name == failed))
+    rig = Rig(tmp_path, monkeypatch, graded)
+    groups = await rig.go(done=done)
+    assert sorted(rig.names) == ["s000004-p00-g00", failed]  # the missing one and the one that was lost
+    assert [t.reward for t in groups[1].trajectories_G] == [0.25] * 3
+    assert groups[1].trajectories_G[1].trial_name == "s000004-p01-g01-a2"
+    assert sorted(rig.finished) == sorted(rig.names)
+
+
+async def test_a_batch_of_nothing_but_faults_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(request: TrialRequest) -> Trajectory:
+        return lost(request, detail="odd" if request.task.name == "a" else "docker is gone")
+
+    with pytest.raises(EnvironmentFault, match="all 9 trials of a batch failed twice, most often with: docker is gone"):
+        await Rig(tmp_path, monkeypatch, run).go()
+    with pytest.raises(BackendError, match="sampling: no answer"):
+        await Rig(tmp_path, monkeypatch, lambda r: lost(r, detail=SAMPLING + "no answer")).go()
+
+
+async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(request: TrialRequest) -> Trajectory:
+        if request.name.endswith("p01-g00"):
+            raise RuntimeError("a bug")
+        return graded(request)
+
+    rig = Rig(tmp_path, monkeypatch, run)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await rig.go()
+    assert rig.running == 0 and len(rig.requests) < 9
+
+
+async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, monkeypatch, graded)
+    batch = asyncio.create_task(rig.go())
+    while not rig.running:  # noqa: ASYNC110 - one pass of the loop, no polling
+        await asyncio.sleep(0)
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    assert rig.running == 0 and len(rig.requests) == 4
+
+
+async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leftover = tmp_path / "step_000004" / "s000004-p00-g00" / "agent"
+    leftover.mkdir(parents=True)
+    await Rig(tmp_path, monkeypatch, graded).go()
+    assert not leftover.exists()
+
+
+async def test_an_empty_batch_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [len(group.trajectories_G) for group in await Rig(tmp_path, monkeypatch, graded).go(group_size=0)] == [0] * 3

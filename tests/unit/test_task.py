@@ -1,0 +1,115 @@
+"""Tasks are found by name, broken ones are named, and the split is a function of the seed."""
+
+from pathlib import Path
+
+import pytest
+
+from src.errors import UserError
+from src.rollout.task import Task, digest, load_tasks, split_tasks
+
+
+def make_task(folder: Path, name: str, *, without: str = "", toml: str = 'schema_version = "1.4"\n') -> Path:
+    path = folder / name
+    files = {
+        "task.toml": toml,
+        "instruction.md": f"Do {name}.\n",
+        "environment/Dockerfile": "FROM scratch\n",
+        "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n",
+    }
+    for file, text in files.items():
+        if file != without:
+            (path / file).parent.mkdir(parents=True, exist_ok=True)
+            (path / file).write_text(text)
+    return path
+
+
+def names(tasks: list[Task]) -> list[str]:
+    return [task.name for task in tasks]
+
+
+def tasks_named(*given: str) -> list[Task]:
+    return [Task(name, Path(name), "") for name in given]
+
+
+def test_tasks_by_name_and_other_folders_left_alone(tmp_path: Path) -> None:
+    for name in ("b", "a", ".git/objects"):
+        make_task(tmp_path, name)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("x")
+    tasks = load_tasks(str(tmp_path), allow_broken=False)
+    assert names(tasks) == ["a", "b"] and all(task.path.is_absolute() for task in tasks)
+
+
+def test_missing_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"tasks_dir: .*nowhere is not a folder"):
+        load_tasks(str(tmp_path / "nowhere"), allow_broken=True)
+    with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
+        load_tasks(str(tmp_path), allow_broken=True)
+
+
+@pytest.mark.parametrize(
+    ("without", "toml", "reason"),
+    [
+        ("task.toml", "", "no task.toml"),
+        ("instruction.md", "", "no instruction.md"),
+        ("tests/test.sh", "", "tests/test.sh"),
+        ("environment/Dockerfile", "", "no environment/Dockerfile"),
+        ("", "not toml", "Expected"),
+        ("", '[verifier]\ntimeout_sec = "soon"\n', "timeout_sec"),
+    ],
+)
+def test_broken_tasks_are_named_and_can_be_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, without: str, toml: str, reason: str
+) -> None:
+    make_task(tmp_path, "good")
+    make_task(tmp_path, "bad-one", without=without, **({"toml": toml} if toml else {}))
+    with pytest.raises(UserError, match=rf"bad-one: .*{reason}") as caught:
+        load_tasks(str(tmp_path), allow_broken=False)
+    assert "\n" not in str(caught.value) and "allow_broken_tasks=true" in str(caught.value)
+    assert names(load_tasks(str(tmp_path), allow_broken=True)) == ["good"]
+    assert "bad-one is left out" in caplog.text
+
+
+def test_only_broken_tasks(tmp_path: Path) -> None:
+    make_task(tmp_path, "bad", without="tests/test.sh")
+    with pytest.raises(UserError, match="no Harbor task"):
+        load_tasks(str(tmp_path), allow_broken=True)
+
+
+def test_digest_follows_content_names_and_modes(tmp_path: Path) -> None:
+    path = make_task(tmp_path, "a")
+    assert digest(path) == digest(make_task(tmp_path / "copy", "a"))
+    seen = {digest(path)}
+    (path / "instruction.md").write_text("Do b.\n")
+    seen.add(digest(path))
+    (path / "tests/test.sh").chmod(0o755)
+    seen.add(digest(path))
+    (path / "tests/more").write_text("")
+    seen.add(digest(path))
+    assert len(seen) == 4
+
+
+def test_split_by_share_is_seeded_and_keeps_some_of_each() -> None:
+    tasks = tasks_named(*"abcdefghij")
+    train, held_out = split_tasks(tasks, 0.3, (), seed=1)
+    assert len(held_out) == 3 and names(train) + names(held_out) != names(tasks)
+    assert sorted(names(train) + names(held_out)) == names(tasks)
+    assert split_tasks(tasks, 0.3, (), seed=1) == (train, held_out)
+    assert any(split_tasks(tasks, 0.3, (), seed=s)[1] != held_out for s in range(2, 6))
+    assert split_tasks(tasks, 0.0, (), seed=1) == (tasks, [])
+    assert len(split_tasks(tasks, 0.01, (), seed=1)[1]) == 1
+    assert len(split_tasks(tasks, 0.99, (), seed=1)[0]) == 1
+
+
+def test_split_by_name_ignores_the_share() -> None:
+    train, held_out = split_tasks(tasks_named("a", "b", "c"), 0.9, ("c", "a"), seed=1)
+    assert (names(train), names(held_out)) == (["b"], ["a", "c"])
+
+
+def test_split_errors_name_the_field() -> None:
+    with pytest.raises(UserError, match="eval_tasks: no task named 'edit-fil'; near: edit-file"):
+        split_tasks(tasks_named("edit-file", "zzz"), 0, ("edit-fil",), seed=1)
+    with pytest.raises(UserError, match="eval_tasks: all 2 tasks are held out"):
+        split_tasks(tasks_named("a", "b"), 0, ("a", "b"), seed=1)
+    with pytest.raises(UserError, match=r"eval_split=0\.5: all 1 tasks are held out"):
+        split_tasks(tasks_named("a"), 0.5, (), seed=1)

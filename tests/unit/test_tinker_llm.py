@@ -1,0 +1,169 @@
+"""Token-in/token-out: prefixes are exact, nothing sampled is lost, faults are told apart."""
+
+from typing import Any
+
+import pytest
+from harbor.llms.base import ContextLengthExceededError
+from harbor.llms.chat import Chat
+
+from src.learning.trajectory import Turn
+from src.policy_sampler import PolicySampler, SamplingError
+from src.tinker_llm import SMALLEST_ANSWER, TinkerLLM, live_llm, registered
+from tests.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_template, response
+
+
+def make(answers: Any, template: str = QWEN3, **options: Any) -> tuple[TinkerLLM, ScriptedClient]:
+    thinking = options.pop("enable_thinking", False)
+    chat = chat_template(template, enable_thinking=thinking)
+    client = ScriptedClient(answers, chat)
+    sampler = PolicySampler(attempts=1)
+    sampler.publish(client, 3)
+    settings = {"max_tokens": 64, "temperature": 0.7, "context_limit": 4000} | options
+    return TinkerLLM(sampler, chat, **settings), client
+
+
+def rebuilt_prompts(turns: list[Turn]) -> list[list[int]]:
+    """Every turn's prompt as the training code rebuilds it from the turns."""
+    seen: dict[int, list[int]] = {}
+    prompts = []
+    for turn in turns:
+        prompt = [*seen.get(turn.segment, []), *turn.new_tokens_T]
+        prompts.append(prompt)
+        seen[turn.segment] = [*prompt, *turn.completion_tokens_T]
+    return prompts
+
+
+@pytest.mark.parametrize("template", [QWEN3, CHATML, LLAMA3])
+@pytest.mark.parametrize("thinking", [False, True])
+async def test_each_prompt_is_the_last_one_with_what_was_sampled(template: str, thinking: bool) -> None:
+    said = ["<think>\nlong\n</think>\n\nfirst", "  second with a tail  ", "", "<think>cut off", "x" * 100, "last"]
+    llm, client = make(said, template, enable_thinking=thinking)
+    chat = Chat(llm)
+    for i in range(len(said)):
+        await chat.chat(f"screen {i}\n\n")
+    assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
+    assert {turn.segment for turn in llm.turns} == {0}
+    for before, after in zip(client.requests, client.requests[1:], strict=False):
+        assert after.prompt_T[: len(before.prompt_T)] == before.prompt_T
+    text = llm._template.tokenizer.decode(client.requests[-1].prompt_T)
+    end = "<|eot_id|>" if template == LLAMA3 else "<|im_end|>"
+    assert text.count(end) == 2 * len(said) - 1  # one after every message, none twice
+
+
+async def test_truncated_answer_is_kept_and_closed_by_the_next_prompt() -> None:
+    llm, _ = make(["y" * 200, "short"])
+    chat = Chat(llm)
+    assert (await chat.chat("a")).content == "y" * 64
+    await chat.chat("b")
+    assert [turn.truncated for turn in llm.turns] == [True, False]
+    assert len(llm.turns[0].completion_tokens_T) == len(llm.turns[0].logprobs_T) == 64
+    assert llm.turns[1].new_tokens_T[0] == llm._template.turn_end
+
+
+async def test_history_that_was_rewritten_opens_a_segment_and_the_old_one_can_go_on() -> None:
+    llm, client = make(["one", "summary", "questions", "answers", "two"])
+    chat = Chat(llm)
+    await chat.chat("task")
+    history = list(chat.messages)
+    await llm.call("summarise", message_history=history)
+    await llm.call("ask", message_history=[])
+    more = [*history, {"role": "user", "content": "summarise"}, {"role": "assistant", "content": "summary"}]
+    await llm.call("reply", message_history=more)
+    chat._messages = [
+        history[0],
+        {"role": "user", "content": "ask"},
+        {"role": "assistant", "content": "questions"},
+    ]
+    await chat.chat("go on")
+    assert [turn.segment for turn in llm.turns] == [0, 0, 1, 0, 2]
+    assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
+
+
+async def test_unwound_history_opens_a_segment() -> None:
+    llm, client = make(["one", "two", "three"])
+    chat = Chat(llm)
+    await chat.chat("a")
+    await chat.chat("b")
+    chat._messages = chat._messages[:2]
+    await chat.chat("c")
+    assert [turn.segment for turn in llm.turns] == [0, 0, 1]
+    assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
+
+
+async def test_count_tokens_is_exact_for_open_and_for_rewritten_histories() -> None:
+    llm, client = make(["one", "two"])
+    chat = Chat(llm)
+    assert llm.count_tokens([]) == 0
+    await chat.chat("a")
+    assert llm.count_tokens(chat.messages) == len(client.requests[0].prompt_T) + len(llm.turns[0].completion_tokens_T)
+    assert llm.count_tokens([{"role": "user", "content": "new"}]) > 0
+
+
+async def test_context_limit_cuts_answers_to_powers_of_two_and_then_ends() -> None:
+    llm, client = make(["z" * 500], context_limit=600, max_tokens=256)
+    chat = Chat(llm)
+    with pytest.raises(ContextLengthExceededError, match="context_limit is 600"):
+        for _ in range(20):
+            await chat.chat("q" * 50)
+    sizes = [request.max_tokens for request in client.requests]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 256
+    assert all(size >= SMALLEST_ANSWER and size & (size - 1) == 0 for size in sizes)
+    assert all(len(r.prompt_T) + r.max_tokens <= 600 for r in client.requests)
+    assert llm.fault is None and len(llm.turns) == len(sizes)
+
+
+async def test_response_carries_text_and_usage_but_no_ids() -> None:
+    llm, _ = make(["hello"])
+    answered = await llm.call("hi")
+    assert answered.content == "hello" and answered.usage is not None and answered.usage.completion_tokens == 6
+    assert answered.prompt_token_ids is answered.completion_token_ids is answered.logprobs is None
+    assert llm.turns[0].weights_version == 3 and llm.turns[0].text == "hello"
+
+
+async def test_nothing_sampled_is_an_empty_answer() -> None:
+    llm, client = make(lambda request: response([]))
+    chat = Chat(llm)
+    assert (await chat.chat("a")).content == ""
+    await chat.chat("b")
+    assert llm.turns[0].completion_tokens_T == () and llm.turns[1].new_tokens_T[0] == llm._template.turn_end
+    assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
+
+
+async def test_a_fault_is_remembered_so_that_nobody_can_swallow_it() -> None:
+    llm, client = make(lambda request: response([1, 2], logprobs_T=[-0.1]))
+    for _ in range(3):
+        with pytest.raises(SamplingError, match="1 logprobs for 2 sampled tokens"):
+            await llm.call("a")
+    assert len(client.requests) == 1 and isinstance(llm.fault, SamplingError) and llm.turns == []
+
+
+async def test_seeds_differ_by_turn_and_repeat_by_trial() -> None:
+    drawn = []
+    for _ in range(2):
+        llm, client = make(["a"], seed=11)
+        chat = Chat(llm)
+        for _ in range(3):
+            await chat.chat("x")
+        drawn.append([request.seed for request in client.requests])
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 3
+    llm, client = make(["a"])
+    await llm.call("x")
+    assert client.requests[0].seed is None and client.requests[0].temperature == 0.7
+
+
+async def test_prompt_with_lone_surrogate_goes_on_in_its_segment() -> None:
+    llm, _ = make(["a", "b"])
+    chat = Chat(llm)
+    await chat.chat("screen \ud83d \0")
+    await chat.chat("more")
+    assert [turn.segment for turn in llm.turns] == [0, 0]
+
+
+async def test_registry_gives_the_live_llm_and_forgets_it() -> None:
+    llm, _ = make(["a"])
+    with registered("t1", llm):
+        assert live_llm("t1") is llm
+        with pytest.raises(ValueError, match="already running"), registered("t1", llm):
+            pass
+    with pytest.raises(KeyError):
+        live_llm("t1")
