@@ -1,0 +1,176 @@
+"""The adapter that is trained: update, publish, save, restore, free. One code path for every Tinker API."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+import numpy as np
+import tinker
+
+from src.backend.connect import CALL_LIMIT_SEC, Backend
+from src.backend.datum import build_datums
+from src.backend.faults import SDK_ERRORS, awaited, plain
+from src.backend.vocabulary import vocabulary_size
+from src.config import Config
+from src.errors import BackendError, UserError
+from src.learning.datums import TrainingSequence
+
+# Seconds. The first call of a shape compiles for up to half a minute on JAX; a cloud queue may take long.
+CREATE_LIMIT_SEC = 900.0
+UPDATE_LIMIT_SEC = 3600.0
+SAVE_LIMIT_SEC = 900.0
+
+log = logging.getLogger("harbortrainer")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """`logprobs_D`: N natural logs a sequence, of the weights before the step; 0 for its first token."""
+
+    logprobs_D: tuple[np.ndarray, ...]
+    metrics: dict[str, float]
+
+
+class PolicyTrainer:
+    """One LoRA adapter on the server.
+
+    At most one sampler is live: on the self-hosted server, sampling an older one after a training step puts the older
+    weights back, silently. So publish, sample, train, publish; the caller lets no sampling request outlive its batch.
+    """
+
+    def __init__(self, backend: Backend, client: tinker.TrainingClient, base_model: str) -> None:
+        self._backend = backend
+        self._client = client
+        self._base_model = base_model
+        self._vocab_size = vocabulary_size(base_model)
+        self.model_id: str = client.model_id
+        self._run = secrets.token_hex(4)  # names stay unique when a run is resumed: saving twice under one name hangs
+        self._sampler_path: str | None = None
+        self._base: tinker.SamplingClient | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
+        """A fresh adapter, initialised from the seed. Raises BackendError."""
+        work = backend.service.create_lora_training_client_async(config.model_name, config.lora_rank, seed=config.seed)
+        client = await awaited("creating the LoRA adapter", work, CREATE_LIMIT_SEC)
+        return cls(backend, client, config.model_name)
+
+    @classmethod
+    async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
+        """Adapter and optimizer state saved under `path`. Raises UserError for another model or rank, BackendError."""
+        rest = backend.service.create_rest_client()
+        info = await awaited(f"reading {path}", rest.get_weights_info_by_tinker_path(path), CALL_LIMIT_SEC)
+        if info.base_model != config.model_name:
+            raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
+        if info.lora_rank != config.lora_rank:
+            raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
+        work = backend.service.create_training_client_from_state_with_optimizer_async(path)
+        client = await awaited(f"restoring {path}", work, CREATE_LIMIT_SEC)
+        return cls(backend, client, config.model_name)
+
+    async def update(
+        self,
+        sequences_D: Sequence[TrainingSequence],
+        *,
+        loss_fn: str,
+        loss_fn_config: dict[str, float] | None,
+        adam: tinker.AdamParams,
+    ) -> UpdateResult:
+        """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
+        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size)
+        forward = await awaited(
+            "submitting forward_backward",
+            self._client.forward_backward_async(datums, loss_fn, loss_fn_config),  # pyright: ignore[reportArgumentType]
+            CALL_LIMIT_SEC,
+        )
+        step = await awaited("submitting optim_step", self._client.optim_step_async(adam), CALL_LIMIT_SEC)
+        output = await awaited("forward_backward", forward.result_async(), UPDATE_LIMIT_SEC)
+        stepped = await awaited("optim_step", step.result_async(), UPDATE_LIMIT_SEC)
+        logprobs_D = tuple(
+            np.concatenate([[0.0], np.asarray(o["logprobs"].to_numpy(), np.float32).ravel()[: len(s.tokens_T) - 1]])
+            for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True)
+        )
+        reported = {**output.metrics, **(stepped.metrics or {})}
+        return UpdateResult(logprobs_D, {_metric_name(name): float(value) for name, value in reported.items()})
+
+    async def publish(self, step: int) -> tinker.SamplingClient:
+        """A sampler of the current weights; the previous one's weights are deleted and must not be sampled again."""
+        name = f"sampler-{self._run}-{step:06d}"
+        future = await awaited(
+            "submitting save_weights_for_sampler", self._client.save_weights_for_sampler_async(name), CALL_LIMIT_SEC
+        )
+        saved = await awaited("save_weights_for_sampler", future.result_async(), SAVE_LIMIT_SEC)
+        client = await awaited(
+            "creating the sampling client",
+            self._backend.service.create_sampling_client_async(model_path=saved.path),
+            CALL_LIMIT_SEC,
+        )
+        previous, self._sampler_path = self._sampler_path, f"tinker://{self.model_id}/sampler_weights/{name}"
+        if previous is not None:
+            self._in_background(previous)
+        return client
+
+    async def save(self, step: int) -> str:
+        """Weights and optimizer state on the server; returns their tinker:// path."""
+        name = f"state-{self._run}-{step:06d}"
+        future = await awaited("submitting save_state", self._client.save_state_async(name), CALL_LIMIT_SEC)
+        return (await awaited("save_state", future.result_async(), SAVE_LIMIT_SEC)).path
+
+    async def delete(self, path: str) -> None:
+        """Delete saved weights; one that is gone already is no fault."""
+        rest = self._backend.service.create_rest_client()
+        try:
+            await asyncio.wait_for(rest.delete_checkpoint_from_tinker_path_async(path), CALL_LIMIT_SEC)
+        except tinker.NotFoundError:
+            return
+        except (TimeoutError, *SDK_ERRORS) as error:
+            log.warning("could not delete %s: %s", path, plain(error))
+
+    async def base_logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """Natural logs of the base model for every token, N a sequence, 0 for the first."""
+        if self._base is None:
+            work = self._backend.service.create_sampling_client_async(base_model=self._base_model)
+            self._base = await awaited("creating the base model's client", work, CALL_LIMIT_SEC)
+        calls = [
+            self._base.compute_logprobs_async(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D
+        ]
+        answers = await awaited("base model logprobs", asyncio.gather(*calls), UPDATE_LIMIT_SEC)
+        return [_all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
+
+    async def close(self) -> None:
+        """Wait for deletions under way; free the adapter's slot on a self-hosted server."""
+        if self._background:
+            await asyncio.wait(self._background)
+        if self._backend.contract.needs_key:
+            return
+        body = {"model_id": self.model_id, "type": "unload_model"}
+        try:
+            async with httpx.AsyncClient(timeout=30.0) as client:
+                await client.post(f"{self._backend.url}/api/v1/unload_model", json=body)
+        except httpx.HTTPError:
+            return  # the server is gone, and the slot with it; or it frees it after its session time-out
+
+    def _in_background(self, path: str) -> None:
+        task = asyncio.create_task(self.delete(path), name=f"delete {path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
+    """N logprobs from an answer that leads with None (Tinker) or leaves the first token out (self-hosted)."""
+    values = [value for value in logprobs if value is not None]
+    if len(values) != n - 1:
+        raise BackendError(f"base model logprobs: {len(values)} for {n} tokens")
+    return np.array([0.0, *values], np.float32)
+
+
+def _metric_name(name: str) -> str:
+    """`optim/grad_norm` for the server's `skyrl.ai/grad_norm`; `server/loss_sum` for `loss:sum`."""
+    short = name.rsplit("/", 1)[-1].replace(":", "_")
+    return {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied"}.get(
+        short, f"server/{short}"
+    )

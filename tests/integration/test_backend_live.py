@@ -1,0 +1,182 @@
+"""PolicyTrainer against the real self-hosted server."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tinker
+
+from src.backend.connect import connect
+from src.backend.policy import PolicyTrainer
+from src.config import Config
+from src.errors import BackendError, UserError
+from src.learning.datums import TrainingSequence
+
+LENGTHS = (20, 28, 24, 31)  # one length bucket of the server: few compilations
+ADAM = tinker.AdamParams(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-12)
+
+
+def config(server_url: str, model: Path, **changes) -> Config:
+    values = {
+        "backend": "skyrl-tx",
+        "skyrl_tx_url": server_url,
+        "model_name": str(model),
+        "tasks_dir": "-",
+        "lora_rank": 8,
+    }
+    return Config(**(values | changes))
+
+
+@contextlib.asynccontextmanager
+async def policy(server_url: str, model: Path, path: str | None = None) -> AsyncIterator[PolicyTrainer]:
+    settings = config(server_url, model)
+    backend = await connect(settings)
+    trainer = await (
+        PolicyTrainer.restore(backend, settings, path) if path else PolicyTrainer.create(backend, settings)
+    )
+    try:
+        yield trainer
+    finally:
+        await trainer.close()
+
+
+async def sampled(client: tinker.SamplingClient, advantages=(1.0, -1.0, 1.0, -1.0)) -> list[TrainingSequence]:
+    """Four sampled answers with their logprobs, one advantage each."""
+    sequences = []
+    for index, (length, advantage) in enumerate(zip(LENGTHS, advantages, strict=True)):
+        prompt = list(range(5, 5 + length))
+        parameters = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=index)
+        answer = await client.sample_async(tinker.ModelInput.from_ints(prompt), 1, parameters)
+        tokens, logprobs = answer.sequences[0].tokens, answer.sequences[0].logprobs
+        assert logprobs is not None and len(logprobs) == len(tokens)
+        mask = np.array([False] * length + [True] * len(tokens))
+        sequences.append(
+            TrainingSequence(
+                f"t{index}",
+                np.array([*prompt, *tokens], np.int32),
+                mask,
+                np.array([0.0] * length + list(logprobs), np.float32),
+                np.where(mask, advantage / 32, 0).astype(np.float32),
+            )
+        )
+    return sequences
+
+
+async def logprobs(trainer: PolicyTrainer, sequences: list[TrainingSequence]) -> list[float]:
+    """Summed logprob of each sampled answer now, by a step that changes nothing."""
+    still = tinker.AdamParams(learning_rate=0.0)
+    result = await trainer.update(sequences, loss_fn="importance_sampling", loss_fn_config=None, adam=still)
+    return [float(lp[s.mask_T].sum()) for lp, s in zip(result.logprobs_D, sequences, strict=True)]
+
+
+async def train(
+    trainer: PolicyTrainer, sequences: list[TrainingSequence], loss_fn="importance_sampling", settings=None
+):
+    return await trainer.update(sequences, loss_fn=loss_fn, loss_fn_config=settings, adam=ADAM)
+
+
+async def test_sampled_logprobs_are_the_trainers(server_url, tiny_model_dir):
+    async with policy(server_url, tiny_model_dir) as trainer:
+        sequences = await sampled(await trainer.publish(0))
+        result = await train(trainer, sequences)
+    for computed, sequence in zip(result.logprobs_D, sequences, strict=True):
+        assert np.abs(computed[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]).max() <= 1e-3
+    assert result.metrics["optim/grad_norm"] > 0
+    assert result.metrics["optim/learning_rate_applied"] == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "settings"),
+    [
+        ("importance_sampling", None),
+        ("ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}),
+        ("cispo", None),
+    ],
+)
+async def test_one_step_moves_probability_with_the_advantage(server_url, tiny_model_dir, loss_fn, settings):
+    async with policy(server_url, tiny_model_dir) as trainer:
+        sequences = await sampled(await trainer.publish(0))
+        before = await logprobs(trainer, sequences)
+        await train(trainer, sequences, loss_fn, settings)
+        after = await logprobs(trainer, sequences)
+    moved = [b - a for a, b in zip(before, after, strict=True)]
+    assert moved[0] > 0 and moved[2] > 0, moved
+    assert moved[1] < 0 and moved[3] < 0, moved
+
+
+async def test_loop_loses_no_step_when_it_samples_between_updates(server_url, tiny_model_dir):
+    """The server puts older weights back when an older sampler is used; our order of calls never does."""
+    async with policy(server_url, tiny_model_dir) as reference:
+        sequences = await sampled(await reference.publish(0))
+        for _ in range(4):
+            await train(reference, sequences)
+        expected = await logprobs(reference, sequences)
+    async with policy(server_url, tiny_model_dir) as looping:
+        again = await sampled(await looping.publish(0))
+        assert [s.tokens_T.tolist() for s in again] == [s.tokens_T.tolist() for s in sequences]
+        for step in range(4):
+            await train(looping, sequences)
+            await sampled(await looping.publish(step + 1))
+        assert await logprobs(looping, sequences) == pytest.approx(expected, abs=1e-3)
+
+
+async def test_restored_adapter_takes_the_identical_next_step(server_url, tiny_model_dir):
+    async with policy(server_url, tiny_model_dir) as trainer:
+        sequences = await sampled(await trainer.publish(0))
+        await train(trainer, sequences)
+        path = await trainer.save(1)
+        await train(trainer, sequences)
+        expected = await logprobs(trainer, sequences)
+    async with policy(server_url, tiny_model_dir, path) as restored:
+        await train(restored, sequences)
+        assert await logprobs(restored, sequences) == pytest.approx(expected, abs=1e-4)
+        await restored.delete(path)
+        await restored.delete(path)  # gone already: no fault
+
+
+async def test_gradient_is_the_sum_over_tokens_whatever_the_server_divides_by(server_url, tiny_model_dir):
+    """Gradient norm of a datum alone, of the same datum twice, and of half its tokens' advantages."""
+
+    async def gradient(part: list[TrainingSequence]) -> float:
+        still = tinker.AdamParams(learning_rate=0.0)
+        result = await trainer.update(part, loss_fn="importance_sampling", loss_fn_config=None, adam=still)
+        return result.metrics["optim/grad_norm"]
+
+    async with policy(server_url, tiny_model_dir) as trainer:
+        first, *_ = await sampled(await trainer.publish(0))
+        once, twice = await gradient([first]), await gradient([first, first])
+        doubled = await gradient([first.with_advantages(first.advantages_T * 2)])
+    assert twice == pytest.approx(2 * once, rel=1e-3)
+    assert doubled == pytest.approx(2 * once, rel=1e-3)
+
+
+async def test_base_logprobs_stay_the_base_models_while_training(server_url, tiny_model_dir):
+    async with policy(server_url, tiny_model_dir) as trainer:
+        sequences = await sampled(await trainer.publish(0))
+        before = await trainer.base_logprobs(sequences)
+        for base, sequence in zip(before, sequences, strict=True):  # a fresh adapter changes nothing
+            assert np.abs(base[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]).max() <= 1e-3
+        await train(trainer, sequences)
+        await trainer.publish(1)
+        after = await trainer.base_logprobs(sequences)
+    assert [len(b) for b in before] == [len(s.tokens_T) for s in sequences]
+    assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(before, after, strict=True))
+
+
+async def test_close_frees_the_slot(server_url, tiny_model_dir):
+    for _ in range(9):  # the server has 7
+        async with policy(server_url, tiny_model_dir):
+            pass
+
+
+async def test_rank_that_is_too_high_names_the_field_and_the_limit(server_url, tiny_model_dir):
+    settings = config(server_url, tiny_model_dir, lora_rank=64)
+    with pytest.raises(BackendError, match=r"lora_rank.*at most 16"):
+        await PolicyTrainer.create(await connect(settings), settings)
+
+
+async def test_another_model_than_the_servers_names_both(server_url, tiny_model_dir):
+    with pytest.raises(UserError, match=r"model_name=Qwen/Qwen3-4B: the server serves .*quickstart.*start_skyrl_tx"):
+        await connect(config(server_url, Path("Qwen/Qwen3-4B")))
