@@ -8,6 +8,7 @@
 #     --all         all of these, side by side
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+# shellcheck source=/dev/null
 for part in python apt_sources docker base_image; do source "$ROOT/scripts/lib/$part.sh"; done
 
 setup_one() {

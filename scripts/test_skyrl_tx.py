@@ -2,8 +2,8 @@
 """Connection test of a self-hosted Tinker API server: scripts/test_skyrl_tx.py [URL] [MODEL]
 
 URL defaults to the environment's SKYRL_TX_URL, else http://127.0.0.1:8000; MODEL to the first that the server names.
-Runs each call a training run needs, once and small, in a LoRA slot that it gives back. Exits with 1 at the first failure,
-with the cause and what to do about it. A model's first call compiles for seconds, on a large model for minutes.
+Runs each call that training needs, once and small, in a LoRA slot that it gives back. Exits with 1 at the first failed
+one, with the cause and what to do about it. A first call compiles for seconds, with a large model for minutes.
 """
 
 import logging

@@ -7,6 +7,8 @@ for the engine. Here the API and its engine run under this one interpreter, and 
   - says when it is ready for requests (a line "ready: URL ..."); the API answers healthz long before.
 """
 
+# pyright: reportMissingImports=false
+# skyrl is installed in server/.venv, not where types are checked
 import argparse
 import ctypes
 import importlib.metadata

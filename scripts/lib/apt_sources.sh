@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by setup.sh: the machine's own package sources, to hand to mmdebstrap or to a second set of package lists.
 
 # The distribution's own sources (no third parties'), in the form they have on this machine.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by setup.sh: the image that the quickstart's tasks start from, whether a registry answers or not.
 BASE_IMAGE="harbortrainer/base:bookworm"
 BASE_PACKAGES="bash coreutils findutils grep gawk procps sed tmux"

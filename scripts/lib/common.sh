@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts: where things are, and how they speak. Needs bash; sets ROOT and STATE.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 STATE="$ROOT/.state"
@@ -31,7 +32,7 @@ apt_install() {
   rm -f "$log"
 }
 
-_apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; }
+_apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -qq --no-install-recommends "$@"; }
 
 file_hash() { sha256sum "$1" | cut -d' ' -f1; }
 

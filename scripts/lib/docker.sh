@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by setup.sh: Docker engine and Compose plugin, installed and started where that is allowed.
 
 ensure_docker() {
@@ -43,14 +44,12 @@ ensure_engine_running() {
 start_dockerd() {
   local dockerd
   dockerd="$(command -v dockerd || echo /usr/sbin/dockerd)"
-  # 9>&-: a lock that our caller may hold must not be inherited by a daemon
-  as_root setsid "$dockerd" >"$STATE/dockerd.log" 2>&1 </dev/null 9>&- &
+  as_root setsid "$dockerd" >"$STATE/dockerd.log" 2>&1 </dev/null &
   echo $! >"$STATE/dockerd.pid"
 }
 
 wait_for_engine() {
-  local tries
-  for tries in $(seq 150); do
+  for _ in $(seq 150); do
     if engine_answers; then return; fi
     sleep 0.2
   done
@@ -107,4 +106,15 @@ fetch_compose() {
   as_root apt-get "${options[@]}" update -qq &&
     as_root apt-get "${options[@]}" -o APT::Sandbox::User=root download -qq docker-compose &&
     dpkg -x docker-compose_*.deb out
+}
+
+# For a caller that leaves the machine as it found it: forget an earlier dockerd, then stop the one started since.
+forget_own_dockerd() { rm -f "$STATE/dockerd.pid"; }
+
+stop_own_dockerd() {
+  local pid
+  pid="$(cat "$STATE/dockerd.pid" 2>/dev/null)" || return 0
+  say "stopping the Docker engine that was started here"
+  as_root kill -TERM "$pid" 2>/dev/null || true
+  rm -f "$STATE/dockerd.pid"
 }

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by setup.sh: uv, a Python, and the two locked environments.
 
 # Sets UV to a uv that works, fetching one into .state/uv when there is none.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by start_skyrl_tx.sh and stop_skyrl_tx.sh: one server, its folder and its process.
 
 server_state() {
@@ -85,3 +86,6 @@ start_in_background() {
   done
   say "log: $log; stop it with scripts/stop_skyrl_tx.sh $port"
 }
+
+# Prints the URL of the ready server whose folder is $1 (started with --background); returns 1 while it is not ready.
+ready_url() { sed -n 's/^ready: \([^ ]*\) .*/\1/p' "$1/server.log" | grep .; }

@@ -1,4 +1,4 @@
-"""Real parts for the integration tests: the tiny policy, the self-hosted server, the Docker engine. None is ever skipped."""
+"""Real parts for the integration tests: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
 import os
 import socket

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Trains the tiny policy models/quickstart on real terminal tasks, from nothing: installs what is missing, starts a server,
+# trains, stops the server. Every argument overrides a setting below: ./run_quickstart.sh seed=1
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib/common.sh"
+# shellcheck source=/dev/null
+for part in python server; do source "$ROOT/scripts/lib/$part.sh"; done
+cd "$ROOT"
+
+SERVER=(MAX_LORA_ADAPTERS=3 MAX_LORA_RANK=16 TRAIN_MICRO_BATCH_SIZE=32 SAMPLE_MAX_NUM_SEQUENCES=32 GRADIENT_CHECKPOINTING=false)
+SETTINGS=(
+  model_name=models/quickstart tasks_dir=./datasets/quickstart
+  lora_rank=8 learning_rate=5e-3 batch_size=8 group_size=8 n_epochs=6 n_parallel_envs=8
+  max_turns=4 max_tokens=64 context_limit=2048 temperature=1.0 trial_timeout_sec=120
+  eval_group_size=4 loss_fn=importance_sampling remove_constant_reward_groups=true
+)
+
+export SKYRL_TX_STATE="$STATE/server-quickstart"
+own_port=""
+
+start_server() {
+  local fresh=1
+  case " $* " in *" resume="*) fresh=0 ;; esac # a resumed run needs the server's checkpoints
+  scripts/setup.sh --server
+  env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" scripts/start_skyrl_tx.sh --background models/quickstart 1
+}
+
+stop_own_server() {
+  # first whatever still sets up: it would start the server after this
+  jobs -p | xargs --no-run-if-empty kill 2>/dev/null || true
+  if [ -n "$own_port" ]; then scripts/stop_skyrl_tx.sh "$own_port"; fi
+}
+
+# Sets url: that of the server left by another quickstart, or of one started here while the rest is set up.
+prepare() {
+  local jobs=() job
+  ensure_uv
+  if server_pid "$SKYRL_TX_STATE" >/dev/null; then
+    url="$(ready_url "$SKYRL_TX_STATE")" || fail "a server of another quickstart is starting; wait for it, or run: SKYRL_TX_STATE=$SKYRL_TX_STATE scripts/stop_skyrl_tx.sh"
+    say "quickstart: using the server that runs at $url"
+  else
+    own_port="$(free_port "${SKYRL_TX_PORT:-8000}")" url="http://127.0.0.1:$own_port"
+    trap stop_own_server EXIT
+    start_server "$@" &
+    jobs+=($!)
+  fi
+  for part in --dev --base-image; do
+    scripts/setup.sh "$part" &
+    jobs+=($!)
+  done
+  for job in "${jobs[@]}"; do wait "$job" || fail "setup failed (see above)"; done
+}
+
+prepare "$@"
+say "quickstart: ready after $SECONDS s; training"
+.venv/bin/python -m src.train backend=skyrl-tx skyrl_tx_url="$url" "${SETTINGS[@]}" "$@" &
+trainer=$!
+trap 'kill -TERM "$trainer"' INT TERM # the trainer stops in order, then the server
+status=0
+while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" && status=0 || status=$?; done
+exit "$status"
