@@ -48,6 +48,9 @@ def environment_config(
     for name in environment_kwargs:
         if name not in _ENGINE_KWARGS + _FIELDS:
             raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, _ENGINE_KWARGS + _FIELDS)}")
+    pids_limit = environment_kwargs.get("pids_limit", 0)
+    if not isinstance(pids_limit, int) or pids_limit < 0:
+        raise UserError(f"environment_kwargs.pids_limit={pids_limit!r}: a number of processes; 0 = no limit")
     return _config(environment_kwargs, {"run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
 
 

@@ -14,12 +14,14 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from src.rollout.docker.engine import call, engine
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _STDOUT, _STDERR = 1, 2
-_BOOT = "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
+_READY = b"ready\n"
+_BOOT = "echo ready; if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
 # fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output. Every command gets a process
 # group of its own: by job control in bash, which costs nothing, by setsid elsewhere.
 _PREAMBLE = (
@@ -79,15 +81,26 @@ class Shell:
         self._reader = reader
         self._writer = writer
         self._unparsed = bytearray()
-        self._mark = b""
+        self._mark = b"\0"  # of no command yet
         self._streams: dict[int, _Stream] = {}
         self._ended: set[int] = set()
 
     @classmethod
     async def open(cls, container: str, user: str) -> "Shell":
-        """Start a shell as `user` ("" = the image's). Raises docker.errors.APIError when the container is not up."""
-        raw = await call(_exec_socket, container, user)
+        """Start a shell as `user` ("" = the image's).
+
+        Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it.
+        """
+        raw, early = await call(_exec_socket, container, user)
         shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024))
+        shell._unparsed += early
+        said = _Stream(MAX_OUTPUT_BYTES)
+        shell._streams = {_STDOUT: said, _STDERR: said}
+        shell._take_in()
+        while _READY not in said.data:
+            if not await shell._pump():
+                shell.close()
+                raise ShellGone(said.data.decode(errors="replace").strip() or "no shell started")
         shell._writer.write(_PREAMBLE.encode())
         return shell
 
@@ -126,12 +139,15 @@ class Shell:
         except ConnectionError:
             data = b""
         self._unparsed += data
+        self._take_in()
+        return bool(data)
+
+    def _take_in(self) -> None:
         for number, payload in self._frames():
             stream = self._streams[number]
             stream.add(payload)
             if stream.ends_recently(self._mark, len(payload)):
                 self._ended.add(number)
-        return bool(data)
 
     def _frames(self) -> list[tuple[int, bytes]]:
         """Whole frames received: 1 byte stream, 3 zero, 4 length, payload."""
@@ -148,8 +164,7 @@ class Shell:
     def _died(self) -> Output:
         self.close()
         if self._mark + b":b\n" not in self._streams[_STDOUT].data:
-            said = bytes(self._streams[_STDOUT].data + self._streams[_STDERR].data)
-            raise ShellGone(said.decode(errors="replace").strip() or "the shell ended")
+            raise ShellGone("the shell ended")
         return self._output(137)
 
     def _output(self, code: int) -> Output:
@@ -197,12 +212,13 @@ def _script(mark: str, command: str, cwd: str, env: Mapping[str, str]) -> bytes:
     ).encode()
 
 
-def _exec_socket(container: str, user: str) -> socket.socket:
-    """Blocking. The exec's duplex socket, ours to close."""
+def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
+    """Blocking. The exec's duplex socket, ours to close, and what of its stream came along with the response's head."""
     client = engine()
     exec_id = client.exec_create(container, ["sh", "-c", _BOOT], stdin=True, user=user, workdir="/")["Id"]
-    stream = client.exec_start(exec_id, socket=True)
-    duplicate = socket.socket(fileno=os.dup(stream.fileno()))  # pyright: ignore[reportAttributeAccessIssue]
-    stream._response.close()  # pyright: ignore[reportAttributeAccessIssue]
-    duplicate.setblocking(False)
-    return duplicate
+    stream: Any = client.exec_start(exec_id, socket=True)
+    duplicate = socket.socket(fileno=os.dup(stream.fileno()))
+    duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
+    early = stream._response.raw._fp.fp.peek()
+    stream._response.close()
+    return duplicate, early

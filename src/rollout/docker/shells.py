@@ -4,6 +4,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 
+from docker.errors import DockerException
+
 from src.rollout.docker.removal import in_background
 from src.rollout.docker.shell import MAX_OUTPUT_BYTES, Output, Shell, ShellGone
 
@@ -31,25 +33,33 @@ class Shells:
         Raises TimeoutError after `seconds`; then, and when cancelled, the command's process group is killed
         and the shell is kept. Raises RuntimeError when no shell can be had.
         """
-        for last in (False, True):
-            shell = await self._take(user)
-            try:
-                async with asyncio.timeout(seconds):
-                    output = await shell.run(command, cwd, env or {}, limit)
-            except ShellGone as error:
-                shell.close()
-                if last:
-                    raise RuntimeError(f"no shell in container {self._container}: {error}") from None
-                continue
-            except TimeoutError:
-                await self._interrupt(shell, user)
-                raise
-            except asyncio.CancelledError:
-                in_background(self._interrupt(shell, user))
-                raise
-            self._give(shell, user)
-            return output
-        raise AssertionError("unreachable")
+        try:
+            return await self._run_once(command, user, cwd, env or {}, seconds, limit)
+        except ShellGone:  # it died while it was idle; the command has not begun
+            pass
+        try:
+            return await self._run_once(command, user, cwd, env or {}, seconds, limit)
+        except ShellGone as error:
+            raise RuntimeError(f"no shell in container {self._container}: {error}") from None
+
+    async def _run_once(
+        self, command: str, user: str, cwd: str, env: Mapping[str, str], seconds: float | None, limit: int
+    ) -> Output:
+        shell = await self._take(user)
+        try:
+            async with asyncio.timeout(seconds):
+                output = await shell.run(command, cwd, env, limit)
+        except TimeoutError:
+            await self._interrupt(shell, user)
+            raise
+        except asyncio.CancelledError:
+            in_background(self._interrupt(shell, user))
+            raise
+        except (ShellGone, ValueError):
+            shell.close()
+            raise
+        self._give(shell, user)
+        return output
 
     def close(self) -> None:
         self._closed = True
@@ -83,11 +93,13 @@ class Shells:
             shell.close()
 
     async def _kill(self, pid: int) -> None:
-        helper = await self._take("root")
+        helper = None
         try:
             async with asyncio.timeout(KILL_WAIT_SEC):
+                helper = await self._take("root")
                 await helper.run(f"kill -s KILL -- -{pid} 2>/dev/null || kill -s KILL {pid}", "/", {})
-        except (TimeoutError, ShellGone):
-            helper.close()
+        except (TimeoutError, ShellGone, DockerException):
+            if helper:
+                helper.close()
         else:
             self._give(helper, "root")

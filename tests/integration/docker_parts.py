@@ -1,0 +1,86 @@
+"""Tasks, trials and environments for the Docker tests."""
+
+import logging
+import uuid
+from pathlib import Path
+from typing import Any
+
+from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.models.task.config import TaskConfig as HarborTaskConfig
+from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
+from harbor.models.trial.paths import TrialPaths
+from harbor.models.trial.result import TrialResult
+from harbor.trial.trial import Trial
+
+from src.rollout.docker import owner
+from src.rollout.docker.engine import engine
+from src.rollout.docker.environment import DockerEngineEnvironment
+from src.rollout.environment import environment_config
+
+BASE = "FROM harbortrainer/base:bookworm\n"
+SOLVE = "echo Hello > hello.txt\n"
+TEST = '[ "$(cat hello.txt 2>/dev/null)" = Hello ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
+
+
+def write_task(
+    folder: Path,
+    *,
+    dockerfile: str | None = BASE + "WORKDIR /app\n",
+    toml: str = "",
+    test: str = TEST,
+    solve: str = SOLVE,
+    files: dict[str, str] | None = None,
+) -> Path:
+    """A task named `folder`; `files` (path -> text) are added or replace what is there."""
+    head = f'schema_version = "1.4"\n[task]\nname = "test/{folder.name}"\n'
+    contents = {
+        "task.toml": head + toml,
+        "instruction.md": "Write Hello to hello.txt.\n",
+        "tests/test.sh": f"#!/bin/bash\n{test}",
+        "solution/solve.sh": f"#!/bin/bash\n{solve}",
+    }
+    if dockerfile is not None:
+        contents["environment/Dockerfile"] = dockerfile
+    for name, text in (contents | (files or {})).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "environment").mkdir(exist_ok=True)
+    return folder
+
+
+async def run_trial(task: Path, run_id: str, agent: str = "oracle") -> TrialResult:
+    config = TrialConfig(
+        task=TaskConfig(path=task),
+        trial_name=f"{task.name}-{uuid.uuid4().hex[:6]}",
+        trials_dir=task.parent / "trials",
+        agent=AgentConfig(name=agent),
+        environment=environment_config("docker", {}, task, run_id),
+    )
+    return await (await Trial.create(config)).run()
+
+
+def reward(result: TrialResult) -> float:
+    assert result.exception_info is None, result.exception_info.exception_traceback
+    assert result.verifier_result is not None and result.verifier_result.rewards is not None
+    return result.verifier_result.rewards["reward"]
+
+
+def environment_of(task: Path, run_id: str, **kwargs: Any) -> DockerEngineEnvironment:
+    """The environment alone, not started."""
+    kwargs.setdefault("network_policy", NetworkPolicy(network_mode=NetworkMode.PUBLIC))
+    return DockerEngineEnvironment(
+        environment_dir=task / "environment",
+        environment_name=task.name,
+        session_id=f"{task.name}__env",
+        trial_paths=TrialPaths(task.parent / "trial"),
+        task_env_config=HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).environment,
+        logger=logging.getLogger("test"),
+        run_id=run_id,
+        **kwargs,
+    )
+
+
+def containers(run_id: str) -> list[str]:
+    found = engine().containers(all=True, filters={"label": f"{owner.RUN}={run_id}"})
+    return [container["Id"] for container in found]

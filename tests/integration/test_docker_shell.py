@@ -1,0 +1,125 @@
+"""Commands through the open shell of a real container."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from src.rollout.docker.container import ContainerSpec, container_name, start_container
+from src.rollout.docker.engine import call
+from src.rollout.docker.images import task_image
+from src.rollout.docker.owner import labels
+from src.rollout.docker.reaper import remove_container
+from src.rollout.docker.removal import drain
+from src.rollout.docker.shells import Shells
+
+
+@pytest_asyncio.fixture
+async def shells(docker_ready: str) -> AsyncIterator[Shells]:
+    image = await task_image(Path("unused"), docker_ready)
+    name = container_name("test-shell")
+    await call(start_container, ContainerSpec(image, name, labels("test-shell"), pids_limit=128))
+    opened = Shells(name)
+    yield opened
+    opened.close()
+    await drain()
+    await call(remove_container, name)
+
+
+async def _processes(shells: Shells) -> str:
+    return (await shells.run("ps -eo args", user="root")).stdout.decode()
+
+
+async def test_streams_exit_code_user_directory_and_environment(shells: Shells) -> None:
+    command = 'echo "$X"; pwd; id -un; echo bad >&2; exit 3'
+    output = await shells.run(command, user="nobody", cwd="/tmp", env={"X": "a 'b'\nü"})
+    assert output.stdout.decode() == "a 'b'\nü\n/tmp\nnobody\n"
+    assert (output.stderr, output.return_code) == (b"bad\n", 3)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
+async def test_bytes_come_unchanged(shells: Shells, size: int) -> None:
+    output = await shells.run(f"head -c {size} /dev/urandom | tee /tmp/bytes; sha256sum /tmp/bytes >&2")
+    assert len(output.stdout) == size
+    assert output.stderr.decode().split()[0] == hashlib.sha256(output.stdout).hexdigest()
+
+
+async def test_no_state_passes_from_command_to_command(shells: Shells) -> None:
+    await shells.run("cd /tmp; export LEFT=1; set -e; trap 'echo trap' EXIT; exit 5")
+    assert (await shells.run('echo "$LEFT$(pwd)"')).stdout == b"/\n"
+
+
+async def test_syntax_errors_and_missing_directories_are_the_commands_failure(shells: Shells) -> None:
+    assert (await shells.run("if then")).return_code == 2
+    missing = await shells.run("echo hi", cwd="/nowhere")
+    assert missing.return_code == 126 and b"nowhere" in missing.stderr and not missing.stdout
+
+
+async def test_a_timeout_kills_the_process_group_and_keeps_the_shell(shells: Shells) -> None:
+    first = (await shells.run("echo $PPID")).stdout
+    with pytest.raises(TimeoutError):
+        await shells.run("sleep 4711 & sleep 4712", seconds=0.5)
+    assert "471" not in await _processes(shells)
+    parents = {(await shells.run("echo $PPID")).stdout for _ in range(2)}
+    assert first in parents
+
+
+async def test_a_cancelled_command_is_killed_and_the_next_one_runs(shells: Shells) -> None:
+    task = asyncio.create_task(shells.run("echo go > /tmp/go; exec sleep 4713"))
+    await shells.run("until [ -s /tmp/go ]; do sleep 0.02; done", seconds=10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await shells.run("echo alive")).stdout == b"alive\n"
+    await drain()
+    assert "4713" not in await _processes(shells)
+
+
+async def test_a_shell_that_dies_is_replaced(shells: Shells) -> None:
+    died = await shells.run("echo before; kill -9 $PPID; sleep 5")
+    assert (died.stdout, died.return_code) == (b"before\n", 137)
+    assert (await shells.run("echo after")).stdout == b"after\n"
+    await shells.run("kill -9 -1")
+    assert (await shells.run("echo still")).stdout == b"still\n"
+
+
+async def test_background_output_does_not_reach_the_next_command(shells: Shells) -> None:
+    await shells.run("(while :; do echo noise; sleep 0.01; done) & echo $! > /tmp/noise")
+    await asyncio.sleep(0.1)
+    output = await shells.run("echo clean; kill $(cat /tmp/noise)")
+    assert b"clean\n" in output.stdout
+    assert output.stdout.count(b"noise") <= 2
+
+
+async def test_endless_output_is_bounded(shells: Shells) -> None:
+    output = await shells.run("yes | head -c 60000000", limit=1024 * 1024)
+    assert output.truncated and len(output.stdout) < 1.3 * 1024 * 1024
+
+
+async def test_a_fork_bomb_stays_in_its_container(shells: Shells, docker_ready: str) -> None:
+    await shells.run("bomb() { bomb | bomb & wait; }; bomb </dev/null >/dev/null 2>&1 &")
+    image = await task_image(Path("unused"), docker_ready)
+    name = container_name("test-neighbour")
+    await call(start_container, ContainerSpec(image, name, labels("test-shell"), pids_limit=128))
+    try:
+        assert (await Shells(name).run("echo unharmed", seconds=20)).stdout == b"unharmed\n"
+    finally:
+        await call(remove_container, name)
+
+
+async def test_commands_overlap_in_shells_of_their_own(shells: Shells) -> None:
+    outputs = await asyncio.gather(*(shells.run(f"sleep 0.3; echo {i}") for i in range(4)))
+    assert [output.stdout for output in outputs] == [b"%d\n" % i for i in range(4)]
+
+
+async def test_an_unknown_user_is_told(shells: Shells) -> None:
+    with pytest.raises(RuntimeError, match="nosuchuser"):
+        await shells.run("true", user="nosuchuser")
+
+
+async def test_many_commands_in_a_row_stay_in_step(shells: Shells) -> None:
+    for i in range(300):
+        assert (await shells.run(f"echo {i}")).stdout == b"%d\n" % i

@@ -1,0 +1,126 @@
+"""Ownership labels, preflight, and the choice of environment: all without a daemon."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from harbor.models.environment_type import EnvironmentType
+
+from src.errors import EnvironmentFault, UserError
+from src.rollout.docker import owner, preflight
+from src.rollout.docker.container import container_name
+from src.rollout.environment import ENGINE_ENVIRONMENT, environment_config
+
+MakeTask = Callable[..., Path]
+
+
+@pytest.fixture
+def make_task(tmp_path: Path) -> MakeTask:
+    def make(toml: str = "", compose: str | None = None) -> Path:
+        (tmp_path / "environment").mkdir()
+        (tmp_path / "environment" / "Dockerfile").write_text("FROM x\n")
+        (tmp_path / "task.toml").write_text(f'schema_version = "1.4"\n{toml}')
+        if compose:
+            (tmp_path / "environment" / "docker-compose.yaml").write_text(compose)
+        return tmp_path
+
+    return make
+
+
+def test_a_live_owner_is_not_dead_and_a_dead_one_is() -> None:
+    code = "import json; from src.rollout.docker.owner import labels; print(json.dumps(labels('r')))"
+    theirs = yaml.safe_load(subprocess.check_output([sys.executable, "-c", code], text=True))
+    assert not owner.owner_is_dead(owner.labels("r"))
+    assert owner.owner_is_dead(theirs)
+
+
+def test_a_reused_pid_does_not_keep_the_dead_alive() -> None:
+    assert owner.owner_is_dead(owner.labels("r") | {owner.PID: f"{os.getpid()}:1"})
+
+
+def test_owners_out_of_our_sight_and_strangers_are_left_alone() -> None:
+    assert not owner.owner_is_dead(owner.labels("r") | {owner.PID: "999999:1", owner.HOST: "elsewhere"})
+    assert not owner.owner_is_dead({owner.PID: "999999:1"})
+    assert not owner.owner_is_dead({})
+
+
+def test_container_names_are_valid_and_never_repeat() -> None:
+    first, second = (container_name("s1-täsk with/odd:chars__env") for _ in range(2))
+    assert first != second
+    assert first.isascii() and not set(first) & set(" /:")
+
+
+def test_no_daemon_is_one_line_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    with pytest.raises(EnvironmentFault, match=r"not running.*start it") as fault:
+        preflight.check_docker(8)
+    assert "\n" not in str(fault.value)
+
+
+def test_a_refusing_daemon_and_a_closed_socket_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    with pytest.raises(EnvironmentFault, match="refuses"):
+        preflight.check_docker(8)
+    assert "usermod" in preflight._explain("PermissionError(13, 'Permission denied')", "unix:///var/run/docker.sock")
+
+
+def test_a_remote_daemon_over_ssh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@somewhere")
+    with pytest.raises(EnvironmentFault, match="plain connection"):
+        preflight.check_docker(8)
+
+
+def test_a_full_disk_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    with pytest.raises(EnvironmentFault, match=f"free on Docker's disk \\({tmp_path}\\)"):
+        preflight._check_disk(str(tmp_path), remote=False)
+
+
+def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:
+    config = environment_config("docker", {"pids_limit": 100, "override_memory_mb": 300}, make_task(), "run7")
+    assert config.import_path == ENGINE_ENVIRONMENT
+    assert config.kwargs == {"run_id": "run7", "pids_limit": 100}
+    assert config.override_memory_mb == 300
+
+
+def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: MakeTask) -> None:
+    task = make_task(compose="services:\n  main: {}\n  db:\n    image: x\n")
+    config = environment_config("docker", {"pids_limit": 100}, task, "run7")
+    assert config.type is EnvironmentType.DOCKER and config.kwargs == {}
+    overlay = yaml.safe_load(config.extra_docker_compose[0].read_text())
+    for service in ("main", "db"):
+        assert overlay["services"][service]["stop_grace_period"] == "0s"
+        assert overlay["services"][service]["labels"][owner.RUN] == "run7"
+
+
+def test_other_environments_pass_through(make_task: MakeTask) -> None:
+    config = environment_config("daytona", {"snapshot": "s", "override_cpus": 2}, make_task(), "run7")
+    assert (config.type, config.kwargs, config.override_cpus) == (EnvironmentType.DAYTONA, {"snapshot": "s"}, 2)
+
+
+@pytest.mark.parametrize(
+    ("environment_type", "kwargs", "message"),
+    [
+        ("dockr", {}, "environment_type=dockr.*did you mean docker"),
+        ("docker", {"pid_limit": 3}, "environment_kwargs.pid_limit.*did you mean pids_limit"),
+        ("docker", {"override_memory_mb": "much"}, "environment_kwargs.override_memory_mb='much'"),
+        ("docker", {"pids_limit": "many"}, "environment_kwargs.pids_limit"),
+    ],
+)
+def test_wrong_settings_are_named(
+    make_task: MakeTask, environment_type: str, kwargs: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        environment_config(environment_type, kwargs, make_task(), "run7")
+
+
+@pytest.mark.parametrize("section", ["environment", "agent", "verifier"])
+def test_an_allowlist_is_refused_by_name(make_task: MakeTask, section: str) -> None:
+    task = make_task(f'[{section}]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]\n')
+    with pytest.raises(UserError, match=f"task {task.name}: network_mode=allowlist"):
+        environment_config("docker", {}, task, "run7")

@@ -1,0 +1,90 @@
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from src.rollout.docker import shell as module
+from src.rollout.docker.shell import Shell, ShellGone
+
+
+class _Writer:
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
+
+def _frame(stream: int, payload: bytes) -> bytes:
+    return struct.pack(">BxxxL", stream, len(payload)) + payload
+
+
+@pytest_asyncio.fixture
+async def reader(monkeypatch: pytest.MonkeyPatch) -> asyncio.StreamReader:
+    monkeypatch.setattr(module.secrets, "token_hex", lambda size: "MARK")
+    return asyncio.StreamReader()
+
+
+def _shell(reader: asyncio.StreamReader) -> Shell:
+    writer: Any = _Writer()
+    return Shell(reader, writer)
+
+
+async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReader) -> None:
+    running = asyncio.create_task(_shell(reader).run("x", "/", {}))
+    stream = _frame(1, b"noise of before\nMARK:b\n") + _frame(2, b"MARK:b\n") + _frame(2, b"eMARK:p12\nrr")
+    stream += _frame(1, b"out\0\xff") + _frame(1, b"MARK") + _frame(2, b"MARK:e\n") + _frame(1, b":e7\n")
+    for i in range(len(stream)):
+        reader.feed_data(stream[i : i + 1])
+        await asyncio.sleep(0)
+    output = await running
+    assert (output.stdout, output.stderr, output.return_code) == (b"out\0\xff", b"err", 7)
+
+
+async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
+    running = asyncio.create_task(_shell(reader).run("x", "/", {}, limit=1000))
+    reader.feed_data(_frame(1, b"MARK:b\nfirst") + _frame(2, b"MARK:b\n"))
+    for _ in range(100):
+        reader.feed_data(_frame(1, b"x" * 100))
+    reader.feed_data(_frame(1, b"lastMARK:e0\n") + _frame(2, b"MARK:e\n"))
+    output = await running
+    assert output.truncated
+    assert output.stdout.startswith(b"firstxxx") and output.stdout.endswith(b"xxxlast")
+    assert b"bytes dropped" in output.stdout and len(output.stdout) < 1500
+
+
+async def test_a_shell_that_dies_tells_whether_the_command_had_started(reader: asyncio.StreamReader) -> None:
+    reader.feed_data(_frame(1, b"MARK:b\nhalf"))
+    reader.feed_eof()
+    output = await _shell(reader).run("x", "/", {})
+    assert (output.stdout, output.return_code) == (b"half", 137)
+
+    fresh = asyncio.StreamReader()
+    fresh.feed_eof()
+    with pytest.raises(ShellGone):
+        await _shell(fresh).run("x", "/", {})
+
+
+async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.StreamReader) -> None:
+    with pytest.raises(ValueError, match="null byte"):
+        await _shell(reader).run("echo \0", "/", {})
+
+
+@pytest.mark.parametrize(
+    ("command", "plain"),
+    [
+        ("tmux has-session -t terminus-2", True),
+        ("tmux send-keys -t terminus-2 -- 'echo '\"'\"'hi'\"'\"'; rm -rf *' Enter", True),
+        ("tmux capture-pane -p -S - -t x", True),
+        ("tmux ls; rm x", False),
+        ("tmux ls > /tmp/x", False),
+        ("tmux ls *", False),
+        ("tmux send-keys $(x)", False),
+        ("tmux ls\nrm x", False),
+        ("tmuxx ls", False),
+    ],
+)
+def test_only_plain_tmux_calls_skip_bash(command: str, plain: bool) -> None:
+    assert (b'"$B" -c' not in module._script("MARK", command, "/", {})) is plain
