@@ -49,6 +49,7 @@ class ChatTemplate:
     def load(cls, model_name: str, enable_thinking: bool) -> "ChatTemplate":
         """Template of a hub model or of a local directory. Raises UserError when it cannot be loaded."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no torch: we need none
         from transformers import AutoTokenizer  # slow to import: only who samples pays
 
         try:

@@ -93,9 +93,8 @@ def _refuse_changes(saved: dict[str, Any], config: Config) -> None:
 
 
 def _help(text: str) -> str:
-    lines = text.splitlines()
-    body = "\n".join(lines[1:] if lines and lines[0].startswith("Entry point") else lines)
-    return "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API\n" + body.rstrip()
+    fields = text[text.index("Arguments:") :].rstrip()
+    return f"python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API\n\n{fields}"
 
 
 def _unknown_field(message: str) -> str:

@@ -48,7 +48,10 @@ class Rollouts:
         tame_harbor_log()
 
     async def close(self) -> None:
-        """Wait for sampling requests that cancelled trials left behind."""
+        """Wait for containers that are still being removed, and for requests that cancelled trials left behind."""
+        from src.rollout.docker import removal
+
+        await removal.drain()
         await self._settings.sampler.drain()
 
     async def run_groups(
@@ -65,7 +68,7 @@ class Rollouts:
         """`group_size` trials of each task, named `<prefix>-pNN-gNN`; a second attempt ends with `-a2`.
 
         `on_trajectory` is called once a trial, when nothing about it will change. `done`: graded trajectories of an
-        earlier process by trial name; they are not run again. Cancellation returns when every container is gone.
+        earlier process by trial name; they are not run again. When cancelled, it returns when every trial has ended.
         Raises EnvironmentFault or BackendError when every trial failed without being the policy's fault.
         """
         batch = _Batch(done, on_trajectory)

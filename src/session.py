@@ -1,0 +1,157 @@
+"""One run from checked configuration to closed clients: everything is wired here and released here."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from src.backend.connect import Backend, connect
+from src.backend.contract import check_settings
+from src.backend.policy import PolicyTrainer
+from src.chat_template import ChatTemplate
+from src.command_line import to_json
+from src.config import Config
+from src.rollout.docker import removal
+from src.rollout.docker.images import prepare_images
+from src.rollout.docker.preflight import check_docker
+from src.rollout.docker.reaper import reap
+from src.rollout.order import TaskOrder
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task, load_tasks, split_tasks
+from src.run.checkpoints import Checkpoint, CheckpointLog, require_checkpoint
+from src.run.curve import draw_reward_curve
+from src.run.directory import RunDirectory, new_run_directory, open_run_directory, write_json
+from src.run.display import Display
+from src.run.metrics_log import MetricsLog, cut_metrics, start_wandb
+from src.terminus2_trainer import Parts, Terminus2Trainer
+from src.tinker_llm import PolicySampler
+from src.update import Updater
+
+log = logging.getLogger("harbortrainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will do, known before anything is spent."""
+
+    train: list[Task]
+    held_out: list[Task]
+    order: TaskOrder
+    run: RunDirectory
+    checkpoint: Checkpoint | None  # where a resumed run goes on
+
+
+async def train(config: Config) -> int:
+    """Run to the end. Raises UserError for what the user can mend; the run directory can then be resumed."""
+    display = Display()
+    train_tasks, held_out = split_tasks(
+        load_tasks(config.tasks_dir, config.allow_broken_tasks), config.eval_split, config.eval_tasks, config.seed
+    )
+    docker_tasks = [*train_tasks, *held_out] if config.environment_type == "docker" else []
+    if docker_tasks:
+        await asyncio.to_thread(check_docker, config.n_parallel_envs)
+    template = ChatTemplate.load(config.model_name, config.enable_thinking)
+    backend = await connect(config)
+    check_settings(config, backend.contract, backend.max_context)
+    plan = _plan(config, train_tasks, held_out)
+    display.say(f"run directory {plan.run.path}")
+    display.say(
+        f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.order.total_steps} batches of "
+        f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
+    )
+    sampler = PolicySampler()
+    rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
+    async with _policy(config, backend, plan.checkpoint) as policy, _containers(plan.run.name, rollouts):
+        await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, display))
+        return await _run(config, plan, policy, sampler, rollouts, display)
+
+
+def _plan(config: Config, train_tasks: list[Task], held_out: list[Task]) -> Plan:
+    order = TaskOrder(
+        train_tasks,
+        batch_size=config.batch_size,
+        n_epochs=config.n_epochs,
+        max_steps=config.max_steps,
+        seed=config.seed,
+    )
+    if config.resume is None:
+        label = config.wandb_name or Path(config.model_name).name
+        run = new_run_directory(config.logs_dir, config.run_name, label)
+        write_json(run.config, to_json(config) | {"run_name": run.name})
+        write_json(run.path / "versions.json", _versions())
+        return Plan(train_tasks, held_out, order, run, None)
+    run = open_run_directory(config.resume)
+    checkpoint = require_checkpoint(CheckpointLog(run.checkpoints, 0), config.model_name, config.resume)
+    cut_metrics(run.metrics, checkpoint.step)
+    return Plan(train_tasks, held_out, order, run, checkpoint)
+
+
+async def _run(
+    config: Config,
+    plan: Plan,
+    policy: PolicyTrainer,
+    sampler: PolicySampler,
+    rollouts: Rollouts,
+    display: Display,
+) -> int:
+    wandb_run = start_wandb(plan.run, config.wandb_project, config.wandb_name, to_json(config))
+    metrics = MetricsLog(plan.run, wandb_run)
+    updater = Updater(config, policy, plan.order.total_steps)
+    checkpoints = CheckpointLog(plan.run.checkpoints, config.keep_checkpoints)
+    parts = Parts(policy, sampler, rollouts, updater, metrics, checkpoints, display)
+    start_step = plan.checkpoint.step if plan.checkpoint else 0
+    trainer = Terminus2Trainer(config, plan.run, parts, plan.order, plan.held_out, start_step)
+    done = False
+    try:
+        await trainer.run()
+        done = True
+    finally:
+        metrics.close(0 if done else 1)
+        picture = plan.run.path / "reward_curve.png"
+        draw_reward_curve(plan.run.metrics, picture, f"{plan.run.name}: {Path(config.model_name).name}")
+        if not done:
+            display.say(f"stopped after step {trainer.step}; continue with: python -m src.train resume={plan.run.path}")
+    display.say(f"done; metrics.jsonl and reward_curve.png are in {plan.run.path}")
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _policy(config: Config, backend: Backend, checkpoint: Checkpoint | None) -> AsyncIterator[PolicyTrainer]:
+    """The adapter on the server, freed at the end whatever happened."""
+    if checkpoint is None:
+        policy = await PolicyTrainer.create(backend, config)
+    else:
+        policy = await PolicyTrainer.restore(backend, config, checkpoint.path)
+    try:
+        yield policy
+    finally:
+        await policy.close()
+
+
+@contextlib.asynccontextmanager
+async def _containers(run_id: str, rollouts: Rollouts) -> AsyncIterator[None]:
+    """No container of a dead run is left before, none of ours after."""
+    await asyncio.to_thread(reap, None)
+    try:
+        yield
+    finally:
+        await rollouts.close()
+        await removal.drain()
+        await asyncio.to_thread(reap, run_id)
+
+
+async def _build_images(tasks: Sequence[Task], display: Display) -> None:
+    if not tasks:
+        return
+    started = time.monotonic()
+    built = await prepare_images([task.path for task in tasks])
+    if built:
+        display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("tinker", "harbor", "chz", "transformers", "numpy", "wandb", "docker")}

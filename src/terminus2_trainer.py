@@ -1,0 +1,162 @@
+"""The loop: sample -> score -> assemble -> update -> publish.
+
+GRPO on Harbor trials. A batch is `batch_size` tasks with `group_size` trials each, sampled from the current weights.
+The advantage of a trial is its reward minus its group's mean (or the mean of the others; over the group's standard
+deviation on request); every sampled token of the trial carries it. Departures: no critic, no clipping unless the loss
+clips (ppo, cispo), KL to the base model only as an advantage penalty and off by default, trials without a grade are
+left out (never reward 0), groups with equal rewards teach nothing and may be left out. Strictly on-policy: weights are
+published, sampled at once, and trained on; no older sampler is ever used again.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from src.backend.policy import PolicyTrainer
+from src.config import Config
+from src.learning.batch import TrainingBatch, assemble
+from src.learning.trajectory import Trajectory, TrajectoryGroup
+from src.rollout.order import TaskOrder
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task
+from src.run.batch_metrics import batch_metrics, eval_metrics
+from src.run.checkpoints import Checkpoint, CheckpointLog
+from src.run.directory import RunDirectory
+from src.run.display import Display
+from src.run.metrics_log import MetricsLog
+from src.run.trajectory_file import read_batch, write_trajectory
+from src.run.usage import Usage
+from src.tinker_llm import PolicySampler
+from src.update import Updater
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the trainer drives; wired by `train.py`."""
+
+    policy: PolicyTrainer
+    sampler: PolicySampler
+    rollouts: Rollouts
+    updater: Updater
+    metrics: MetricsLog
+    checkpoints: CheckpointLog
+    display: Display
+
+
+class Terminus2Trainer:
+    """Runs the steps from `start_step` to the end of the task order and leaves a run directory that can be resumed."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: RunDirectory,
+        parts: Parts,
+        order: TaskOrder,
+        held_out: Sequence[Task],
+        start_step: int,
+    ) -> None:
+        self.config = config
+        self.run_directory = run
+        self.parts = parts
+        self.order = order
+        self.held_out = list(held_out)
+        self.step = start_step
+
+    async def run(self) -> None:
+        """Train to the end; on cancellation or a fault save what is trained, then pass it on."""
+        total = self.order.total_steps
+        await self._publish()
+        if self.step == 0:
+            await self._save()
+            if self.held_out:
+                self.parts.metrics.log(0, await self._evaluate())
+        while self.step < total:
+            row = await self._train_step()
+            last = self.step == total
+            if last or (self.config.save_every and self.step % self.config.save_every == 0):
+                await self._save()
+            if self._evaluation_due(last):
+                row |= await self._evaluate()
+            self.parts.metrics.log(self.step, row)
+
+    async def _train_step(self) -> dict[str, float]:
+        """One batch. The step counts when its update is done and its weights are published."""
+        usage = Usage(self.parts.sampler)
+        groups_P = await self._sample()
+        sampled = usage.sampled(groups_P)
+        started = time.monotonic()
+        batch = assemble(groups_P, self.config)
+        self._write_advantages(groups_P, batch)
+        await self.parts.sampler.drain()
+        updated = await self.parts.updater.update(self.step, batch)
+        update_seconds = time.monotonic() - started
+        self.step += 1
+        published = time.monotonic()
+        if batch.sequences_D:
+            await self._publish()
+        row = batch_metrics(groups_P) | batch.metrics | sampled | updated
+        row |= {
+            "time/update": update_seconds,
+            "time/publish": time.monotonic() - published,
+            "time/step": usage.seconds(),
+        }
+        self.parts.display.step(self.step, self.order.total_steps, row)
+        return row
+
+    async def _sample(self) -> list[TrajectoryGroup]:
+        tasks_P = self.order.batch(self.step)
+        return await self._run_trials("step", tasks_P, self.config.group_size, self.config.temperature)
+
+    async def _evaluate(self) -> dict[str, float]:
+        started = time.monotonic()
+        temperature = self.config.temperature if self.config.eval_temperature is None else self.config.eval_temperature
+        groups_P = await self._run_trials("eval", self.held_out, self.config.eval_group_size, temperature)
+        row = eval_metrics(groups_P) | {"time/evaluate": time.monotonic() - started}
+        self.parts.display.evaluation(self.step, row)
+        return row
+
+    async def _run_trials(
+        self, kind: str, tasks_P: Sequence[Task], group_size: int, temperature: float
+    ) -> list[TrajectoryGroup]:
+        """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
+        folder = self.run_directory.trajectories(kind, self.step)
+        with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size) as show:
+
+            def finished(trajectory: Trajectory) -> None:
+                write_trajectory(folder, trajectory)
+                show(trajectory)
+
+            return await self.parts.rollouts.run_groups(
+                list(tasks_P),
+                group_size,
+                self.run_directory.batch(kind, self.step),
+                prefix=f"{kind[0]}{self.step:06d}",
+                temperature=temperature,
+                on_trajectory=finished,
+                done=read_batch(folder),
+            )
+
+    def _write_advantages(self, groups_P: Sequence[TrajectoryGroup], batch: TrainingBatch) -> None:
+        folder = self.run_directory.trajectories("step", self.step)
+        for group in groups_P:
+            for trajectory in group.trajectories_G:
+                write_trajectory(folder, trajectory, batch.advantages[trajectory.trial_name])
+
+    async def _publish(self) -> None:
+        """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""
+        await self.parts.sampler.drain()
+        client = await self.parts.policy.publish(self.step)
+        self.parts.sampler.publish(client, self.step)
+
+    async def _save(self) -> None:
+        path = await self.parts.policy.save(self.step)
+        checkpoint = Checkpoint(self.step, path, self.config.model_name, self.config.lora_rank)
+        await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete)
+        self.parts.display.say(f"checkpoint after step {self.step}: {path}")
+
+    def _evaluation_due(self, last: bool) -> bool:
+        if not self.held_out:
+            return False
+        every = self.config.eval_every
+        due = self.step % every == 0 if every else self.order.ends_epoch(self.step - 1)
+        return last or due

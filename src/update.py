@@ -1,0 +1,91 @@
+"""A batch of training sequences -> optimizer steps on the server."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tinker
+
+from src.backend.policy import PolicyTrainer, UpdateResult
+from src.config import Config
+from src.learning.batch import TrainingBatch
+from src.learning.datums import TrainingSequence
+from src.learning.kl import apply_kl_penalty
+from src.learning.minibatches import minibatches
+from src.learning.normalize import normalize
+from src.learning.schedule import learning_rate
+
+
+class Updater:
+    """`num_substeps` real optimizer steps a batch, over shuffled minibatches, at the scheduled learning rate."""
+
+    def __init__(self, config: Config, policy: PolicyTrainer, total_steps: int) -> None:
+        self._config = config
+        self._policy = policy
+        self._optimizer_steps = total_steps * config.num_substeps
+
+    async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
+        """Train on one batch. A batch without any signal takes no optimizer step and is counted."""
+        if not batch.sequences_D:
+            return {"train/skipped_batch": 1.0}
+        sequences_D, metrics = await self._penalised(batch.sequences_D)
+        rng = np.random.default_rng([self._config.seed, step, 1])
+        parts = minibatches(sequences_D, self._config.num_substeps, rng)
+        results = []
+        for substep, part in enumerate(parts):
+            rate = self._rate(step * self._config.num_substeps + substep)
+            result = await self._policy.update(
+                normalize(part, self._config.loss_norm),
+                loss_fn=self._config.loss_fn,
+                loss_fn_config=self._loss_settings(),
+                adam=self._adam(rate),
+            )
+            results.append((part, result))
+            metrics["optim/learning_rate"] = rate
+        return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
+
+    async def _penalised(
+        self, sequences_D: Sequence[TrainingSequence]
+    ) -> tuple[Sequence[TrainingSequence], dict[str, float]]:
+        if not self._config.kl_penalty_coef:
+            return sequences_D, {}
+        base_D = await self._policy.base_logprobs(sequences_D)
+        return apply_kl_penalty(sequences_D, base_D, self._config.kl_penalty_coef)
+
+    def _rate(self, optimizer_step: int) -> float:
+        return learning_rate(
+            optimizer_step,
+            self._optimizer_steps,
+            peak=self._config.learning_rate,
+            schedule=self._config.lr_schedule,
+            warmup_steps=self._config.warmup_steps,
+        )
+
+    def _adam(self, rate: float) -> tinker.AdamParams:
+        c = self._config
+        return tinker.AdamParams(
+            learning_rate=rate,
+            beta1=c.adam_beta1,
+            beta2=c.adam_beta2,
+            eps=c.adam_eps,
+            weight_decay=c.weight_decay,
+            grad_clip_norm=c.grad_clip_norm,
+        )
+
+    def _loss_settings(self) -> dict[str, float] | None:
+        names = ("clip_low_threshold", "clip_high_threshold")
+        values = {name: getattr(self._config, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None} or None
+
+
+def _result_metrics(results: Sequence[tuple[Sequence[TrainingSequence], UpdateResult]]) -> dict[str, float]:
+    """Server metrics of the last substep; sampler against trainer logprobs of the first, when weights were equal."""
+    part, first = results[0]
+    differences = [
+        trained[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]
+        for sequence, trained in zip(part, first.logprobs_D, strict=True)
+    ]
+    gap = np.concatenate(differences)
+    return results[-1][1].metrics | {
+        "logprobs/max_abs_difference": float(np.abs(gap).max()),
+        "logprobs/kl_sampler_trainer": float(np.mean(np.exp(gap) - 1 - gap)),
+    }

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+from src.rollout.order import TaskOrder
+from src.rollout.task import Task
+
+TASKS = [Task(name=f"t{i}", path=Path(f"t{i}"), digest=str(i)) for i in range(5)]
+
+
+def order(**changes) -> TaskOrder:
+    return TaskOrder(TASKS, **({"batch_size": 2, "n_epochs": 2, "max_steps": 0, "seed": 1} | changes))
+
+
+def names(step: int, **changes) -> list[str]:
+    return [task.name for task in order(**changes).batch(step)]
+
+
+def test_each_epoch_takes_every_task_once():
+    stream = [name for step in range(order().total_steps) for name in names(step)]
+    assert order().total_steps == 5
+    assert sorted(stream[:5]) == sorted(stream[5:]) == [t.name for t in TASKS]
+    assert stream[:5] != stream[5:]
+
+
+def test_a_batch_depends_on_seed_and_step_only():
+    assert names(3) == names(3)
+    assert [names(s) for s in range(5)] != [names(s, seed=2) for s in range(5)]
+
+
+def test_last_batch_is_smaller_when_tasks_do_not_divide():
+    assert order(n_epochs=1).total_steps == 3
+    assert len(names(2, n_epochs=1)) == 1
+
+
+def test_max_steps_cuts_the_run():
+    assert order(max_steps=2).total_steps == 2
+    assert order(max_steps=99).total_steps == 5
+
+
+def test_epoch_ends():
+    assert [order().ends_epoch(step) for step in range(5)] == [False, False, True, False, True]
