@@ -90,7 +90,7 @@ class ScriptedClient:
     def __init__(self, answer: Callable[[Request], Any] | Sequence[str], template: ChatTemplate) -> None:
         self.requests: list[Request] = []
         self._answer = answer
-        self._template = template
+        self.template = template
 
     async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
         assert num_samples == 1
@@ -110,7 +110,7 @@ class ScriptedClient:
 
     def encode(self, text: str, max_tokens: int = 10**6) -> Any:
         """The response that says `text`: ended by the turn's end, or cut at `max_tokens`."""
-        ids = [*self._template.tokenizer.encode(text, add_special_tokens=False), self._template.turn_end]
+        ids = [*self.template.tokenizer.encode(text, add_special_tokens=False), self.template.turn_end]
         return response(ids[:max_tokens], stop_reason="length" if len(ids) > max_tokens else "stop")
 
     def _next_text(self) -> str:

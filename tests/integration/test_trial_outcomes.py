@@ -1,0 +1,195 @@
+"""Real trials in real containers with a scripted policy: every way to end, and what it leaves behind."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.learning.trajectory import Outcome, Trajectory
+from src.policy_sampler import PolicySampler
+from src.rollout.docker import removal
+from src.rollout.docker.engine import engine
+from src.rollout.outcome import SAMPLING
+from src.rollout.trial import run_trial
+from tests.fakes import ScriptedClient
+from tests.integration.trial_parts import SOLVE, answer, make_task, request, settings
+
+DONE = answer(complete=True)
+SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
+    """After every test: none of our containers."""
+    yield
+    await removal.drain()
+    left = engine().containers(all=True, filters={"label": "harbortrainer.run=test-trials"})
+    assert left == []
+
+
+async def run(folder: Path, answers: Any, *, task: dict[str, Any] | None = None, **fields: Any) -> Trajectory:
+    trajectory, _ = await run_with_client(folder, answers, task=task, **fields)
+    return trajectory
+
+
+async def run_with_client(
+    folder: Path, answers: Any, *, task: dict[str, Any] | None = None, **fields: Any
+) -> tuple[Trajectory, ScriptedClient]:
+    shared, client = settings(answers, **fields)
+    return await run_trial(request(make_task(folder, **task or {}), folder), shared), client
+
+
+async def test_solved_and_every_prompt_is_exact(tmp_path: Path) -> None:
+    trajectory, client = await run_with_client(tmp_path, SOLVE)
+    assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    seen: list[int] = []
+    for turn, asked in zip(trajectory.turns, client.requests, strict=True):
+        seen += turn.new_tokens_T
+        assert asked.prompt_T == seen
+        seen += turn.completion_tokens_T
+        assert (turn.segment, turn.weights_version) == (0, 7)
+    assert {"environment", "agent_setup", "agent", "sampling", "verifier", "teardown", "total"} <= set(trajectory.times)
+    assert trajectory.times["total"] >= trajectory.times["agent"] > 0
+    folder = Path(trajectory.trial_dir)
+    stored = json.loads((folder / "result.json").read_text())
+    assert stored["agent_result"]["metadata"]["stop_reason"] == "done"
+    assert "token_ids" not in (folder / "agent" / "trajectory.json").read_text()
+    assert (folder / "verifier" / "reward.txt").read_text().strip() == "1"
+
+
+async def test_first_keys_reach_a_shell_that_is_ready(tmp_path: Path) -> None:
+    """Zero-latency policy, no wait after the command: lost or late keys would give reward 0."""
+    said = [answer("echo Hello > hello.txt\n", complete=True, wait=0.1), DONE]
+    trajectory = await run(tmp_path, said)
+    assert trajectory.reward == 1.0 and "root@" in first_screen(trajectory)
+
+
+def first_screen(trajectory: Trajectory) -> str:
+    steps = json.loads((Path(trajectory.trial_dir) / "agent" / "trajectory.json").read_text())["steps"]
+    return steps[0]["message"].rpartition("Current terminal state:")[2]
+
+
+@pytest.mark.parametrize(
+    ("said", "fields", "expected", "reward"),
+    [
+        ([answer("ls\n")], {"max_turns": 3}, Outcome.MAX_TURNS, 0.0),
+        ([SOLVE[0], "no json", ""], {"max_turns": 3}, Outcome.MAX_TURNS, 1.0),
+        ([SOLVE[0], "x" * 3000], SMALL_CONTEXT, Outcome.CONTEXT_LENGTH, 1.0),
+        ([answer("exit\n", "ls\n"), DONE], {}, Outcome.COMPLETED, 0.0),
+        ([answer("tmux kill-server\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+        ([answer("ab\0c \ud83d\n"), SOLVE[0], DONE], {}, Outcome.COMPLETED, 1.0),
+        (["z" * 300, SOLVE[0], DONE], {"max_tokens": 200}, Outcome.COMPLETED, 1.0),
+        ([answer("rm -rf /tmp/*\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+        ([answer("rm -f $(which tmux)\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+    ],
+    ids=["max-turns", "garbage", "context", "exit", "kill-tmux", "nul", "truncated", "no-socket", "no-tmux"],
+)  # fmt: skip
+async def test_what_the_policy_causes_is_graded(
+    tmp_path: Path, said: list[str], fields: dict[str, Any], expected: Outcome, reward: float
+) -> None:
+    trajectory = await run(tmp_path, said, **fields)
+    assert (trajectory.outcome, trajectory.reward) == (expected, reward), trajectory.detail
+    assert trajectory.trainable
+
+
+async def test_counts_of_a_poor_policy(tmp_path: Path) -> None:
+    trajectory = await run(tmp_path, ["{", "", "w" * 100], max_turns=5, max_tokens=64)
+    assert trajectory.stats["parse_failures"] == 5
+    assert [turn.truncated for turn in trajectory.turns] == [False, False, True, True, True]
+    assert trajectory.outcome is Outcome.MAX_TURNS and trajectory.reward == 0.0
+
+
+async def test_the_tasks_own_agent_limit_is_graded(tmp_path: Path) -> None:
+    said = [SOLVE[0], answer("sleep 60\n", wait=60)]
+    trajectory = await run(tmp_path, said, task={"agent_timeout": 2.0})
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
+
+
+async def test_the_whole_trials_limit_leaves_time_to_grade(tmp_path: Path) -> None:
+    said = [SOLVE[0], answer("sleep 60\n", wait=60)]
+    trajectory = await run(tmp_path, said, trial_timeout_sec=8.0)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
+    assert trajectory.times["total"] < 8.0
+
+
+async def test_a_verifier_beyond_the_whole_trials_limit_is_cut_off(tmp_path: Path) -> None:
+    trajectory = await run(tmp_path, SOLVE, task={"test": "sleep 30\n"}, trial_timeout_sec=4.0)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert "trial_timeout_sec=4" in trajectory.detail and trajectory.times["total"] < 10
+
+
+@pytest.mark.parametrize(
+    ("test", "detail"),
+    [
+        ("true\n", "RewardFileNotFoundError"),
+        (": > /logs/verifier/reward.txt\n", "RewardFileEmptyError"),
+        ("echo much > /logs/verifier/reward.txt\n", "VerifierOutputParseError"),
+        ("echo nan > /logs/verifier/reward.txt\n", "nan"),
+        ("""echo '{"speed": 1, "size": 2}' > /logs/verifier/reward.json\n""", "no key 'reward' but size, speed"),
+    ],
+    ids=["missing", "empty", "words", "nan", "two-numbers"],
+)
+async def test_without_a_reward_nobody_scores_zero(tmp_path: Path, test: str, detail: str) -> None:
+    trajectory = await run(tmp_path, SOLVE, task={"test": test})
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.VERIFIER_ERROR, None)
+    assert detail in trajectory.detail and "\n" not in trajectory.detail
+
+
+async def test_the_only_number_of_reward_json_is_the_reward(tmp_path: Path) -> None:
+    test = """echo '{"score": 0.5}' > /logs/verifier/reward.json\n"""
+    assert (await run(tmp_path, SOLVE, task={"test": test})).reward == 0.5
+
+
+async def test_a_sampler_that_hangs_or_fails_is_the_infrastructures(tmp_path: Path) -> None:
+    hanging = PolicySampler(request_timeout_sec=0.3)
+    trajectory = await run(tmp_path, lambda asked: None, sampler=hanging)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert trajectory.detail == SAMPLING + "no answer within 0.3 s"
+
+    def refuse(asked: Any) -> Any:
+        raise ValueError("status 400")
+
+    trajectory = await run(tmp_path / "again", refuse)
+    assert trajectory.detail == SAMPLING + "ValueError: status 400" and trajectory.reward is None
+
+
+async def test_a_task_that_harbor_refuses_is_its_own_trials_fault(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    (task.path / "task.toml").write_text('[verifier]\ntimeout_sec = "soon"\n')
+    shared, _ = settings(SOLVE)
+    trajectory = await run_trial(request(task, tmp_path), shared)
+    assert trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR and trajectory.detail.startswith("task hello: ")
+
+
+async def test_an_image_that_does_not_build_is_the_infrastructures(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    (task.path / "environment" / "Dockerfile").write_text("FROM harbortrainer/base:bookworm\nRUN false\n")
+    shared, _ = settings(SOLVE)
+    trajectory = await run_trial(request(task, tmp_path), shared)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+
+
+async def test_a_cancelled_trial_leaves_no_container_and_no_request(tmp_path: Path) -> None:
+    shared, client = settings(lambda asked: None)
+    running = asyncio.create_task(run_trial(request(make_task(tmp_path), tmp_path), shared))
+    async with asyncio.timeout(30):
+        while not client.requests:  # noqa: ASYNC110 - the fake client has no event for it
+            await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert shared.sampler.in_flight == 1  # drained by the trainer before it trains
+    stored = json.loads((tmp_path / "trials" / "s000000-p00-g00" / "result.json").read_text())
+    assert stored["exception_info"]["exception_type"] == "CancelledError"
+
+
+async def test_endless_output_neither_slows_the_turns_nor_fills_the_disk(tmp_path: Path) -> None:
+    said = [answer("yes | head -c 200000000\n", wait=3.0), *[answer("", wait=0.1)] * 3, DONE]
+    trajectory = await run(tmp_path, said, max_turns=6)
+    assert trajectory.outcome is Outcome.COMPLETED
+    assert all(len(turn.new_tokens_T) < 12_000 for turn in trajectory.turns)
+    files = [path for path in Path(trajectory.trial_dir).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 5_000_000
