@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from http.client import CONFLICT
 
 from docker.errors import APIError, NotFound
 
@@ -30,14 +31,14 @@ def reap(run_id: str | None = None) -> list[str]:
 
 
 def remove_container(name: str) -> None:
-    """Kill and remove a container with its volumes; one that is gone or going is fine."""
-    try:
-        engine().remove_container(name, force=True, v=True)
-    except NotFound:
-        pass
-    except APIError as error:
-        if error.status_code != 409:  # removal already in progress
-            raise
+    """Kill and remove a container with its volumes. Returns when it is gone, whoever removed it."""
+    with contextlib.suppress(NotFound):
+        try:
+            engine().remove_container(name, force=True, v=True)
+        except APIError as error:
+            if error.status_code != CONFLICT:  # its removal is already in progress
+                raise
+            engine().wait(name, condition="removed")
 
 
 def _condemned(marks: Mapping[str, str], run_id: str | None) -> bool:

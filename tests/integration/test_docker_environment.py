@@ -1,0 +1,239 @@
+"""Real Harbor trials in our environment, over the shapes tasks come in."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from harbor.models.task.config import NetworkMode, NetworkPolicy
+
+from src.errors import UserError
+from src.rollout.docker import images
+from src.rollout.docker.engine import engine
+from src.rollout.docker.images import content_digest, prepare_images
+from src.rollout.docker.removal import drain
+from tests.integration.docker_parts import (
+    BASE,
+    SOLVE,
+    TEST,
+    containers,
+    environment_of,
+    reward,
+    run_trial,
+    write_task,
+)
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+RUN = "test-environment"
+NO_NETWORK = "[ $(ls /sys/class/net | wc -l) = 1 ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
+MILLION = (
+    'yes line | head -n 1000000\n[ -f "$(printf "a\\302\\240\\303\\244 b")" ] && echo 1 > /logs/verifier/reward.txt\n'
+)
+
+SHAPES: dict[str, dict] = {
+    "plain": {},
+    "entrypoint-that-exits": {"dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["false"]\n'},
+    "entrypoint-that-prepares": {
+        "dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["sh", "-c", "echo up > /up; exec \\"$@\\"", "sh"]\n',
+        "toml": '[environment.healthcheck]\ncommand = "test -f /up"\ninterval_sec = 0.2\nretries = 20\n',
+    },
+    "user": {"dockerfile": BASE + "RUN useradd -m dev && mkdir /app && chown dev /app\nUSER dev\nWORKDIR /app\n"},
+    "agent-and-verifier-users": {
+        "dockerfile": BASE + "RUN useradd dev && mkdir /app && chown dev /app\nWORKDIR /app\n",
+        "toml": '[agent]\nuser = "dev"\n[verifier]\nuser = "root"\n',
+        "test": '[ "$(stat -c %U hello.txt)-$(id -un)" = dev-root ] && echo 1 > /logs/verifier/reward.txt\n',
+    },
+    "workdir-and-env": {
+        "dockerfile": BASE + "ENV FROM_IMAGE=a\nRUN mkdir -p /srv/deep\n",
+        "toml": '[environment]\nworkdir = "/srv/deep"\n[environment.env]\nFROM_TASK = "b c"\n',
+        "test": '[ "$PWD $FROM_IMAGE $FROM_TASK" = "/srv/deep a b c" ] && echo 1 > /logs/verifier/reward.txt\n',
+    },
+    "old-keys": {"toml": '[environment]\nmemory = "256M"\nstorage = "1G"\n'},
+    "no-network": {"toml": '[environment]\nnetwork_mode = "no-network"\n', "test": NO_NETWORK},
+    "network-for-the-verifier-only": {
+        "toml": '[agent]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"\n',
+        "solve": "ls /sys/class/net | wc -l > links\n",
+        "test": '[ "$(cat links) $(ls /sys/class/net | wc -l)" = "1 2" ] && echo 1 > /logs/verifier/reward.txt\n',
+    },
+    "prebuilt": {
+        "dockerfile": None,
+        "toml": '[environment]\ndocker_image = "harbortrainer/base:bookworm"\nworkdir = "/"\n',
+        "files": {"environment/given.txt": "given"},
+        "test": "grep -q given given.txt && echo 1 > /logs/verifier/reward.txt\n",
+    },
+    "no-bash": {
+        "dockerfile": BASE + "WORKDIR /app\nRUN rm /bin/bash && ln -s dash /bin/bash-is-gone\n",
+        "solve": SOLVE,
+        "files": {"tests/test.sh": f"#!/bin/sh\n{TEST}", "solution/solve.sh": f"#!/bin/sh\n{SOLVE}"},
+    },
+    "reward-json": {"test": 'echo \'{"reward": 1, "style": 0.5}\' > /logs/verifier/reward.json\n'},
+    "odd-names-and-much-output": {
+        "dockerfile": BASE + "COPY . /app/\nWORKDIR /app\n",
+        "files": {"environment/a\u00a0\u00e4 b": "x"},
+        "test": MILLION,
+    },
+    "separate-verifier": {
+        "toml": '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n',
+        "files": {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"},
+    },
+    "multi-step": {
+        "toml": '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
+        "files": {
+            f"steps/{step}/{name}": text
+            for step in ("one", "two")
+            for name, text in {
+                "instruction.md": "Write.\n",
+                "tests/test.sh": f"#!/bin/bash\n{TEST}",
+                "solution/solve.sh": f"#!/bin/bash\n{SOLVE}",
+            }.items()
+        },
+    },
+    "compose": {"files": {"environment/docker-compose.yaml": "services:\n  main: {}\n"}},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_oracle_earns_the_reward(tmp_path: Path, shape: str) -> None:
+    task = write_task(tmp_path / shape, **SHAPES[shape])
+    assert reward(await run_trial(task, RUN)) == 1.0
+    await drain()
+    assert containers(RUN) == []
+
+
+async def test_doing_nothing_earns_nothing(tmp_path: Path) -> None:
+    assert reward(await run_trial(write_task(tmp_path / "nothing"), RUN, agent="nop")) == 0.0
+    await drain()
+
+
+async def test_limits_hostname_and_labels_are_on_the_container(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "limits", toml="[environment]\ncpus = 0.5\nmemory_mb = 128\n")
+    environment = environment_of(task, RUN, pids_limit=77)
+    await environment.start(force_build=False)
+    try:
+        (container,) = containers(RUN)
+        attributes = engine().inspect_container(container)
+        host = attributes["HostConfig"]
+        assert (host["Memory"], host["CpuQuota"], host["CpuPeriod"], host["PidsLimit"]) == (
+            128 << 20,
+            50_000,
+            100_000,
+            77,
+        )
+        assert attributes["Config"]["Hostname"] == "harbor"
+        assert attributes["Config"]["Labels"]["harbortrainer.trial"] == "limits__env"
+        hog = await environment.exec("tail /dev/zero", timeout_sec=60)  # one endless line, all of it kept
+        assert hog.return_code == 137
+        assert (await environment.exec("echo alive")).stdout == "alive\n"
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_files_go_in_and_come_back(tmp_path: Path) -> None:
+    environment = environment_of(write_task(tmp_path / "files"), RUN)
+    source, back = tmp_path / "source", tmp_path / "back"
+    (source / "sub" / "empty").mkdir(parents=True)
+    (source / "run ä.sh").write_text("#!/bin/sh\n")
+    (source / "run ä.sh").chmod(0o755)
+    (source / "sub" / "big").write_bytes(bytes(range(256)) * 4096)
+    (source / "link").symlink_to("sub/big")
+    await environment.start(force_build=False)
+    try:
+        for target in ("/in/small", "/in/large"):
+            await environment.upload_dir(source_dir=source, target_dir=target)
+            (source / "sub" / "noise").write_bytes(os.urandom(200_000))  # second time: too large to inline
+        listed = (
+            await environment.exec("stat -c '%U %a' '/in/small/run ä.sh'; ls /in/large/sub; ls -A /in/large/sub/empty")
+        ).stdout
+        assert listed == "root 755\nbig\nempty\nnoise\n"
+        await environment.download_dir(source_dir="/in/large", target_dir=back)
+        assert (back / "sub" / "big").read_bytes() == (source / "sub" / "big").read_bytes()
+        assert (back / "link").is_symlink() and (back / "run ä.sh").stat().st_mode & 0o111
+        await environment.upload_file(source_path=source / "run ä.sh", target_path="/in/new/place.sh")
+        await environment.upload_file(source_path=source / "sub" / "big", target_path="/in/new")
+        await environment.download_file(source_path="/in/new/big", target_path=tmp_path / "big")
+        assert (tmp_path / "big").read_bytes() == (source / "sub" / "big").read_bytes()
+        assert await environment.is_file("/in/new/place.sh")
+        with pytest.raises(FileNotFoundError):
+            await environment.download_file(source_path="/none", target_path=tmp_path / "none")
+        with pytest.raises(FileNotFoundError):
+            await environment.download_dir(source_dir="/none", target_dir=tmp_path / "none")
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -> None:
+    environment = environment_of(write_task(tmp_path / "links"), RUN)
+    await environment.start(force_build=False)
+    try:
+        await environment.ensure_dirs(["/logs/verifier"])
+        made = (
+            "cd /logs/verifier && echo 1 > reward.txt && ln -s /etc/passwd leak && mkfifo pipe && ln -s ../../../x up"
+        )
+        assert (await environment.exec(made)).return_code == 0
+        for source, target in (("/logs/verifier", tmp_path / "a"), ("/logs/verifier/.", tmp_path / "b")):
+            await environment.download_dir(source_dir=source, target_dir=target)
+            assert [path.name for path in target.iterdir()] == ["reward.txt"]
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_a_network_is_taken_and_given_back_while_running(tmp_path: Path) -> None:
+    environment = environment_of(write_task(tmp_path / "network"), RUN)
+    await environment.start(force_build=False)
+    try:
+        for mode, links in ((NetworkMode.NO_NETWORK, "1\n"), (NetworkMode.PUBLIC, "2\n")) * 2:
+            await environment.set_network_policy(NetworkPolicy(network_mode=mode))
+            assert (await environment.exec("ls /sys/class/net | wc -l")).stdout == links
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_a_timeout_is_harbors_error(tmp_path: Path) -> None:
+    environment = environment_of(write_task(tmp_path / "timeout"), RUN)
+    await environment.start(force_build=False)
+    try:
+        with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
+            await environment.exec("sleep 100", timeout_sec=1)
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[str] = []
+    build = images._build
+    monkeypatch.setattr(images, "_build", lambda *args: (builds.append(args[1]), build(*args)))
+    tasks = [write_task(tmp_path / name, dockerfile=f"{BASE}RUN echo {tmp_path} > /made\n") for name in ("one", "two")]
+    reference = f"harbortrainer/task:{content_digest(tasks[0] / 'environment')[:12]}"
+    try:
+        assert await asyncio.gather(*(prepare_images(tasks) for _ in range(4))) == [1, 1, 1, 1]
+        assert builds == [reference]
+        assert await prepare_images(tasks) == 0
+        engine().remove_image(reference)  # behind our back
+        assert reward(await run_trial(tasks[0], RUN)) == 1.0
+        assert builds == [reference, reference]
+    finally:
+        await drain()
+        engine().remove_image(reference)
+
+
+async def test_a_build_that_fails_names_its_task_and_shows_its_log(tmp_path: Path) -> None:
+    good = write_task(tmp_path / "good")
+    bad = write_task(tmp_path / "bad", dockerfile=BASE + "RUN echo some words && exit 9\n")
+    with pytest.raises(UserError, match=r"task bad: cannot build .*code: 9\n(.*\n)*.*some words"):
+        await prepare_images([good, bad])
+    result = await run_trial(bad, RUN)
+    assert result.exception_info is not None and result.exception_info.exception_type == "ImageError"
+    assert containers(RUN) == []
+
+
+async def test_an_image_that_cannot_be_pulled_names_itself(tmp_path: Path) -> None:
+    task = write_task(
+        tmp_path / "pull", dockerfile=None, toml='[environment]\ndocker_image = "127.0.0.1:9/no/such:1"\n'
+    )
+    with pytest.raises(UserError, match=r"task pull: cannot pull image 127.0.0.1:9/no/such:1"):
+        await prepare_images([task])
