@@ -52,7 +52,7 @@ class PolicySampler:
     def __init__(
         self,
         *,
-        request_timeout_sec: float = 900.0,
+        request_timeout_sec: float = 600.0,
         attempts: int = 3,
         longest_wait_sec: float = 10.0,
     ) -> None:

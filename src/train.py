@@ -1,6 +1,7 @@
 """`python -m src.train field=value ...`: configuration -> checked -> wired -> run."""
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from src.validation import validate
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
         load_environment()
         config = parse(sys.argv[1:] if argv is None else argv)

@@ -6,7 +6,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,12 +26,24 @@ log = logging.getLogger("harbortrainer")
 OnTrajectory = Callable[[Trajectory], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Batch:
     """What the trials of one batch share."""
 
     done: Mapping[str, Trajectory]
     on_trajectory: OnTrajectory | None
+    patience: int  # faults before the first graded trial, of more than one task, after which it is given up
+    graded: bool = False
+    faults: list[Trajectory] = field(default_factory=list)
+
+    def note(self, trajectory: Trajectory) -> None:
+        """Count an attempt. Raises BackendError or EnvironmentFault when nothing else can be expected to work."""
+        self.graded = self.graded or trajectory.reward is not None
+        if trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR:
+            self.faults.append(trajectory)
+        tasks = {fault.task_name for fault in self.faults}
+        if not self.graded and len(tasks) > 1 and len(self.faults) >= self.patience:
+            raise _refusal(self.faults)
 
 
 class Rollouts:
@@ -69,9 +81,9 @@ class Rollouts:
 
         `on_trajectory` is called once a trial, when nothing about it will change. `done`: graded trajectories of an
         earlier process by trial name; they are not run again. When cancelled, it returns when every trial has ended.
-        Raises EnvironmentFault or BackendError when every trial failed without being the policy's fault.
+        Raises EnvironmentFault or BackendError when no trial can be run: each failed, and not by the policy's doing.
         """
-        batch = _Batch(done, on_trajectory)
+        batch = _Batch(done, on_trajectory, patience=2 * self._settings.config.n_parallel_envs)
         trials_dir.mkdir(parents=True, exist_ok=True)
         running_P: list[list[asyncio.Task[Trajectory]]] = []
         try:
@@ -103,9 +115,11 @@ class Rollouts:
             if name in batch.done and batch.done[name].reward is not None:
                 return batch.done[name]
         trajectory = await self._run(request)
+        batch.note(trajectory)
         if TREATMENTS[trajectory.outcome] is Treatment.RETRY:
             log.warning("trial %s is run again: %s: %s", request.name, trajectory.outcome, trajectory.detail)
             trajectory = await self._run(again)
+            batch.note(trajectory)
         if trajectory.reward is None:
             log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
         if batch.on_trajectory is not None:
@@ -134,9 +148,12 @@ def _first(errors: BaseExceptionGroup) -> BaseException:
 
 
 def _refuse_all_lost(trajectories: Sequence[Trajectory]) -> None:
-    faults = [t.detail for t in trajectories if t.outcome is Outcome.INFRASTRUCTURE_ERROR]
-    if not trajectories or len(faults) < len(trajectories):
-        return
-    reason, _ = Counter(faults).most_common(1)[0]
-    message = f"all {len(faults)} trials of a batch failed twice, most often with: {reason}"
-    raise BackendError(message) if reason.startswith(SAMPLING) else EnvironmentFault(message)
+    faults = [t for t in trajectories if t.outcome is Outcome.INFRASTRUCTURE_ERROR]
+    if trajectories and len(faults) == len(trajectories):
+        raise _refusal(faults)
+
+
+def _refusal(faults: Sequence[Trajectory]) -> BackendError | EnvironmentFault:
+    reason, _ = Counter(fault.detail for fault in faults).most_common(1)[0]
+    message = f"no trial of the batch could be run; {len(faults)} failed, most often with: {reason}"
+    return BackendError(message) if reason.startswith(SAMPLING) else EnvironmentFault(message)

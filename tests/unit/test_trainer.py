@@ -1,0 +1,222 @@
+"""The whole loop on fakes: order of calls, what is logged, what a resumed run does."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from src.backend.policy import UpdateResult
+from src.config import Config
+from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from src.rollout.order import TaskOrder
+from src.rollout.task import Task
+from src.run.checkpoints import CheckpointLog
+from src.run.directory import RunDirectory
+from src.run.display import Display
+from src.run.jsonl import read_lines
+from src.run.metrics_log import MetricsLog
+from src.run.trajectory_file import read_batch
+from src.terminus2_trainer import Parts, Terminus2Trainer
+from src.update import Updater
+
+TASKS = [Task(f"t{i}", Path(f"t{i}"), str(i)) for i in range(4)]
+
+
+class FakePolicy:
+    """Records the calls; `version` grows with each update."""
+
+    def __init__(self, calls: list[str], version: int = 0) -> None:
+        self.calls = calls
+        self.version = version
+        self.batches: list[list[str]] = []
+        self.rates: list[float] = []
+
+    async def update(self, sequences_D, *, loss_fn, loss_fn_config, adam) -> UpdateResult:
+        self.calls.append("update")
+        self.version += 1
+        self.batches.append([s.trial_name for s in sequences_D])
+        self.rates.append(adam.learning_rate)
+        return UpdateResult(tuple(s.logprobs_T for s in sequences_D), {"optim/grad_norm": 1.0})
+
+    async def publish(self, step: int) -> Any:
+        self.calls.append(f"publish {step}")
+        return SimpleNamespace(version=self.version)
+
+    async def save(self, step: int) -> str:
+        self.calls.append(f"save {step}")
+        return f"tinker://m/weights/{step}"
+
+    async def delete(self, path: str) -> None:
+        self.calls.append(f"delete {path.rsplit('/', 1)[-1]}")
+
+    async def base_logprobs(self, sequences_D: Sequence[Any]) -> list[np.ndarray]:
+        return [s.logprobs_T for s in sequences_D]
+
+
+class FakeSampler:
+    busy_seconds = 0.0
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.version = -1
+
+    def publish(self, client: Any, version: int) -> None:
+        self.version = version
+
+    async def drain(self) -> None:
+        self.calls.append("drain")
+
+
+class FakeRollouts:
+    """Member 0 of each group gets reward 1, the others 0; `lost` are infrastructure failures, `stop` a cancellation."""
+
+    def __init__(self, sampler: FakeSampler, lost: Sequence[str] = (), stop: str = "", constant: bool = False) -> None:
+        self.sampler, self.lost, self.stop, self.constant = sampler, lost, stop, constant
+        self.names: list[str] = []
+        self.tasks: list[list[str]] = []
+
+    async def run_groups(self, tasks_P, group_size, trials_dir, *, prefix, temperature, on_trajectory, done):
+        self.sampler.calls.append(f"sample {prefix}")
+        self.tasks.append([task.name for task in tasks_P])
+        groups = []
+        for p, task in enumerate(tasks_P):
+            members = []
+            for g in range(group_size):
+                name = f"{prefix}-p{p:02d}-g{g:02d}"
+                if name == self.stop:
+                    raise asyncio.CancelledError
+                if name not in done:
+                    self.names.append(name)
+                    on_trajectory(self._trial(name, task, g))
+                members.append(done.get(name) or self._trial(name, task, g))
+            groups.append(group_trajectories(task.name, members))
+        return groups
+
+    def _trial(self, name: str, task: Task, member: int) -> Trajectory:
+        turn = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), weights_version=self.sampler.version)
+        if name in self.lost:
+            return Trajectory(task.name, name, (turn,), None, Outcome.INFRASTRUCTURE_ERROR, "gone")
+        return Trajectory(task.name, name, (turn,), float(member == 0 or self.constant), Outcome.COMPLETED)
+
+
+class Run:
+    def __init__(
+        self, folder: Path, start_step: int = 0, held_out: int = 1, rollouts: Any = None, **changes: Any
+    ) -> None:
+        values = {"model_name": "m", "tasks_dir": "d", "batch_size": 2, "group_size": 2, "n_epochs": 2, "save_every": 2}
+        self.config = Config(**(values | changes))
+        self.directory = RunDirectory(folder)
+        self.calls: list[str] = []
+        self.policy = FakePolicy(self.calls)
+        self.sampler = FakeSampler(self.calls)
+        self.rollouts = FakeRollouts(self.sampler, **(rollouts or {}))
+        train, self.held_out = TASKS[held_out:], TASKS[:held_out]
+        c = self.config
+        order = TaskOrder(train, batch_size=c.batch_size, n_epochs=c.n_epochs, max_steps=c.max_steps, seed=c.seed)
+        policy: Any = self.policy
+        sampler: Any = self.sampler
+        rollouts_: Any = self.rollouts
+        parts = Parts(
+            policy,
+            sampler,
+            rollouts_,
+            Updater(self.config, policy, order.total_steps),
+            MetricsLog(self.directory),
+            CheckpointLog(self.directory.checkpoints, self.config.keep_checkpoints),
+            Display(Console(quiet=True)),
+        )
+        self.trainer = Terminus2Trainer(self.config, self.directory, parts, order, self.held_out, start_step)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return read_lines(self.directory.metrics)
+
+
+async def test_a_step_samples_what_was_just_published_and_trains_when_nothing_is_under_way(tmp_path):
+    run = Run(tmp_path, max_steps=2)
+    await run.trainer.run()
+    assert run.calls == [
+        "drain", "publish 0", "save 0", "sample e000000",
+        "sample s000000", "drain", "update", "drain", "publish 1",
+        "sample s000001", "drain", "update", "drain", "publish 2", "save 2", "sample e000002",
+    ]  # fmt: skip
+
+
+async def test_rows_are_one_a_step_under_a_growing_global_step_and_held_out_tasks_are_never_trained(tmp_path):
+    run = Run(tmp_path)
+    await run.trainer.run()
+    assert [row["global_step"] for row in run.rows] == [0, 1, 2, 3]
+    evaluated = [row["global_step"] for row in run.rows if "eval/reward_mean" in row]
+    assert evaluated == [0, 2, 3]  # start, end of the first epoch, end
+    trained = {name for batch in run.rollouts.tasks[1:] for name in batch if len(batch) > 1}
+    assert "t0" not in trained and trained == {"t1", "t2", "t3"}
+    assert all(row["train/tokens_per_unique_token"] == 1.0 for row in run.rows[1:])
+
+
+async def test_eval_every(tmp_path):
+    run = Run(tmp_path, eval_every=1, max_steps=2)
+    await run.trainer.run()
+    assert [row["global_step"] for row in run.rows if "eval/tasks" in row] == [0, 1, 2]
+
+
+async def test_lost_member_is_left_out_of_its_group_and_counted(tmp_path):
+    run = Run(tmp_path, rollouts={"lost": ["s000000-p00-g00"]}, max_steps=1)
+    await run.trainer.run()
+    row = run.rows[-1]
+    assert row["group/trials_lost"] == 1 and row["group/too_small"] == 1
+    assert run.policy.batches == [["s000000-p01-g00", "s000000-p01-g01"]]
+
+
+async def test_num_substeps_are_real_optimizer_steps(tmp_path):
+    run = Run(tmp_path, num_substeps=2, max_steps=1, lr_schedule="linear", learning_rate=1.0)
+    await run.trainer.run()
+    assert run.policy.rates == [1.0, 0.5]
+    assert sorted(name for batch in run.policy.batches for name in batch) == [
+        "s000000-p00-g00", "s000000-p00-g01", "s000000-p01-g00", "s000000-p01-g01",
+    ]  # fmt: skip
+    assert run.rows[-1]["optim/steps"] == 2
+
+
+async def test_batch_without_signal_takes_no_step_and_publishes_nothing_new(tmp_path):
+    run = Run(tmp_path, rollouts={"constant": True}, max_steps=1, held_out=0)
+    await run.trainer.run()
+    assert "update" not in run.calls and "publish 1" not in run.calls
+    assert run.rows[-1]["train/skipped_batch"] == 1
+
+
+async def test_resumed_run_trains_the_same_batches_and_repeats_no_finished_trial(tmp_path):
+    whole = Run(tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    await whole.trainer.run()
+
+    (tmp_path / "b").mkdir()
+    killed = Run(tmp_path / "b", rollouts={"stop": "s000002-p01-g01"})
+    with pytest.raises(asyncio.CancelledError):
+        await killed.trainer.run()
+    assert len(read_batch(killed.directory.trajectories("step", 2))) == 3
+    resumed = Run(tmp_path / "b", start_step=2)
+    await resumed.trainer.run()
+    assert resumed.rollouts.tasks[0] == whole.rollouts.tasks[-2]
+    assert [name for name in resumed.rollouts.names if name.startswith("s")] == ["s000002-p01-g01"]
+    assert resumed.policy.batches == whole.policy.batches[-1:]
+
+
+async def test_trajectory_files_carry_the_advantage(tmp_path):
+    run = Run(tmp_path, max_steps=1)
+    await run.trainer.run()
+    import json
+
+    path = run.directory.trajectories("step", 0) / "s000000-p00-g00.npz"
+    with np.load(path) as arrays:
+        assert json.loads(str(arrays["meta"]))["advantage"] == 0.5
+
+
+async def test_kl_penalty_asks_the_base_model(tmp_path):
+    run = Run(tmp_path, kl_penalty_coef=0.1, max_steps=1)
+    await run.trainer.run()
+    assert run.rows[-1]["kl/base"] == 0.0
