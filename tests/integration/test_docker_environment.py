@@ -88,6 +88,10 @@ SHAPES: dict[str, dict] = {
             }.items()
         },
     },
+    "working-directory-removed": {
+        "solve": "cd / && rm -r /app\n",
+        "test": "[ ! -e /app ] && [ $PWD = / ] && echo 1 > /logs/verifier/reward.txt\n",
+    },
     "compose": {"files": {"environment/docker-compose.yaml": "services:\n  main: {}\n"}},
 }
 
@@ -201,6 +205,13 @@ async def test_a_timeout_is_harbors_error(tmp_path: Path) -> None:
     finally:
         await environment.stop(delete=True)
         await drain()
+
+
+async def test_a_working_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "workdir", toml='[environment]\nworkdir = "/no/such"\n')
+    result = await run_trial(task, RUN)
+    assert result.exception_info is not None and "workdir=/no/such" in result.exception_info.exception_message
+    await drain()
 
 
 async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

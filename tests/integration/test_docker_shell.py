@@ -14,6 +14,7 @@ from src.rollout.docker.images import task_image
 from src.rollout.docker.owner import labels
 from src.rollout.docker.reaper import remove_container
 from src.rollout.docker.removal import drain
+from src.rollout.docker.shell import Command
 from src.rollout.docker.shells import Shells
 
 
@@ -35,7 +36,7 @@ async def _processes(shells: Shells) -> str:
 
 async def test_streams_exit_code_user_directory_and_environment(shells: Shells) -> None:
     command = 'echo "$X"; pwd; id -un; echo bad >&2; exit 3'
-    output = await shells.run(command, user="nobody", cwd="/tmp", env={"X": "a 'b'\nü"})
+    output = await shells.run(Command(command, "/tmp", {"X": "a 'b'\nü"}), user="nobody")
     assert output.stdout.decode() == "a 'b'\nü\n/tmp\nnobody\n"
     assert (output.stderr, output.return_code) == (b"bad\n", 3)
 
@@ -54,7 +55,7 @@ async def test_no_state_passes_from_command_to_command(shells: Shells) -> None:
 
 async def test_syntax_errors_and_missing_directories_are_the_commands_failure(shells: Shells) -> None:
     assert (await shells.run("if then")).return_code == 2
-    missing = await shells.run("echo hi", cwd="/nowhere")
+    missing = await shells.run(Command("echo hi", "/nowhere"))
     assert missing.return_code == 126 and b"nowhere" in missing.stderr and not missing.stdout
 
 

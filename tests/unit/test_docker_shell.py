@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from src.rollout.docker import shell as module
-from src.rollout.docker.shell import Shell, ShellGone
+from src.rollout.docker.shell import Command, Shell, ShellGone
 
 
 class _Writer:
@@ -33,7 +33,7 @@ def _shell(reader: asyncio.StreamReader) -> Shell:
 
 
 async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReader) -> None:
-    running = asyncio.create_task(_shell(reader).run("x", "/", {}))
+    running = asyncio.create_task(_shell(reader).run(Command("x")))
     stream = _frame(1, b"noise of before\nMARK:b\n") + _frame(2, b"MARK:b\n") + _frame(2, b"eMARK:p12\nrr")
     stream += _frame(1, b"out\0\xff") + _frame(1, b"MARK") + _frame(2, b"MARK:e\n") + _frame(1, b":e7\n")
     for i in range(len(stream)):
@@ -44,7 +44,7 @@ async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReade
 
 
 async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
-    running = asyncio.create_task(_shell(reader).run("x", "/", {}, limit=1000))
+    running = asyncio.create_task(_shell(reader).run(Command("x"), limit=1000))
     reader.feed_data(_frame(1, b"MARK:b\nfirst") + _frame(2, b"MARK:b\n"))
     for _ in range(100):
         reader.feed_data(_frame(1, b"x" * 100))
@@ -58,18 +58,18 @@ async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
 async def test_a_shell_that_dies_tells_whether_the_command_had_started(reader: asyncio.StreamReader) -> None:
     reader.feed_data(_frame(1, b"MARK:b\nhalf"))
     reader.feed_eof()
-    output = await _shell(reader).run("x", "/", {})
+    output = await _shell(reader).run(Command("x"))
     assert (output.stdout, output.return_code) == (b"half", 137)
 
     fresh = asyncio.StreamReader()
     fresh.feed_eof()
     with pytest.raises(ShellGone):
-        await _shell(fresh).run("x", "/", {})
+        await _shell(fresh).run(Command("x"))
 
 
 async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.StreamReader) -> None:
     with pytest.raises(ValueError, match="null byte"):
-        await _shell(reader).run("echo \0", "/", {})
+        await _shell(reader).run(Command("echo \0"))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.Strea
     ],
 )
 def test_only_plain_tmux_calls_skip_bash(command: str, plain: bool) -> None:
-    assert (b'"$B" -c' not in module._script("MARK", command, "/", {})) is plain
+    assert (b'"$B" -c' not in module._script("MARK", Command(command))) is plain

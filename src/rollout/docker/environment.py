@@ -18,7 +18,7 @@ from src.rollout.docker.container import ContainerSpec, container_name, set_netw
 from src.rollout.docker.engine import call
 from src.rollout.docker.files import Files
 from src.rollout.docker.removal import in_background, remove_after
-from src.rollout.docker.shell import Output
+from src.rollout.docker.shell import Command, Output
 from src.rollout.docker.shells import Shells
 
 DEFAULT_PIDS_LIMIT = 512
@@ -69,6 +69,8 @@ class DockerEngineEnvironment(BaseEnvironment):
             await self._create(await images.task_image(self.environment_dir, image_name))
         if image.healthcheck:
             await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
+        if (await self.exec("true", cwd=self._directory(None))).return_code != 0:
+            raise RuntimeError(f"task.toml: workdir={self._directory(None)} is not in the image")
         made = await self.ensure_dirs(self._mount_targets(writable_only=True))
         if made is not None and made.return_code != 0:
             raise RuntimeError(f"container {self._name}: cannot make Harbor's folders: {made.stderr or made.stdout}")
@@ -112,15 +114,17 @@ class DockerEngineEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command as `bash -c` (`sh -c` without bash). Raises RuntimeError when it takes over `timeout_sec`."""
+        """Run a command as `bash -c` (`sh -c` without bash). Raises RuntimeError when it takes over `timeout_sec`.
+
+        Where Harbor gives no `cwd` and the agent has removed the working directory, it runs in /: what the policy did
+        is graded, not lost.
+        """
         merged = self._merge_env(env) or {}
         extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
         try:
             output = await self._shells.run(
-                command,
+                Command(command, self._directory(cwd), extra, needs_cwd=cwd is not None),
                 user=self._user(self._resolve_user(user)),
-                cwd=self._directory(cwd),
-                env=extra,
                 seconds=timeout_sec or None,
             )
         except TimeoutError:

@@ -13,7 +13,7 @@ import shlex
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from src.rollout.docker.engine import call, engine
@@ -42,6 +42,14 @@ class Output:
     stderr: bytes
     return_code: int
     truncated: bool = False  # the middle of a stream was dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    text: str
+    cwd: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict)
+    needs_cwd: bool = True  # False = in / when `cwd` is not there (any more)
 
 
 class _Stream:
@@ -108,13 +116,13 @@ class Shell:
     def alive(self) -> bool:
         return not (self._reader.at_eof() or self._writer.is_closing())
 
-    async def run(self, command: str, cwd: str, env: Mapping[str, str], limit: int = MAX_OUTPUT_BYTES) -> Output:
+    async def run(self, command: Command, limit: int = MAX_OUTPUT_BYTES) -> Output:
         """Run `command` to its end. When cancelled, the command runs on: `interrupt` it.
 
         Raises ShellGone when the shell died before it started; a shell that dies with its command gives exit code 137.
         """
         mark = secrets.token_hex(16)
-        script = _script(mark, command, cwd, env)
+        script = _script(mark, command)
         self._mark = mark.encode()
         self._streams = {_STDOUT: _Stream(limit), _STDERR: _Stream(limit)}
         self._ended = set()
@@ -197,16 +205,17 @@ class Shell:
         self._writer.close()
 
 
-def _script(mark: str, command: str, cwd: str, env: Mapping[str, str]) -> bytes:
-    if "\0" in command:
+def _script(mark: str, command: Command) -> bytes:
+    if "\0" in command.text:
         raise ValueError("embedded null byte in command")
-    assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in env.items())
+    assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in command.env.items())
     prefix = f"env {assignments} " if assignments else ""
-    program = command if _PLAIN_TMUX.fullmatch(command) else f'"$B" -c {shlex.quote(command)}'
+    program = command.text if _PLAIN_TMUX.fullmatch(command.text) else f'"$B" -c {shlex.quote(command.text)}'
+    enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
     # three lines: a fork that fails ends the line that asked for it, never the report
     return (
         f"printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
-        f"( cd -- {shlex.quote(cwd)} || exit 126; exec {prefix}$S {program} ) </dev/null 2>&3 3>&- & p=$!; "
+        f"( {enter}; exec {prefix}$S {program} ) </dev/null 2>&3 3>&- & p=$!; "
         f"printf '{mark}:p%s\\n' $p >&3\n"
         f"wait $p; r=$?; [ -n \"$p\" ] || r=254; printf '{mark}:e%s\\n' $r; printf '{mark}:e\\n' >&3\n"
     ).encode()

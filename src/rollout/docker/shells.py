@@ -2,12 +2,11 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
 
 from docker.errors import DockerException
 
 from src.rollout.docker.removal import in_background
-from src.rollout.docker.shell import MAX_OUTPUT_BYTES, Output, Shell, ShellGone
+from src.rollout.docker.shell import MAX_OUTPUT_BYTES, Command, Output, Shell, ShellGone
 
 KILL_WAIT_SEC = 5.0
 
@@ -20,11 +19,9 @@ class Shells:
 
     async def run(
         self,
-        command: str,
+        command: str | Command,
         *,
         user: str = "",
-        cwd: str = "/",
-        env: Mapping[str, str] | None = None,
         seconds: float | None = None,
         limit: int = MAX_OUTPUT_BYTES,
     ) -> Output:
@@ -33,22 +30,21 @@ class Shells:
         Raises TimeoutError after `seconds`; then, and when cancelled, the command's process group is killed
         and the shell is kept. Raises RuntimeError when no shell can be had.
         """
+        command = command if isinstance(command, Command) else Command(command)
         try:
-            return await self._run_once(command, user, cwd, env or {}, seconds, limit)
+            return await self._run_once(command, user, seconds, limit)
         except ShellGone:  # it died while it was idle; the command has not begun
             pass
         try:
-            return await self._run_once(command, user, cwd, env or {}, seconds, limit)
+            return await self._run_once(command, user, seconds, limit)
         except ShellGone as error:
             raise RuntimeError(f"no shell in container {self._container}: {error}") from None
 
-    async def _run_once(
-        self, command: str, user: str, cwd: str, env: Mapping[str, str], seconds: float | None, limit: int
-    ) -> Output:
+    async def _run_once(self, command: Command, user: str, seconds: float | None, limit: int) -> Output:
         shell = await self._take(user)
         try:
             async with asyncio.timeout(seconds):
-                output = await shell.run(command, cwd, env, limit)
+                output = await shell.run(command, limit)
         except TimeoutError:
             await self._interrupt(shell, user)
             raise
@@ -97,7 +93,7 @@ class Shells:
         try:
             async with asyncio.timeout(KILL_WAIT_SEC):
                 helper = await self._take("root")
-                await helper.run(f"kill -s KILL -- -{pid} 2>/dev/null || kill -s KILL {pid}", "/", {})
+                await helper.run(Command(f"kill -s KILL -- -{pid} 2>/dev/null || kill -s KILL {pid}"))
         except (TimeoutError, ShellGone, DockerException):
             if helper:
                 helper.close()
