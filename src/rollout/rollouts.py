@@ -55,7 +55,7 @@ class Rollouts:
         self._seed = config.seed
 
     async def warm_up(self) -> None:
-        """Import Harbor's agent (seconds of litellm) in a thread, before the first trial needs it."""
+        """Import Harbor's agent in a thread, before the first trial needs it."""
         await asyncio.to_thread(_import_harbor)
         tame_harbor_log()
 

@@ -11,15 +11,20 @@ WAIT_STEPS, WAIT_STEP_SEC = 100, 0.05  # for the shell's first prompt: 5 s, then
 
 # What tmux says when the policy has ended its shell, killed the server or removed its socket.
 ENDED = ("no server running", "error connecting to", "can't find", "no sessions", "lost server", "server exited")
-NOT_EXECUTABLE = (126, 127)  # the policy removed tmux, or bash itself
+MISSING = (126, 127)  # the policy removed tmux, or bash itself
+NO_PROCESS = 254  # our Docker shell's answer when the policy has used up all processes
 
 
 class KeysRefused(Exception):
     """The policy's keystrokes cannot be sent to any terminal."""
 
 
-class SessionEnded(Exception):
-    """There is no shell left to type into."""
+class CommandFailed(RuntimeError):
+    """tmux, or the way to it, failed."""
+
+    def __init__(self, message: str, result: ExecResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class Terminal(TmuxSession):
@@ -44,7 +49,7 @@ class Terminal(TmuxSession):
         """Start the shell and wait for its prompt: keys sent before that can be lost or run after the verifier."""
         command = f"{self._tmux_start_session} && {self._wait_for_prompt}"
         result = await self.environment.exec(command=command, user=self._user)
-        if result.return_code in NOT_EXECUTABLE:
+        if result.return_code in MISSING:
             await self._attempt_tmux_installation()
             result = await self.environment.exec(command=command, user=self._user)
         if result.return_code != 0:
@@ -61,7 +66,7 @@ class Terminal(TmuxSession):
         result = await self.environment.exec(command, user=self._user)
         if result.return_code == 0:
             return result.stdout or ""
-        if not _shows_end(result):
+        if not await self._ended_by_policy(result):
             raise RuntimeError(f"reading the terminal failed with {result.return_code}: {_said(result)}")
         self.ended = True
         return ""
@@ -79,16 +84,24 @@ class Terminal(TmuxSession):
             return
         try:
             await super().send_keys(keys, block, min_timeout_sec, max_timeout_sec)
-        except SessionEnded:
+        except CommandFailed as error:
+            if not await self._ended_by_policy(error.result):
+                raise
             self.ended = True
         except ValueError as error:  # NUL and lone surrogates; the parser removes those it knows of
             raise KeysRefused(str(error)) from error
 
     @override
     def _send_keys_error(self, action: str, command: str, result: ExecResult) -> RuntimeError:
+        return CommandFailed(f"typing into the terminal failed with {result.return_code}: {_said(result)}", result)
+
+    async def _ended_by_policy(self, result: ExecResult) -> bool:
+        """Whether there is no terminal any more while the container still runs commands."""
         if _shows_end(result):
-            raise SessionEnded
-        return super()._send_keys_error(action, command, result)
+            return True
+        probe = f"tmux has-session -t {self._session_name} 2>/dev/null && echo alive || echo gone"
+        answer = await self.environment.exec(probe, user=self._user)
+        return _shows_end(answer) or (answer.return_code == 0 and "gone" in (answer.stdout or ""))
 
     @property
     def _wait_for_prompt(self) -> str:
@@ -102,4 +115,4 @@ def _said(result: ExecResult) -> str:
 
 def _shows_end(result: ExecResult) -> bool:
     said = _said(result).lower()
-    return result.return_code in NOT_EXECUTABLE or any(sign in said for sign in ENDED)
+    return result.return_code in (*MISSING, NO_PROCESS) or any(sign in said for sign in ENDED)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,20 @@ async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(tmp
         Outcome.INFRASTRUCTURE_ERROR,
         None,
     )
+
+
+async def test_our_own_cpu_time_a_turn(tmp_path: Path) -> None:
+    """At most 25 ms with an instant policy: building the image is paid before, starting containers is not."""
+    rollouts, _ = made([answer("ls -la / | head -20\n", wait=0.1)], max_turns=10, context_limit=100_000)
+    task = make_task(tmp_path)
+    await rollouts.warm_up()
+    await rollouts.run_groups([task], 1, tmp_path / "step_000000", prefix="s000000", temperature=1.0)
+    started = time.process_time()
+    groups = await rollouts.run_groups([task], 6, tmp_path / "step_000001", prefix="s000001", temperature=1.0)
+    seconds = time.process_time() - started
+    await rollouts.close()
+    turns = sum(len(trajectory.turns) for trajectory in groups[0].trajectories_G)
+    assert turns == 60 and 1000 * seconds / turns <= 25
 
 
 async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path) -> None:

@@ -84,8 +84,9 @@ def first_screen(trajectory: Trajectory) -> str:
         (["z" * 300, SOLVE[0], DONE], {"max_tokens": 200}, Outcome.COMPLETED, 1.0),
         ([answer("rm -rf /tmp/*\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
         ([answer("rm -f $(which tmux)\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+        ([SOLVE[0], answer("kill -9 -1\n"), DONE], {}, Outcome.COMPLETED, 1.0),
     ],
-    ids=["max-turns", "garbage", "context", "exit", "kill-tmux", "nul", "truncated", "no-socket", "no-tmux"],
+    ids=["max-turns", "garbage", "context", "exit", "kill-tmux", "nul", "cut", "no-socket", "no-tmux", "kill-all"],
 )  # fmt: skip
 async def test_what_the_policy_causes_is_graded(
     tmp_path: Path, said: list[str], fields: dict[str, Any], expected: Outcome, reward: float
@@ -130,7 +131,7 @@ async def test_a_verifier_beyond_the_whole_trials_limit_is_cut_off(tmp_path: Pat
         ("echo nan > /logs/verifier/reward.txt\n", "nan"),
         ("""echo '{"speed": 1, "size": 2}' > /logs/verifier/reward.json\n""", "no key 'reward' but size, speed"),
     ],
-    ids=["missing", "empty", "words", "nan", "two-numbers"],
+    ids=["max-turns", "garbage", "context", "exit", "kill-tmux", "nul", "cut", "no-socket", "no-tmux", "kill-all"],
 )
 async def test_without_a_reward_nobody_scores_zero(tmp_path: Path, test: str, detail: str) -> None:
     trajectory = await run(tmp_path, SOLVE, task={"test": test})

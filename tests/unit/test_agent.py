@@ -150,7 +150,7 @@ async def test_a_shell_that_the_policy_ended_is_no_error(tmp_path: Path, said: s
 
 async def test_a_terminal_that_cannot_be_read_is_the_infrastructures(tmp_path: Path) -> None:
     def reply(command: str) -> tuple[int, str]:
-        return (1, "Cannot connect to the Docker daemon") if "capture-pane" in command else (0, "")
+        return (1, "Cannot connect to the Docker daemon") if "capture-pane" in command else (0, "alive")
 
     with pytest.raises(RuntimeError, match="Docker daemon"):
         await Rig(tmp_path, [DONE], reply).run()
@@ -158,10 +158,24 @@ async def test_a_terminal_that_cannot_be_read_is_the_infrastructures(tmp_path: P
 
 async def test_a_terminal_that_cannot_be_typed_into_is_the_infrastructures(tmp_path: Path) -> None:
     def reply(command: str) -> tuple[int, str]:
-        return (1, "container is not running") if "send-keys" in command else (0, "$ ")
+        return (1, "container is not running") if "send-keys" in command or "has-session" in command else (0, "$ ")
 
-    with pytest.raises(RuntimeError, match="failed to send"):
+    with pytest.raises(RuntimeError, match="typing into the terminal failed with 1: container is not running"):
         await Rig(tmp_path, [answer("ls\n")], reply).run()
+
+
+@pytest.mark.parametrize("failing", ["send-keys", "capture-pane -p -S"])
+async def test_a_failure_without_a_word_is_the_policys_where_only_tmux_is_gone(tmp_path: Path, failing: str) -> None:
+    killed = False
+
+    def reply(command: str) -> tuple[int, str]:
+        nonlocal killed
+        killed = killed or "send-keys" in command
+        if killed and failing in command:
+            return 137, ""
+        return (0, "gone") if "has-session" in command else (0, "$ ")
+
+    assert await Rig(tmp_path, [answer("kill -9 -1\n"), DONE], reply).run() == "session_ended"
 
 
 async def test_terminal_is_bounded_and_waited_for(tmp_path: Path) -> None:

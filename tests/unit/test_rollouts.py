@@ -133,10 +133,25 @@ async def test_a_batch_of_nothing_but_faults_is_refused(tmp_path: Path, monkeypa
     def run(request: TrialRequest) -> Trajectory:
         return lost(request, detail="odd" if request.task.name == "a" else "docker is gone")
 
-    with pytest.raises(EnvironmentFault, match="all 9 trials of a batch failed twice, most often with: docker is gone"):
+    with pytest.raises(EnvironmentFault, match=r"no trial .* could be run; .*: docker is gone"):
         await Rig(tmp_path, monkeypatch, run).go()
     with pytest.raises(BackendError, match="sampling: no answer"):
         await Rig(tmp_path, monkeypatch, lambda r: lost(r, detail=SAMPLING + "no answer")).go()
+
+
+async def test_a_batch_is_given_up_before_every_trial_has_failed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, lost, n_parallel_envs=2)
+    with pytest.raises(EnvironmentFault, match="no disk"):
+        await rig.go()
+    assert rig.running == 0 and len(rig.requests) < 9
+
+
+async def test_one_broken_task_does_not_end_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "a" else graded(r), n_parallel_envs=1)
+    groups = await rig.go()
+    assert [len(group.trajectories_G) for group in groups] == [0, 3, 3] and len(groups[0].lost) == 3
 
 
 async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
