@@ -12,47 +12,57 @@ SETTINGS=(
   model_name=models/quickstart tasks_dir=./datasets/quickstart
   lora_rank=8 learning_rate=5e-3 batch_size=8 group_size=8 n_epochs=6 n_parallel_envs=8
   max_turns=4 max_tokens=64 context_limit=2048 temperature=1.0 trial_timeout_sec=120
-  eval_group_size=4 loss_fn=importance_sampling remove_constant_reward_groups=true
+  eval_tasks="$(paste -sd, datasets/quickstart/held_out.txt)" eval_group_size=4 loss_fn=importance_sampling remove_constant_reward_groups=true
 )
 
 export SKYRL_TX_STATE="$STATE/server-quickstart"
 own_port=""
 
+# Runs beside everything else; when the server does not come up, the trainer need not wait for it.
 start_server() {
   local fresh=1
   case " $* " in *" resume="*) fresh=0 ;; esac # a resumed run needs the server's checkpoints
-  scripts/setup.sh --server
-  env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" scripts/start_skyrl_tx.sh --background models/quickstart 1
+  if ! scripts/setup.sh --server || ! env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
+    scripts/start_skyrl_tx.sh --background models/quickstart 1; then
+    kill -TERM $$
+  fi
 }
 
-stop_own_server() {
+stop_all() {
   # first whatever still sets up: it would start the server after this
   jobs -p | xargs --no-run-if-empty kill 2>/dev/null || true
   if [ -n "$own_port" ]; then scripts/stop_skyrl_tx.sh "$own_port"; fi
 }
 
 # Sets url: that of the server left by another quickstart, or of one started here while the rest is set up.
-prepare() {
-  local jobs=() job
-  ensure_uv
+choose_server() {
   if server_pid "$SKYRL_TX_STATE" >/dev/null; then
-    url="$(ready_url "$SKYRL_TX_STATE")" || fail "a server of another quickstart is starting; wait for it, or run: SKYRL_TX_STATE=$SKYRL_TX_STATE scripts/stop_skyrl_tx.sh"
+    url="$(ready_url "$SKYRL_TX_STATE")" ||
+      fail "the server of another quickstart is starting; wait for it, or run: SKYRL_TX_STATE=$SKYRL_TX_STATE scripts/stop_skyrl_tx.sh"
     say "quickstart: using the server that runs at $url"
-  else
-    own_port="$(free_port "${SKYRL_TX_PORT:-8000}")" url="http://127.0.0.1:$own_port"
-    trap stop_own_server EXIT
-    start_server "$@" &
-    jobs+=($!)
+    return
   fi
+  own_port="$(free_port "${SKYRL_TX_PORT:-8000}")" url="http://127.0.0.1:$own_port"
+  start_server "$@" &
+}
+
+# Returns once the server's API listens. Its engine needs some seconds more, in which the trainer starts.
+prepare() {
+  local jobs=() job part
   for part in --dev --base-image; do
     scripts/setup.sh "$part" &
     jobs+=($!)
   done
   for job in "${jobs[@]}"; do wait "$job" || fail "setup failed (see above)"; done
+  while port_free "${url##*:}"; do sleep 0.1; done
 }
 
-prepare "$@"
-say "quickstart: ready after $SECONDS s; training"
+trap stop_all EXIT
+trap 'exit 1' TERM
+ensure_uv
+choose_server "$@"
+prepare
+say "quickstart: set up after $SECONDS s; training"
 .venv/bin/python -m src.train backend=skyrl-tx skyrl_tx_url="$url" "${SETTINGS[@]}" "$@" &
 trainer=$!
 trap 'kill -TERM "$trainer"' INT TERM # the trainer stops in order, then the server

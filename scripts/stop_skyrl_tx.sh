@@ -10,6 +10,6 @@ pid="$(server_pid "$state")" || {
   say "no server of scripts/start_skyrl_tx.sh runs on port $port"
   exit 0
 }
+rm -f "$state/server.pid" # first: a start that still waits for this server sees that it was meant
 stop_server "$pid"
-rm -f "$state/server.pid"
 say "stopped the server on port $port"

@@ -78,6 +78,7 @@ start_in_background() {
   trap 'stop_server "$pid"; exit 130' INT TERM
   until grep -m 1 '^ready: ' "$log"; do
     if ! kill -0 "$pid" 2>/dev/null; then
+      if [ ! -f "$state/server.pid" ]; then fail "the server was stopped while it started"; fi
       rm -f "$state/server.pid"
       tail -n 15 "$log" >&2
       fail "the server did not start; its whole log: $log"
