@@ -11,10 +11,10 @@ engine_answers() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1
 
 ensure_engine_installed() {
   if command -v docker >/dev/null && engine_answers; then return; fi
-  if command -v docker >/dev/null && { command -v dockerd >/dev/null || [ -x /usr/sbin/dockerd ]; }; then return; fi
-  if [ -n "${DOCKER_HOST:-}" ]; then
+  if [ -n "${DOCKER_HOST:-}" ]; then # an engine elsewhere is not ours to install or start
     fail "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; start it, or unset DOCKER_HOST"
   fi
+  if command -v docker >/dev/null && { command -v dockerd >/dev/null || [ -x /usr/sbin/dockerd ]; }; then return; fi
   may_install || fail "Docker is not installed and this user may not install it; install Docker Engine, or run this as root on Debian or Ubuntu"
   say "setup: installing Docker engine (docker.io)"
   # iptables: recommended only, but no container gets a network without it
