@@ -58,8 +58,9 @@ def score_twice(client: docker.DockerClient, image: str, task: Path) -> list[str
     try:
         container.put_archive("/", archive(task / "tests", task / "solution"))
         container.start()
-        result = container.exec_run(["bash", "-c", SCORE_TWICE], stream=False)
-        return bytes(result.output).decode().split()
+        output = container.exec_run(["bash", "-c", SCORE_TWICE]).output
+        assert isinstance(output, bytes)
+        return output.decode().split()
     finally:
         container.remove(force=True)
 

@@ -1,0 +1,131 @@
+"""GRPO on the quickstart tasks with a simulated terminal, against a real server: settings can be tried in minutes.
+
+scripts/start_skyrl_tx.sh --background models/quickstart
+python -m scripts.quickstart.simulate skyrl_tx_url=http://localhost:8000 learning_rate=5e-3 n_epochs=4
+
+Everything but Docker, tmux and Harbor's loop is the trainer's own. Takes the trainer's settings.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import chz
+import numpy as np
+
+from scripts.quickstart import prompts
+from scripts.quickstart.kinds import Case
+from scripts.quickstart.make_tasks import held_out, make_cases
+from scripts.quickstart.terminal import SimulatedTerminal
+from src.backend.connect import connect
+from src.backend.policy import PolicyTrainer
+from src.chat_template import ChatTemplate
+from src.config import Config
+from src.learning.batch import assemble
+from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from src.policy_sampler import PolicySampler
+from src.rollout.parser import AnswerParser
+from src.tinker_llm import TinkerLLM
+from src.update import Updater
+
+
+async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:
+    """Terminus-2's loop; the reward."""
+    terminal, parser, asked = SimulatedTerminal(case), AnswerParser(), False
+    history: list[dict[str, str]] = []
+    said = prompts.first_prompt(case.instruction + "\n", terminal.observe())
+    for _ in range(max_turns):
+        answer = (await llm.call(said, history)).content
+        history += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
+        parsed = parser.parse_response(answer)
+        if parsed.error:
+            said = prompts.parse_failure(parsed.error)
+            continue
+        for command in parsed.commands:
+            terminal.type(command.keystrokes)
+        screen = terminal.observe()
+        if parsed.is_task_complete and asked:
+            break
+        asked = parsed.is_task_complete
+        said = prompts.confirmation(screen) if asked else screen
+    return float(terminal.solved)
+
+
+class Simulation:
+    def __init__(self, config: Config, policy: PolicyTrainer) -> None:
+        self._config, self._policy = config, policy
+        self._sampler, self._template = PolicySampler(), ChatTemplate.load(config.model_name, False)
+        self._slots = asyncio.Semaphore(config.n_parallel_envs)
+
+    async def publish(self, step: int) -> None:
+        self._sampler.publish(await self._policy.publish(step), step)
+
+    async def trial(self, name: str, case: Case, seed: int) -> Trajectory:
+        c = self._config
+        limits = {"max_tokens": c.max_tokens, "temperature": c.temperature, "context_limit": c.context_limit}
+        llm = TinkerLLM(self._sampler, self._template, **limits, seed=seed)
+        async with self._slots:
+            reward = await converse(case, llm, c.max_turns)
+        return Trajectory(name, f"{name}-{seed}", tuple(llm.turns), reward, Outcome.COMPLETED)
+
+    async def groups(self, cases: Mapping[str, Case], size: int, step: int) -> list[TrajectoryGroup]:
+        async def group(number: int, name: str, case: Case) -> TrajectoryGroup:
+            first = ((self._config.seed * 1000 + step + 1) * 1000 + number) * 100
+            trials = [self.trial(name, case, first + member) for member in range(size)]
+            return group_trajectories(name, await asyncio.gather(*trials))
+
+        numbered = enumerate(cases.items())
+        return list(await asyncio.gather(*(group(number, name, case) for number, (name, case) in numbered)))
+
+
+def mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
+    return float(np.mean([reward for group in groups for reward in group.rewards_G]))
+
+
+def by_kind(groups: Sequence[TrajectoryGroup]) -> str:
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        kinds[group.task_name.rpartition("-")[0]] += group.rewards_G
+    return " ".join(f"{kind} {np.mean(rewards):.2f}" for kind, rewards in kinds.items())
+
+
+async def simulate(config: Config) -> None:
+    policy = await PolicyTrainer.create(await connect(config), config)
+    try:
+        await train(config, Simulation(config, policy), policy)
+    finally:
+        await policy.close()
+
+
+async def train(config: Config, simulation: Simulation, policy: PolicyTrainer) -> None:
+    cases = make_cases()
+    unseen = {name: case for name, case in cases.items() if held_out(name)}
+    seen = [name for name in cases if not held_out(name)]
+    rng, steps = np.random.default_rng(config.seed), config.n_epochs * len(seen) // config.batch_size
+    names = np.concatenate([rng.permutation(seen) for _ in range(config.n_epochs)]).tolist()
+    updater, rewards, began = Updater(config, policy, steps), [], time.monotonic()
+
+    await simulation.publish(0)
+    print(f"held out before {mean_reward(await simulation.groups(unseen, config.eval_group_size, -1)):.3f}")
+    for step in range(steps):
+        batch = names[step * config.batch_size : (step + 1) * config.batch_size]
+        groups = await simulation.groups({name: cases[name] for name in batch}, config.group_size, step)
+        metrics = await updater.update(step, assemble(groups, config))
+        await simulation.publish(step + 1)
+        rewards.append(mean_reward(groups))
+        print(
+            f"step {step + 1}: {rewards[-1]:.3f}, gap {metrics.get('logprobs/max_abs_difference', 0):.0e}", flush=True
+        )
+    groups = await simulation.groups(unseen, config.eval_group_size, steps)
+    print(f"held out after {mean_reward(groups):.3f} ({by_kind(groups)})")
+    print(f"gain {np.mean(rewards[-3:]) - np.mean(rewards[:3]):.3f} in {time.monotonic() - began:.0f} s: ", end="")
+    print(" ".join(f"{reward:.2f}" for reward in rewards), flush=True)
+
+
+def main(config: Config) -> None:
+    asyncio.run(simulate(config))
+
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
