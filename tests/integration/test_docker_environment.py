@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,32 @@ async def test_a_build_that_fails_names_its_task_and_shows_its_log(tmp_path: Pat
     result = await run_trial(bad, RUN)
     assert result.exception_info is not None and result.exception_info.exception_type == "ImageError"
     assert containers(RUN) == []
+
+
+def _folder_of_a_docker_that_can_buildkit() -> str | None:
+    """Folder of a CLI with buildx, or old enough (before 23) to have BuildKit built in."""
+    for folder in os.environ["PATH"].split(os.pathsep):
+        if (docker := Path(folder, "docker")).exists():
+            buildx = subprocess.run([docker, "buildx", "version"], capture_output=True, check=False)
+            version = subprocess.run([docker, "--version"], capture_output=True, text=True, check=True).stdout
+            if buildx.returncode == 0 or int(version.split()[2].split(".")[0]) < 23:
+                return folder
+    return None
+
+
+async def test_a_dockerfile_for_buildkit_is_built_by_the_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _folder_of_a_docker_that_can_buildkit()
+    monkeypatch.setenv("PATH", os.pathsep.join(filter(None, (folder, os.environ["PATH"]))))
+    dockerfile = f"{BASE}WORKDIR /app\nRUN --mount=type=tmpfs,target=/scratch echo {tmp_path} > /made\n"
+    task = write_task(tmp_path / "buildkit", dockerfile=dockerfile)
+    if folder is None:
+        with pytest.raises(UserError, match=r"(?s)task buildkit: .*RUN --mount.*buildx"):
+            await prepare_images([task])
+        return
+    assert await prepare_images([task]) == 1
+    assert reward(await run_trial(task, RUN)) == 1.0
+    await drain()
+    engine().remove_image(f"harbortrainer/task:{content_digest(task / 'environment')[:12]}")
 
 
 async def test_an_image_that_cannot_be_pulled_names_itself(tmp_path: Path) -> None:
