@@ -52,8 +52,8 @@ class TrialSettings:
 async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
     """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
 
-    Faults end in the trajectory's outcome; only cancellation and errors in our own code are raised. A cancelled
-    trial has removed its container when this returns.
+    Faults end in the trajectory's outcome; only cancellation, a UserError of the environment's settings and errors in
+    our own code are raised. Cancelled, it returns when the trial has stopped its environment.
     """
     from harbor.trial.trial import Trial
 
@@ -146,13 +146,14 @@ async def _settle(task: "asyncio.Task[Any]") -> None:
 
 def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
     """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
+    steps = result.step_results or [result]  # a multi-step task has an agent and a verifier phase for every step
     stages = {
-        "environment": result.environment_setup,
-        "agent_setup": result.agent_setup,
-        "agent": result.agent_execution,
-        "verifier": result.verifier,
+        "environment": [result.environment_setup],
+        "agent_setup": [result.agent_setup],
+        "agent": [step.agent_execution for step in steps],
+        "verifier": [step.verifier for step in steps],
     }
-    times = {name: seconds for name, timing in stages.items() if (seconds := _seconds(timing)) is not None}
+    times = {name: sum(map(_seconds, ran)) for name, timings in stages.items() if (ran := [t for t in timings if t])}
     times["sampling"] = sum(turn.seconds for turn in llm.turns)
     if result.verifier is not None:
         times |= _between("teardown", result.verifier.finished_at, result.finished_at)
@@ -195,9 +196,9 @@ def _since(started: float) -> float:
     return time.monotonic() - started
 
 
-def _seconds(timing: "TimingInfo | None") -> float | None:
-    if timing is None or timing.started_at is None or timing.finished_at is None:
-        return None
+def _seconds(timing: "TimingInfo") -> float:
+    if timing.started_at is None or timing.finished_at is None:
+        return 0.0
     return (timing.finished_at - timing.started_at).total_seconds()
 
 

@@ -131,7 +131,7 @@ async def test_a_verifier_beyond_the_whole_trials_limit_is_cut_off(tmp_path: Pat
         ("echo nan > /logs/verifier/reward.txt\n", "nan"),
         ("""echo '{"speed": 1, "size": 2}' > /logs/verifier/reward.json\n""", "no key 'reward' but size, speed"),
     ],
-    ids=["max-turns", "garbage", "context", "exit", "kill-tmux", "nul", "cut", "no-socket", "no-tmux", "kill-all"],
+    ids=["missing", "empty", "words", "nan", "two-numbers"],
 )
 async def test_without_a_reward_nobody_scores_zero(tmp_path: Path, test: str, detail: str) -> None:
     trajectory = await run(tmp_path, SOLVE, task={"test": test})
@@ -142,6 +142,24 @@ async def test_without_a_reward_nobody_scores_zero(tmp_path: Path, test: str, de
 async def test_the_only_number_of_reward_json_is_the_reward(tmp_path: Path) -> None:
     test = """echo '{"score": 0.5}' > /logs/verifier/reward.json\n"""
     assert (await run(tmp_path, SOLVE, task={"test": test})).reward == 0.5
+
+
+async def test_a_task_of_two_steps_is_one_trajectory_of_two_segments(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    toml = task.path / "task.toml"
+    toml.write_text(
+        f'multi_step_reward_strategy = "mean"\n{toml.read_text()}[[steps]]\nname="a"\n[[steps]]\nname="b"\n'
+    )
+    for name in ("a", "b"):
+        tests = task.path / "steps" / name / "tests"
+        tests.mkdir(parents=True)
+        (tests.parent / "instruction.md").write_text(f"Make {name}.\n")
+        (tests / "test.sh").write_text(f"#!/bin/bash\ntest -e {name}; echo $((1 - $?)) > /logs/verifier/reward.txt\n")
+    shared, _ = settings([answer("touch a\n"), DONE, DONE, answer("touch c\n"), DONE, DONE])
+    trajectory = await run_trial(request(task, tmp_path), shared)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.5)
+    assert [turn.segment for turn in trajectory.turns] == [0, 0, 0, 1, 1, 1]
+    assert trajectory.times["verifier"] > 0
 
 
 async def test_a_sampler_that_hangs_or_fails_is_the_infrastructures(tmp_path: Path) -> None:
