@@ -45,8 +45,8 @@ def test_unknown_option() -> None:
 def test_uv_is_fetched_where_there_is_none(copied_scripts: Path, tmp_path: Path) -> None:
     path = path_without(tmp_path / "bin", "uv")
     (tmp_path / "home").mkdir()
-    call = f"source {copied_scripts}/scripts/lib/common.sh; source {copied_scripts}/scripts/lib/python.sh; ensure_uv; $UV --version"
-    output = succeed("bash", "-c", call, env={"PATH": path, "HOME": str(tmp_path / "home")})
+    call = "source scripts/lib/common.sh; source scripts/lib/python.sh; ensure_uv; $UV --version"
+    output = succeed("bash", "-c", f"cd {copied_scripts}; {call}", env={"PATH": path, "HOME": str(tmp_path / "home")})
     assert "setup: installing uv into .state/uv" in output
     assert (copied_scripts / ".state" / "uv" / "bin" / "uv").exists()
 
