@@ -119,6 +119,12 @@ class PolicySampler:
         while self._in_flight:
             await asyncio.wait(set(self._in_flight))
 
+    async def abandon(self) -> None:
+        """Give up what is under way, without waiting for the server: for the end of a run, when no training follows."""
+        for task in self._in_flight:
+            task.cancel()
+        await self.drain()
+
     async def _request(
         self, client: SamplingClient, version: int, prompt_T: Sequence[int], params: types.SamplingParams
     ) -> Sample:

@@ -60,11 +60,11 @@ class Rollouts:
         tame_harbor_log()
 
     async def close(self) -> None:
-        """Wait for containers that are still being removed, and for requests that cancelled trials left behind."""
+        """At the end of a run: wait for containers that are being removed, give up requests of cancelled trials."""
         from src.rollout.docker import removal
 
         await removal.drain()
-        await self._settings.sampler.drain()
+        await self._settings.sampler.abandon()
 
     async def run_groups(
         self,

@@ -74,6 +74,16 @@ async def test_a_request_without_an_answer_ends_by_itself() -> None:
     assert sampler.counters["faults"] == 1
 
 
+async def test_at_the_end_of_a_run_nobody_waits_for_a_server_that_hangs() -> None:
+    sampler = PolicySampler()
+    publish(sampler, lambda request: None)
+    caller = asyncio.create_task(ask(sampler))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await sampler.abandon()
+    assert sampler.in_flight == 0
+
+
 async def test_passing_faults_are_tried_again() -> None:
     sampler = PolicySampler(attempts=3, longest_wait_sec=0)
     failures = [connection_error(), connection_error()]
