@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ ADAM = tinker.AdamParams(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-12)
 
 
 def config(server_url: str, model: Path, **changes) -> Config:
-    values = {
+    values: dict[str, Any] = {
         "backend": "skyrl-tx",
         "skyrl_tx_url": server_url,
         "model_name": str(model),

@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -16,7 +17,8 @@ from src.learning.datums import TrainingSequence
 
 
 def config(**changes) -> Config:
-    return Config(**({"model_name": "Qwen/Qwen3-4B", "tasks_dir": "d"} | changes))
+    values: dict[str, Any] = {"model_name": "Qwen/Qwen3-4B", "tasks_dir": "d"}
+    return Config(**(values | changes))
 
 
 def sequence(n_prompt=3, n_sampled=2, advantage=0.5, name="t") -> TrainingSequence:

@@ -1,0 +1,191 @@
+"""`python -m src.train` as a user runs it: real server, real Docker, a kill, a resume, wrong input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from src.run.jsonl import read_lines
+from src.run.trajectory_file import read_batch
+from tests.integration.conftest import ROOT
+
+MODEL, TASKS = "models/quickstart", "datasets/quickstart"
+HELD_OUT = "create-6,copy-6"
+SMALL = (
+    "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
+    f"learning_rate=3e-3 eval_tasks={HELD_OUT} save_every=1 keep_checkpoints=2"
+).split()
+
+
+@pytest.fixture(scope="module")
+def relative_server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that serves the policy under the name that a user gives: models/quickstart."""
+    from tests.integration.conftest import SMALL_SERVER, free_port, succeed
+
+    port = free_port()
+    env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(tmp_path_factory.mktemp("server"))}
+    succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=env)
+    yield f"http://127.0.0.1:{port}"
+    succeed("scripts/stop_skyrl_tx.sh", str(port), env=env)
+
+
+def command(url: str, logs_dir: Path, *arguments: str) -> list[str]:
+    return [
+        sys.executable, "-m", "src.train", "backend=skyrl-tx", f"skyrl_tx_url={url}", f"model_name={MODEL}",
+        f"tasks_dir={TASKS}", f"logs_dir={logs_dir}", *SMALL, *arguments,
+    ]  # fmt: skip
+
+
+def run(arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("SKYRL_TX_URL", "TINKER_API_KEY")} | environment
+    return subprocess.run(
+        arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def containers(run_name: str) -> list[Any]:
+    label = f"harbortrainer.run={run_name}"
+    return docker.from_env().containers.list(all=True, filters={"label": label})
+
+
+def batches(folder: Path) -> list[list[str]]:
+    """Task names of each training batch, in order of the trials' names."""
+    steps = sorted((folder / "trajectories").glob("step_*"))
+    return [[t.task_name for _, t in sorted(read_batch(step).items())] for step in steps]
+
+
+@pytest.fixture(scope="module")
+def whole_run(relative_server: str, docker_ready: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps without interruption, with wandb offline."""
+    logs = tmp_path_factory.mktemp("runs")
+    done = run(command(relative_server, logs, "run_name=whole", "max_steps=3", "wandb_project=test"), WANDB_API_KEY="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return logs / "whole"
+
+
+def test_whole_run_trains_and_says_what_it_did(whole_run: Path):
+    rows = read_lines(whole_run / "metrics.jsonl")
+    assert [row["global_step"] for row in rows] == [0, 1, 2, 3]
+    assert "eval/reward_mean" in rows[0] and "eval/reward_mean" in rows[3]
+    assert all(row["rollout/trials"] == 8 and row["group/trials_lost"] == 0 for row in rows[1:])
+    trained = [row for row in rows[1:] if not row["train/skipped_batch"]]
+    assert trained, "no batch had any signal"
+    for row in trained:
+        assert row["train/tokens_per_unique_token"] == 1.0
+        assert row["train/datums_per_trajectory"] == 1.0
+        assert row["optim/learning_rate_applied"] == pytest.approx(3e-3)
+        assert row["logprobs/max_abs_difference"] <= 1e-3
+
+
+def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
+    assert {p.name for p in whole_run.iterdir()} >= {"config.json", "reward_curve.png", "wandb", "versions.json"}
+    assert len(read_lines(whole_run / "checkpoints.jsonl")) == 2
+    trial = whole_run / "rollouts" / "step_000000" / "s000000-p00-g00"
+    assert (trial / "result.json").is_file() and (trial / "agent" / "trajectory.json").is_file()
+    assert (trial.parent / "config.json").is_file() and (trial.parent / "result.json").is_file()
+    assert list((whole_run / "wandb").glob("offline-run-*"))
+    assert containers("whole") == []
+
+
+def test_held_out_tasks_are_never_trained_on(whole_run: Path):
+    trained = {name for batch in batches(whole_run) for name in batch}
+    assert not trained & set(HELD_OUT.split(","))
+    assert len(trained) > 2
+
+
+def test_run_killed_in_the_middle_of_a_batch_resumes(relative_server: str, whole_run: Path, tmp_path: Path):
+    """kill -9 while the second batch is sampled: finished trials are kept, the same batches follow, nothing leaks."""
+    folder = tmp_path / "killed"
+    process = subprocess.Popen(
+        command(relative_server, tmp_path, "run_name=killed", "max_steps=3"),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    second = folder / "trajectories" / "step_000001"
+    deadline = time.monotonic() + 300
+    while len(list(second.glob("*.npz"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline, process.stdout and process.stdout.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = {path.stem: path.stat().st_ino for path in second.glob("*.npz")}
+    before = {
+        name: json.loads((folder / "rollouts/step_000001" / name / "result.json").read_text()) for name in finished
+    }
+
+    done = run([sys.executable, "-m", "src.train", f"resume={folder}"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["global_step"] for row in read_lines(folder / "metrics.jsonl")] == [0, 1, 2, 3]
+    assert batches(folder) == batches(whole_run)
+    for name, result in before.items():  # not run again
+        again = json.loads((folder / "rollouts/step_000001" / name / "result.json").read_text())
+        assert again["finished_at"] == result["finished_at"]
+    assert containers("killed") == []
+
+
+def test_terminated_run_cleans_up_and_says_how_to_go_on(relative_server: str, docker_ready: str, tmp_path: Path):
+    process = subprocess.Popen(
+        command(relative_server, tmp_path, "run_name=stopped", "max_steps=3"),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 300
+    while not containers("stopped"):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert f"resume={tmp_path / 'stopped'}" in output and "Traceback" not in output
+    assert containers("stopped") == []
+
+
+# -- wrong input: one plain line, exit 2, nothing spent
+
+
+def refused(arguments: Sequence[str], **environment: str) -> str:
+    done = run(arguments, **environment)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_docker_that_does_not_run(tmp_path: Path):
+    told = refused(command("http://127.0.0.1:9", tmp_path), DOCKER_HOST=f"unix://{tmp_path}/docker.sock")
+    assert "Docker" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_server_that_does_not_answer(docker_ready: str, tmp_path: Path):
+    assert "start_skyrl_tx.sh" in refused(command("http://127.0.0.1:9", tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_server_with_another_model(relative_server: str, docker_ready: str, tmp_path: Path):
+    told = refused(command(relative_server, tmp_path, f"model_name={ROOT / MODEL}"))
+    assert f"model_name={ROOT / MODEL}" in told and MODEL in told
+
+
+def test_unwritable_logs_dir(relative_server: str, docker_ready: str, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert "logs_dir=" in refused(command(relative_server, tmp_path / "file"))
+
+
+def test_tasks_dir_without_a_task(tmp_path: Path):
+    assert "tasks_dir" in refused(command("http://127.0.0.1:9", tmp_path, f"tasks_dir={tmp_path}"))
+
+
+def test_eval_task_that_is_not_there(tmp_path: Path):
+    told = refused(command("http://127.0.0.1:9", tmp_path, "eval_tasks=create-66"))
+    assert "create-66" in told and "create-6" in told
+
+
+def test_resume_with_another_model(whole_run: Path):
+    told = refused([sys.executable, "-m", "src.train", f"resume={whole_run}", "model_name=Qwen/Qwen3-4B"])
+    assert "model_name=Qwen/Qwen3-4B" in told and MODEL in told
