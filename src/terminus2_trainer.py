@@ -81,7 +81,7 @@ class Terminus2Trainer:
 
     async def _train_step(self) -> dict[str, float]:
         """One batch. The step counts when its update is done and its weights are published."""
-        usage = Usage(self.parts.sampler)
+        usage = Usage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
         groups_P = await self._sample()
         sampled = usage.sampled(groups_P)
         started = time.monotonic()

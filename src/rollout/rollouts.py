@@ -14,6 +14,7 @@ from src.chat_template import ChatTemplate
 from src.config import Config
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from src.rollout.docker.engine import client_cpu_seconds
 from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.job_files import write_job_files
 from src.rollout.outcome import SAMPLING, TREATMENTS, Treatment
@@ -53,6 +54,11 @@ class Rollouts:
         self._settings = TrialSettings(config, sampler, template, run_id)
         self._slots = asyncio.Semaphore(config.n_parallel_envs)
         self._seed = config.seed
+
+    @property
+    def docker_cpu_seconds(self) -> float:
+        """CPU time so far of the Docker client in this process."""
+        return client_cpu_seconds()
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""

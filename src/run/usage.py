@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from src.learning.trajectory import TrajectoryGroup
 from src.tinker_llm import PolicySampler
@@ -11,21 +11,25 @@ from src.tinker_llm import PolicySampler
 class Usage:
     """Started with a step; `sampled` reads the clocks when its last trial has ended."""
 
-    def __init__(self, sampler: PolicySampler) -> None:
+    def __init__(self, sampler: PolicySampler, docker_cpu: Callable[[], float]) -> None:
         self._sampler = sampler
+        self._docker_cpu = docker_cpu
+        self._docker_cpu_before = docker_cpu()
         self._wall = time.monotonic()
         self._own_cpu = time.process_time()
         self._children_cpu = _children_cpu()
         self._busy = sampler.busy_seconds
 
     def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Wall time, share of it with a sampling request under way, CPU a turn of this process and of its children."""
+        """Wall time, share of it with a sampling request under way, CPU a turn: ours, Docker client, children."""
         wall = time.monotonic() - self._wall
+        docker = self._docker_cpu() - self._docker_cpu_before
         turns = sum(len(t.turns) for g in groups_P for t in (*g.trajectories_G, *g.lost))
         return {
             "time/sample": wall,
             "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / max(wall, 1e-9),
-            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu) / max(turns, 1),
+            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - docker) / max(turns, 1),
+            "orchestrator/docker_client_cpu_ms_per_turn": 1000 * docker / max(turns, 1),
             "orchestrator/children_cpu_ms_per_turn": 1000 * (_children_cpu() - self._children_cpu) / max(turns, 1),
             "rollout/trials_per_second": sum(len(g.trajectories_G) + len(g.lost) for g in groups_P) / max(wall, 1e-9),
         }

@@ -75,6 +75,8 @@ class FakeSampler:
 class FakeRollouts:
     """Member 0 of each group gets reward 1, the others 0; `lost` are infrastructure failures, `stop` a cancellation."""
 
+    docker_cpu_seconds = 0.0
+
     def __init__(self, sampler: FakeSampler, lost: Sequence[str] = (), stop: str = "", constant: bool = False) -> None:
         self.sampler, self.lost, self.stop, self.constant = sampler, lost, stop, constant
         self.names: list[str] = []

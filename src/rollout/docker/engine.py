@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ from docker.utils import kwargs_from_env
 REQUEST_TIMEOUT_SEC = 120
 _CALLS = ThreadPoolExecutor(32, thread_name_prefix="docker-call")
 _REMOVALS = ThreadPoolExecutor(4, thread_name_prefix="docker-remove")  # a removal must not starve a start
+_cpu_seconds: list[float] = [0.0]
 
 
 def engine() -> docker.APIClient:
@@ -28,9 +30,24 @@ def _client(_host: str | None) -> docker.APIClient:
 
 async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking Engine call in a thread. Cancelling the wait does not undo the call."""
-    return await asyncio.get_running_loop().run_in_executor(_CALLS, functools.partial(function, *args, **kwargs))
+    work = functools.partial(_timed, functools.partial(function, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_CALLS, work)
 
 
 async def call_removal[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """As `call`, in the few threads kept for removals."""
-    return await asyncio.get_running_loop().run_in_executor(_REMOVALS, functools.partial(function, *args, **kwargs))
+    work = functools.partial(_timed, functools.partial(function, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_REMOVALS, work)
+
+
+def client_cpu_seconds() -> float:
+    """CPU time so far of this process's Engine calls."""
+    return _cpu_seconds[0]
+
+
+def _timed[R](work: Callable[[], R]) -> R:
+    started = time.thread_time()
+    try:
+        return work()
+    finally:
+        _cpu_seconds[0] += time.thread_time() - started
