@@ -1,23 +1,21 @@
 """Reach a Tinker API: URL and key rules, health, what it serves. Every failure is one line with its fix."""
 
-import json
+import asyncio
 import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import tinker
 
+from src.backend.base_model import BaseModel, read_base_model
 from src.backend.contract import Contract, contract_of
-from src.backend.faults import awaited
+from src.backend.faults import CALL_LIMIT_SEC, HEALTH_LIMIT_SEC, awaited
 from src.config import Config
 from src.errors import UserError
 
 DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
-CLOUD_NAME = "the SDK's own URL"
-HEALTH_LIMIT_SEC = 10.0
-CALL_LIMIT_SEC = 120.0
+CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
 log = logging.getLogger("harbortrainer")
 
@@ -37,28 +35,36 @@ async def connect(config: Config) -> Backend:
     contract = contract_of(config)
     url = server_url(config)
     key = api_key(contract)
-    if url is not None:
-        await check_health(url, _url_field(config))
-    warn_about_family(config.model_name, contract)
-    service = tinker.ServiceClient(base_url=url, api_key=key)
+    await check_health(url, config)
+    service = await awaited(f"connecting to {url}", asyncio.to_thread(_open, url, key), CALL_LIMIT_SEC)
     models = await awaited("server capabilities", service.get_server_capabilities_async(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
-    return Backend(service, contract, url or CLOUD_NAME, served.get(config.model_name))
+    if contract.architectures is not None:
+        warn_about_model(config, contract, await asyncio.to_thread(read_base_model, config.model_name))
+    return Backend(service, contract, url, served.get(config.model_name))
 
 
-def server_url(config: Config) -> str | None:
-    """URL of the server; None = the SDK's own. Raises UserError when a self-hosted one is not named."""
+def _open(url: str, key: str) -> tinker.ServiceClient:
+    """The SDK waits for its first answers in the calling thread: not one that runs an event loop."""
+    service = tinker.ServiceClient(base_url=url, api_key=key)
+    service.create_rest_client()
+    return service
+
+
+def server_url(config: Config) -> str:
+    """URL of the server. Raises UserError when a self-hosted one is not named or a URL is none."""
     if config.backend == "tinker":
-        return config.tinker_base_url
-    url = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL")
+        url, field = config.tinker_base_url or os.environ.get("TINKER_BASE_URL") or CLOUD_URL, "tinker_base_url"
+    else:
+        url, field = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL"), "skyrl_tx_url"
     if not url:
         raise UserError(
             "skyrl_tx_url: needed with backend=skyrl-tx; give skyrl_tx_url=http://localhost:8000 "
             "or set SKYRL_TX_URL in .env"
         )
     if not url.startswith(("http://", "https://")):
-        raise UserError(f"skyrl_tx_url={url}: must start with http:// or https://")
+        raise UserError(f"{field}={url}: must start with http:// or https://")
     return url.rstrip("/")
 
 
@@ -74,20 +80,31 @@ def api_key(contract: Contract) -> str:
     return key
 
 
-async def check_health(url: str, field: str) -> None:
+async def check_health(url: str, config: Config) -> None:
     """GET /api/v1/healthz. Raises UserError when nobody, or somebody else, answers."""
-    fix = "start it with scripts/start_skyrl_tx.sh MODEL TP and check GET /api/v1/healthz"
+    if config.backend == "skyrl-tx":
+        where = f"skyrl_tx_url={url}"
+        fix = "start it with scripts/start_skyrl_tx.sh MODEL TP and check GET /api/v1/healthz"
+    else:
+        where, fix = f"tinker_base_url={url}", "check your connection, or train with backend=skyrl-tx"
     try:
         async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
             answer = await client.get(f"{url}/api/v1/healthz")
     except httpx.ConnectError as error:
-        raise UserError(f"{field}={url}: connection refused or host unknown ({error}); {fix}") from None
+        raise UserError(f"{where}: connection refused or host unknown ({error}); {fix}") from None
     except httpx.TimeoutException:
-        raise UserError(f"{field}={url}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
+        raise UserError(f"{where}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UserError(f"{field}={url}: {error or type(error).__name__}; {fix}") from None
-    if answer.status_code != httpx.codes.OK:
-        raise UserError(f"{field}={url}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+        raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
+    if config.backend == "skyrl-tx" and not _is_healthy(answer):
+        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+
+
+def _is_healthy(answer: httpx.Response) -> bool:
+    try:
+        return answer.status_code == httpx.codes.OK and "status" in answer.json()
+    except ValueError:
+        return False
 
 
 def check_model(config: Config, served: dict[str, int | None]) -> None:
@@ -103,27 +120,22 @@ def check_model(config: Config, served: dict[str, int | None]) -> None:
         raise UserError(f"model_name={config.model_name}: the server serves {names}; {fix}")
 
 
-def warn_about_family(model_name: str, contract: Contract) -> None:
-    """A model outside the families that the server knows may not load there."""
-    if contract.families is None:
-        return
-    name = f"{model_name} {_architecture(model_name)}".lower()
-    if not any(family in name for family in contract.families):
+def warn_about_model(config: Config, contract: Contract, model: BaseModel) -> None:
+    """Warn of a model that the server may not know, and of a context beyond what the model was made for."""
+    name = config.model_name
+    if contract.architectures is not None:
+        known = not contract.architectures.isdisjoint(model.architectures)
+        if not (known if model.architectures else any(family in name.lower() for family in contract.families)):
+            log.warning(
+                "model_name=%s: %s has the Qwen3, Llama 3 and DeepSeek-V3 families; if it does not train this one, "
+                "use such a model or backend=tinker",
+                name,
+                contract.name,
+            )
+    if model.max_positions is not None and config.context_limit > model.max_positions:
         log.warning(
-            "model_name=%s: %s knows Qwen3, Llama 3 and DeepSeek-V3 models; if it does not start with this one, "
-            "use such a model or backend=tinker",
-            model_name,
-            contract.name,
+            "context_limit=%d: %s was made for %d tokens (max_position_embeddings); answers get worse beyond them",
+            config.context_limit,
+            name,
+            model.max_positions,
         )
-
-
-def _architecture(model_name: str) -> str:
-    path = Path(model_name) / "config.json"
-    try:
-        return " ".join(json.loads(path.read_text()).get("architectures", []))
-    except (OSError, ValueError):
-        return ""
-
-
-def _url_field(config: Config) -> str:
-    return "skyrl_tx_url" if config.backend == "skyrl-tx" else "tinker_base_url"

@@ -1,8 +1,9 @@
 """What a Tinker API does with what we send, and the settings that it would not honour.
 
-Known facts of each kind of server (docs/backends.md); nothing is probed here.
+Known facts of each kind of server, checked against the live one in tests/integration; nothing is probed here.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,8 @@ from src.config import Config
 from src.errors import UserError
 
 CLOUD_CONTEXT_LIMIT = 32000
+
+log = logging.getLogger("harbortrainer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,11 @@ class Contract:
     sends_weights: bool  # accepts `weights` (the mask) with policy losses
     losses: frozenset[str]
     clips_gradients: bool  # honours grad_clip_norm
+    decays_every_adapter: bool  # weight_decay of one adapter shrinks those of all other users
     needs_key: bool
     context_limit: int | None  # tokens, when the server does not say
-    families: tuple[str, ...] | None  # name fragments of model families; None = whatever the server lists
+    architectures: frozenset[str] | None  # model classes it has, as in config.json; None = whatever it lists
+    families: tuple[str, ...] = ()  # fragments of model names, where config.json cannot be read
 
 
 TINKER_CLOUD = Contract(
@@ -37,9 +42,10 @@ TINKER_CLOUD = Contract(
     sends_weights=False,
     losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo"}),
     clips_gradients=True,
+    decays_every_adapter=False,
     needs_key=True,
     context_limit=CLOUD_CONTEXT_LIMIT,
-    families=None,
+    architectures=None,
 )
 SKYRL_TX = Contract(
     name="the self-hosted server (skyrl, JAX)",
@@ -47,9 +53,22 @@ SKYRL_TX = Contract(
     sends_weights=True,
     losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo"}),
     clips_gradients=False,
+    decays_every_adapter=True,
     needs_key=False,
     context_limit=None,
-    families=("qwen3", "llama", "deepseek"),
+    architectures=frozenset(
+        {
+            "Qwen3ForCausalLM",
+            "Qwen3MoeForCausalLM",
+            "Qwen3_5ForCausalLM",
+            "Qwen3_5ForConditionalGeneration",
+            "LlamaForCausalLM",
+            "Llama3ForCausalLM",
+            "DeepseekV3ForCausalLM",
+            "Glm4MoeLiteForCausalLM",
+        }
+    ),
+    families=("qwen3", "llama-3", "smollm2", "deepseek-v3"),
 )
 
 
@@ -58,10 +77,16 @@ def contract_of(config: Config) -> Contract:
 
 
 def check_settings(config: Config, contract: Contract, max_context: int | None = None) -> None:
-    """Refuse what this server would ignore or reject. Raises UserError: field, value, reason, fix."""
+    """Refuse what this server would ignore or reject; warn of side effects. Raises UserError: field, reason, fix."""
     problems = list(_problems(config, contract, max_context))
     if problems:
         raise UserError("\n".join(problems))
+    if config.weight_decay and contract.decays_every_adapter:
+        log.warning(
+            "weight_decay=%s: %s decays the adapters of every other user with it; share the server with nobody",
+            config.weight_decay,
+            contract.name,
+        )
 
 
 def _problems(config: Config, contract: Contract, max_context: int | None) -> Iterator[str]:

@@ -8,29 +8,36 @@ import tinker
 from src.backend.contract import Contract
 from src.learning.datums import TrainingSequence
 
+KINDS = {"tokens": "i", "mask": "b", "logprobs": "f", "advantages": "f"}  # numpy's dtype.kind
 
-def build_datums(sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int) -> list[tinker.Datum]:
+
+def build_datums(
+    sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int, context_limit: int
+) -> list[tinker.Datum]:
     """One optimizer step's datums. Raises ValueError naming the sequence when one is malformed: a bug of ours.
 
     Each datum has N-1 positions: input tokens[:-1], target tokens[1:], and mask, logprobs, advantages of the targets.
     """
     for index, sequence in enumerate(sequences_D):
-        check_sequence(sequence, index, vocab_size)
+        check_sequence(sequence, index, vocab_size, context_limit)
     return [_datum(s, _compensation(s, len(sequences_D), contract), contract) for s in sequences_D]
 
 
-def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> None:
+def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int, context_limit: int) -> None:
     """Lengths, types, ranges. Raises ValueError."""
     where = f"sequence {index} ({sequence.trial_name})"
     n = len(sequence.tokens_T)
-    arrays = {"mask": sequence.mask_T, "logprobs": sequence.logprobs_T, "advantages": sequence.advantages_T}
-    for name, array in arrays.items():
-        if len(array) != n:
-            raise ValueError(f"{where}: {len(array)} {name} for {n} tokens")
+    for name, kind in KINDS.items():
+        array = getattr(sequence, f"{name}_T")
+        if array.shape != (n,) or array.dtype.kind != kind:
+            raise ValueError(f"{where}: {array.shape} {name} of {array.dtype} for {n} tokens")
+    if n > context_limit:
+        raise ValueError(f"{where}: {n} tokens, more than context_limit={context_limit}")
     if n < 2 or not sequence.mask_T[1:].any() or sequence.mask_T[0]:
         raise ValueError(f"{where}: needs a prompt and at least one sampled token")
     if sequence.tokens_T.min() < 0 or sequence.tokens_T.max() >= vocab_size:
-        raise ValueError(f"{where}: token {sequence.tokens_T.max()} is outside the vocabulary of {vocab_size}")
+        token = min(sequence.tokens_T.min(), 0) or sequence.tokens_T.max()
+        raise ValueError(f"{where}: token {token} is outside the vocabulary of {vocab_size}")
     if not (np.isfinite(sequence.logprobs_T).all() and np.isfinite(sequence.advantages_T).all()):
         raise ValueError(f"{where}: logprobs and advantages must be finite")
     if sequence.logprobs_T.max() > 1e-3:

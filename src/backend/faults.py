@@ -1,4 +1,4 @@
-"""SDK and HTTP errors -> one plain line. Shapes as the pinned SDK raises them."""
+"""SDK and HTTP errors -> one plain line. Shapes as the pinned SDK raises them. And how long anything is waited for."""
 
 import asyncio
 import re
@@ -6,11 +6,20 @@ from collections.abc import Awaitable
 
 import httpx
 import tinker
+from tinker.lib.retryable_exception import RetryableException
 
 from src.errors import BackendError
 
+# Seconds. The first call of a shape compiles for up to half a minute on JAX; a cloud queue may take long.
+HEALTH_LIMIT_SEC = 10.0
+CALL_LIMIT_SEC = 120.0  # a request that the server only has to take note of
+CREATE_LIMIT_SEC = 900.0
+UPDATE_LIMIT_SEC = 3600.0
+SAVE_LIMIT_SEC = 900.0
+CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it any more
+
 # What the SDK raises for an answer of the server: its own errors, and plain ValueErrors for failed futures.
-SDK_ERRORS = (tinker.TinkerError, httpx.HTTPError, ValueError, ConnectionError)
+SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
 
 HINTS = (
     (
@@ -33,6 +42,19 @@ HINTS = (
         r"Engine is configured for '(.*?)'",
         "model_name: the server serves {0}; use it, or start the server with yours",
     ),
+    (
+        r"(?:Checkpoint|Model) not found",
+        "the server does not have these weights; was it started with FRESH=1 or another SKYRL_TX_STATE since?",
+    ),
+    (
+        r"grad_norm[`'\s]+Input should be a valid number",
+        "the gradient is not a number: the weights have diverged; resume with a lower learning_rate",
+    ),
+    (
+        r"'detail': '(?:Not Found|Method Not Allowed)'|Error code: 415",
+        "the server lacks a request of this SDK (tinker {version}): it is too old or too new; start ours with "
+        "scripts/start_skyrl_tx.sh",
+    ),
 )
 
 
@@ -53,11 +75,19 @@ def plain(error: BaseException) -> str:
     text = str(error)
     for pattern, hint in HINTS:
         if match := re.search(pattern, text):
-            return hint.format(*match.groups())
+            return hint.format(*match.groups(), version=tinker.__version__)
     if isinstance(error, tinker.AuthenticationError | tinker.PermissionDeniedError):
         return "the key was refused; check TINKER_API_KEY"
-    if isinstance(error, tinker.APIConnectionError | httpx.ConnectError | ConnectionError):
+    if isinstance(error, tinker.APIConnectionError | httpx.TransportError | ConnectionError | TimeoutError):
         return "the server does not answer; check GET /api/v1/healthz"
-    detail = re.search(r"'detail': ['\"](.*?)['\"]\}", text)
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return detail.group(1) if detail else first[:300]
+    return _detail(error) or " ".join(text.split())[:300] or type(error).__name__
+
+
+def _detail(error: BaseException) -> str:
+    """What the server says is wrong: `detail` of its answer, or of the answer quoted in the message."""
+    body = getattr(error, "body", None)
+    detail = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, d.get('loc', [])))}: {d.get('msg', d)}" for d in detail)[:300]
+    quoted = re.search(r"'detail': ['\"](.*?)['\"]\}", str(error))
+    return str(detail or (quoted.group(1) if quoted else ""))[:300]

@@ -3,25 +3,29 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
 import numpy as np
 import tinker
 
-from src.backend.connect import CALL_LIMIT_SEC, Backend
+from src.backend.base_model import read_base_model
+from src.backend.connect import Backend
 from src.backend.datum import build_datums
-from src.backend.faults import SDK_ERRORS, awaited, plain
-from src.backend.vocabulary import vocabulary_size
+from src.backend.faults import (
+    CALL_LIMIT_SEC,
+    CLOSE_LIMIT_SEC,
+    CREATE_LIMIT_SEC,
+    SAVE_LIMIT_SEC,
+    SDK_ERRORS,
+    UPDATE_LIMIT_SEC,
+    awaited,
+    plain,
+)
 from src.config import Config
 from src.errors import BackendError, UserError
 from src.learning.datums import TrainingSequence
-
-# Seconds. The first call of a shape compiles for up to half a minute on JAX; a cloud queue may take long.
-CREATE_LIMIT_SEC = 900.0
-UPDATE_LIMIT_SEC = 3600.0
-SAVE_LIMIT_SEC = 900.0
 
 log = logging.getLogger("harbortrainer")
 
@@ -41,11 +45,12 @@ class PolicyTrainer:
     weights back, silently. So publish, sample, train, publish; the caller lets no sampling request outlive its batch.
     """
 
-    def __init__(self, backend: Backend, client: tinker.TrainingClient, base_model: str) -> None:
+    def __init__(self, backend: Backend, client: tinker.TrainingClient, config: Config) -> None:
         self._backend = backend
         self._client = client
-        self._base_model = base_model
-        self._vocab_size = vocabulary_size(base_model)
+        self._base_model = config.model_name
+        self._vocab_size = read_base_model(config.model_name).vocab_size
+        self._context_limit = config.context_limit
         self.model_id: str = client.model_id
         self._run = secrets.token_hex(4)  # names stay unique when a run is resumed: saving twice under one name hangs
         self._sampler_path: str | None = None
@@ -57,7 +62,7 @@ class PolicyTrainer:
         """A fresh adapter, initialised from the seed. Raises BackendError."""
         work = backend.service.create_lora_training_client_async(config.model_name, config.lora_rank, seed=config.seed)
         client = await awaited("creating the LoRA adapter", work, CREATE_LIMIT_SEC)
-        return cls(backend, client, config.model_name)
+        return cls(backend, client, config)
 
     @classmethod
     async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
@@ -70,7 +75,7 @@ class PolicyTrainer:
             raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
         work = backend.service.create_training_client_from_state_with_optimizer_async(path)
         client = await awaited(f"restoring {path}", work, CREATE_LIMIT_SEC)
-        return cls(backend, client, config.model_name)
+        return cls(backend, client, config)
 
     async def update(
         self,
@@ -81,7 +86,7 @@ class PolicyTrainer:
         adam: tinker.AdamParams,
     ) -> UpdateResult:
         """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
-        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size)
+        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._context_limit)
         forward = await awaited(
             "submitting forward_backward",
             self._client.forward_backward_async(datums, loss_fn, loss_fn_config),  # pyright: ignore[reportArgumentType]
@@ -89,11 +94,8 @@ class PolicyTrainer:
         )
         step = await awaited("submitting optim_step", self._client.optim_step_async(adam), CALL_LIMIT_SEC)
         output = await awaited("forward_backward", forward.result_async(), UPDATE_LIMIT_SEC)
+        logprobs_D = tuple(_trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True))
         stepped = await awaited("optim_step", step.result_async(), UPDATE_LIMIT_SEC)
-        logprobs_D = tuple(
-            np.concatenate([[0.0], np.asarray(o["logprobs"].to_numpy(), np.float32).ravel()[: len(s.tokens_T) - 1]])
-            for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True)
-        )
         reported = {**output.metrics, **(stepped.metrics or {})}
         return UpdateResult(logprobs_D, {_metric_name(name): float(value) for name, value in reported.items()})
 
@@ -142,14 +144,14 @@ class PolicyTrainer:
         return [_all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
 
     async def close(self) -> None:
-        """Wait for deletions under way; free the adapter's slot on a self-hosted server."""
+        """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""
         if self._background:
-            await asyncio.wait(self._background)
+            await asyncio.wait(self._background, timeout=CLOSE_LIMIT_SEC)
         if self._backend.contract.needs_key:
             return
         body = {"model_id": self.model_id, "type": "unload_model"}
         try:
-            async with httpx.AsyncClient(timeout=30.0) as client:
+            async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
                 await client.post(f"{self._backend.url}/api/v1/unload_model", json=body)
         except httpx.HTTPError:
             return  # the server is gone, and the slot with it; or it frees it after its session time-out
@@ -158,6 +160,20 @@ class PolicyTrainer:
         task = asyncio.create_task(self.delete(path), name=f"delete {path}")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.TensorData]) -> np.ndarray:
+    """N natural logs, 0 for the first token. Raises BackendError unless there is a finite one for every other token."""
+    values = np.asarray(output["logprobs"].to_numpy(), np.float32).ravel()
+    n = len(sequence.tokens_T)
+    if len(values) != n - 1:
+        raise BackendError(f"forward_backward: {len(values)} logprobs for {n} tokens of {sequence.trial_name}")
+    if not np.isfinite(values).all():
+        raise BackendError(
+            "forward_backward: logprobs that are no numbers: the weights have diverged; resume with a lower "
+            "learning_rate"
+        )
+    return np.concatenate([np.zeros(1, np.float32), values])
 
 
 def _all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:

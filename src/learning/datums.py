@@ -50,7 +50,7 @@ def training_sequences(trajectory: Trajectory, advantage: float) -> list[Trainin
 def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int) -> dict[str, float]:
     """How much is sent for what was said: `unique_tokens` are those of the trained trajectories, each counted once."""
     sent = sum(len(s.tokens_T) for s in sequences_D)
-    acting = sum(int(np.count_nonzero(s.advantages_T)) for s in sequences_D)
+    acting = sum(int(s.mask_T.sum()) for s in sequences_D)
     trials = len({s.trial_name for s in sequences_D})
     return {
         "train/datums": float(len(sequences_D)),

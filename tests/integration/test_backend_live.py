@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,20 +138,33 @@ async def test_restored_adapter_takes_the_identical_next_step(server_url, tiny_m
         await restored.delete(path)  # gone already: no fault
 
 
+async def gradient(trainer: PolicyTrainer, part: list[TrainingSequence]) -> float:
+    """Norm of the gradient of one update, by a step that changes nothing."""
+    still = tinker.AdamParams(learning_rate=0.0)
+    result = await trainer.update(part, loss_fn="importance_sampling", loss_fn_config=None, adam=still)
+    return result.metrics["optim/grad_norm"]
+
+
+def only(sequence: TrainingSequence, sampled: slice) -> TrainingSequence:
+    """The same tokens, of which only these sampled ones are trained."""
+    mask = np.zeros_like(sequence.mask_T)
+    mask[np.flatnonzero(sequence.mask_T)[sampled]] = True
+    logprobs = np.where(mask, sequence.logprobs_T, 0).astype(np.float32)
+    return replace(sequence, mask_T=mask, logprobs_T=logprobs).with_advantages(sequence.advantages_T)
+
+
 async def test_gradient_is_the_sum_over_tokens_whatever_the_server_divides_by(server_url, tiny_model_dir):
-    """Gradient norm of a datum alone, of the same datum twice, and of half its tokens' advantages."""
-
-    async def gradient(part: list[TrainingSequence]) -> float:
-        still = tinker.AdamParams(learning_rate=0.0)
-        result = await trainer.update(part, loss_fn="importance_sampling", loss_fn_config=None, adam=still)
-        return result.metrics["optim/grad_norm"]
-
+    """The server averages over each datum's tokens, then over datums. Two datums with 2 and 6 of a sequence's 8 tokens
+    must together be the sequence, and 11 shares of it too (more than one micro-batch, the last one not full)."""
     async with policy(server_url, tiny_model_dir) as trainer:
-        first, *_ = await sampled(await trainer.publish(0))
-        once, twice = await gradient([first]), await gradient([first, first])
-        doubled = await gradient([first.with_advantages(first.advantages_T * 2)])
-    assert twice == pytest.approx(2 * once, rel=1e-3)
-    assert doubled == pytest.approx(2 * once, rel=1e-3)
+        *_, sequence = await sampled(await trainer.publish(0))
+        whole = await gradient(trainer, [sequence])
+        first, rest = only(sequence, slice(0, 2)), only(sequence, slice(2, None))
+        alone = await gradient(trainer, [first]), await gradient(trainer, [rest])
+        assert await gradient(trainer, [first, rest]) == pytest.approx(whole, rel=1e-3)
+        assert min(alone) > 0.1 * whole and max(alone) < 0.99 * whole  # the two parts pull in different directions
+        share = sequence.with_advantages(sequence.advantages_T / 11)
+        assert await gradient(trainer, [share] * 11) == pytest.approx(whole, rel=1e-3)
 
 
 async def test_base_logprobs_stay_the_base_models_while_training(server_url, tiny_model_dir):
@@ -170,6 +184,29 @@ async def test_close_frees_the_slot(server_url, tiny_model_dir):
     for _ in range(9):  # the server has 7
         async with policy(server_url, tiny_model_dir):
             pass
+
+
+async def test_checkpoint_that_does_not_fit_or_is_gone_names_the_cause(server_url, tiny_model_dir):
+    async with policy(server_url, tiny_model_dir) as trainer:
+        path = await trainer.save(1)
+        other_rank = config(server_url, tiny_model_dir, lora_rank=4)
+        with pytest.raises(UserError, match=rf"lora_rank=4: the checkpoint {path} has rank 8"):
+            await PolicyTrainer.restore(await connect(other_rank), other_rank, path)
+        await trainer.delete(path)
+    settings = config(server_url, tiny_model_dir)
+    with pytest.raises(BackendError, match=rf"reading {path}: .*FRESH=1"):
+        await PolicyTrainer.restore(await connect(settings), settings, path)
+
+
+async def test_weights_that_have_diverged_stop_the_run_and_hurt_nobody_else(server_url, tiny_model_dir):
+    async with policy(server_url, tiny_model_dir) as trainer:
+        sequences = await sampled(await trainer.publish(0))
+        with pytest.raises(BackendError, match=r"diverged.*lower learning_rate"):
+            for _ in range(2):
+                absurd = tinker.AdamParams(learning_rate=1e30)
+                await trainer.update(sequences, loss_fn="importance_sampling", loss_fn_config=None, adam=absurd)
+    async with policy(server_url, tiny_model_dir) as healthy:
+        assert np.isfinite(await logprobs(healthy, sequences)).all()
 
 
 async def test_rank_that_is_too_high_names_the_field_and_the_limit(server_url, tiny_model_dir):

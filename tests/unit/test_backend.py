@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tinker
 
-from src.backend.connect import api_key, check_model, connect, server_url, warn_about_family
 from src.backend.contract import SKYRL_TX, TINKER_CLOUD, check_settings
 from src.backend.datum import build_datums
 from src.backend.faults import awaited
@@ -30,76 +29,7 @@ def sequence(n_prompt=3, n_sampled=2, advantage=0.5, name="t") -> TrainingSequen
     )
 
 
-# -- URL, key, health
-
-
-def test_self_hosted_without_url_names_the_field(monkeypatch):
-    monkeypatch.delenv("SKYRL_TX_URL", raising=False)
-    with pytest.raises(UserError, match=r"skyrl_tx_url.*SKYRL_TX_URL"):
-        server_url(config(backend="skyrl-tx"))
-
-
-def test_url_comes_from_the_field_then_the_environment(monkeypatch):
-    monkeypatch.setenv("SKYRL_TX_URL", "http://env:1/")
-    assert server_url(config(backend="skyrl-tx")) == "http://env:1"
-    assert server_url(config(backend="skyrl-tx", skyrl_tx_url="http://field:2")) == "http://field:2"
-    assert server_url(config()) is None
-    assert server_url(config(tinker_base_url="https://x")) == "https://x"
-
-
-def test_url_without_scheme_is_refused():
-    with pytest.raises(UserError, match=r"skyrl_tx_url=localhost:8000.*http://"):
-        server_url(config(backend="skyrl-tx", skyrl_tx_url="localhost:8000"))
-
-
-def test_cloud_needs_a_key_and_the_self_hosted_server_none(monkeypatch):
-    monkeypatch.delenv("TINKER_API_KEY", raising=False)
-    assert api_key(SKYRL_TX).startswith("tml-")
-    with pytest.raises(UserError, match=r"TINKER_API_KEY.*\.env"):
-        api_key(TINKER_CLOUD)
-    monkeypatch.setenv("TINKER_API_KEY", "wrong")
-    with pytest.raises(UserError, match=r"starts with tml-"):
-        api_key(TINKER_CLOUD)
-
-
-async def test_refused_connection_says_how_to_start_the_server():
-    with pytest.raises(
-        UserError, match=r"skyrl_tx_url=http://127\.0\.0\.1:9: connection refused.*start_skyrl_tx.*healthz"
-    ):
-        await connect(config(backend="skyrl-tx", skyrl_tx_url="http://127.0.0.1:9"))
-
-
-async def test_another_service_at_the_url_is_no_tinker_api():
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
-        with pytest.raises(UserError, match=r"no Tinker API there.*404"):
-            await connect(config(backend="skyrl-tx", skyrl_tx_url=f"http://127.0.0.1:{port}"))
-
-
 # -- contract
-
-
-def test_wrong_model_is_refused_with_both_names():
-    with pytest.raises(UserError, match=r"Qwen/Qwen3-4B.*serves meta/x.*start_skyrl_tx\.sh Qwen/Qwen3-4B"):
-        check_model(config(backend="skyrl-tx"), {"meta/x": None})
-    check_model(config(), {"Qwen/Qwen3-4B": 32768})
-
-
-def test_unknown_family_only_warns(caplog, tmp_path):
-    warn_about_family("mistralai/Mistral-7B", SKYRL_TX)
-    assert "mistralai/Mistral-7B" in caplog.text and "Qwen3" in caplog.text
-    caplog.clear()
-    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
-    warn_about_family(str(tmp_path), SKYRL_TX)
-    warn_about_family("Qwen/Qwen3-4B", SKYRL_TX)
-    assert caplog.text == ""
 
 
 def test_context_beyond_tinker_cloud_is_refused_and_free_on_the_own_server():
@@ -116,21 +46,28 @@ def test_what_a_server_would_ignore_is_refused():
         check_settings(config(loss_fn="ppo"), replace(TINKER_CLOUD, losses=frozenset({"importance_sampling"})))
 
 
+def test_weight_decay_that_reaches_other_users_warns(caplog):
+    check_settings(config(weight_decay=0.1), TINKER_CLOUD)
+    assert caplog.text == ""
+    check_settings(config(weight_decay=0.1, backend="skyrl-tx"), SKYRL_TX)
+    assert "weight_decay=0.1" in caplog.text and "other user" in caplog.text
+
+
 # -- datums
 
 
 def test_datum_is_shifted_by_one_and_carries_the_mask_only_where_it_is_taken():
-    (datum,) = build_datums([sequence()], SKYRL_TX, 100)
+    (datum,) = build_datums([sequence()], SKYRL_TX, 100, 50)
     assert datum.model_input.to_ints() == [0, 1, 2, 3]
     assert datum.loss_fn_inputs["target_tokens"].to_numpy().tolist() == [1, 2, 3, 4]
     assert datum.loss_fn_inputs["weights"].to_numpy().tolist() == [0, 0, 1, 1]
-    (cloud,) = build_datums([sequence()], TINKER_CLOUD, 100)
+    (cloud,) = build_datums([sequence()], TINKER_CLOUD, 100, 50)
     assert "weights" not in cloud.loss_fn_inputs
     assert cloud.loss_fn_inputs["advantages"].to_numpy().tolist() == [0, 0, 0.5, 0.5]
 
 
 def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
-    datums = build_datums([sequence(n_sampled=2), sequence(n_sampled=5)], SKYRL_TX, 100)
+    datums = build_datums([sequence(n_sampled=2), sequence(n_sampled=5)], SKYRL_TX, 100, 50)
     scales = [datum.loss_fn_inputs["advantages"].to_numpy().max() / 0.5 for datum in datums]
     assert scales == [2 * 2, 5 * 2]
 
@@ -138,7 +75,9 @@ def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"logprobs_T": np.zeros(4, np.float32)}, "4 logprobs for 5 tokens"),
+        ({"logprobs_T": np.zeros(4, np.float32)}, r"\(4,\) logprobs .*for 5 tokens"),
+        ({"advantages_T": np.ones(5, np.int64)}, "advantages of int64"),
+        ({"tokens_T": np.array([-3, 2, 3, 4, 5], np.int32)}, "token -3"),
         ({"advantages_T": np.ones(5, np.float32)}, "not sampled"),
         ({"mask_T": np.zeros(5, np.bool_)}, "at least one sampled token"),
         ({"tokens_T": np.array([1, 2, 3, 4, 100], np.int32)}, "token 100 is outside the vocabulary of 100"),
@@ -148,15 +87,31 @@ def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
 )
 def test_malformed_sequence_is_never_sent(changes, words):
     with pytest.raises(ValueError, match=words):
-        build_datums([sequence(), replace(sequence(name="bad"), **changes)], SKYRL_TX, 100)
+        build_datums([sequence(), replace(sequence(name="bad"), **changes)], SKYRL_TX, 100, 50)
+
+
+def test_sequence_beyond_the_context_is_never_sent():
+    with pytest.raises(ValueError, match=r"sequence 0 \(t\): 5 tokens, more than context_limit=4"):
+        build_datums([sequence()], SKYRL_TX, 100, 4)
 
 
 # -- faults
 
 
-def http_error(status: int, detail: str) -> tinker.APIStatusError:
+def http_error(status: int, detail: Any) -> tinker.APIStatusError:
+    """As the SDK makes it: the body in the message and on its own."""
+    body = {"detail": detail}
     response = httpx.Response(status, request=httpx.Request("POST", "http://x"))
-    return tinker.APIStatusError(f"Error code: {status} - {{'detail': '{detail}'}}", response=response, body=None)
+    return tinker.APIStatusError(f"Error code: {status} - {body}", response=response, body=body)
+
+
+def future_error(text: str) -> ValueError:
+    """A failed future's: the answer only quoted in the message."""
+    return ValueError(f"Error retrieving result: {text} for self.request_id='57' — exceeded 3 retries")
+
+
+WRONG_VALUE = [{"type": "less_than", "loc": ["body", "adam_params", "beta1"], "msg": "Input should be less than 1"}]
+NAN_NORM = "1 validation error for OptimStepResponse\nmetrics.`skyrl.ai/grad_norm`\n  Input should be a valid number"
 
 
 @pytest.mark.parametrize(
@@ -164,9 +119,17 @@ def http_error(status: int, detail: str) -> tinker.APIStatusError:
     [
         (http_error(400, "LoRA rank 64 must be between 1 and 32"), r"lora_rank.*at most 32"),
         (http_error(400, "Maximum number of LoRA adapters (8) reached"), r"MAX_LORA_ADAPTERS"),
-        (ValueError("Error code: 400 - {'detail': 'Model model_1 not loaded'} (status 400)"), r"resume=RUN_DIR"),
+        (future_error("Error code: 400 - {'detail': 'Model model_1 not loaded'} (status 400)"), r"resume=RUN_DIR"),
+        (
+            future_error("Error code: 400 - {'detail': \"Loss functions ['gspo'] are not\"}"),
+            r"Loss functions \['gspo'\]",
+        ),
+        (future_error(NAN_NORM), r"diverged.*learning_rate"),
+        (http_error(404, "Checkpoint not found: model_1/x"), r"FRESH=1"),
+        (http_error(404, "Not Found"), rf"tinker {tinker.__version__}"),
+        (http_error(422, WRONG_VALUE), r"body\.adam_params\.beta1: Input should be less than 1$"),
         (ConnectionRefusedError("no"), r"healthz"),
-        (http_error(400, "something new"), r"something new"),
+        (http_error(400, "something new"), r"optim_step: something new$"),
     ],
 )
 async def test_sdk_errors_become_one_plain_line(error, words):

@@ -1,0 +1,157 @@
+"""Reaching a server: URL, key, health, model. The live server is tried in tests/integration."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import tinker
+from tinker._client import AsyncTinker
+
+from src.backend.base_model import BaseModel, read_base_model
+from src.backend.connect import CLOUD_URL, api_key, check_model, connect, server_url, warn_about_model
+from src.backend.contract import SKYRL_TX, TINKER_CLOUD
+from src.config import Config
+from src.errors import BackendError, UserError
+
+
+def config(**changes) -> Config:
+    values: dict[str, Any] = {"model_name": "Qwen/Qwen3-4B", "tasks_dir": "d"}
+    return Config(**(values | changes))
+
+
+# -- URL, key, health
+
+
+def test_self_hosted_without_url_names_the_field(monkeypatch):
+    monkeypatch.delenv("SKYRL_TX_URL", raising=False)
+    with pytest.raises(UserError, match=r"skyrl_tx_url.*SKYRL_TX_URL"):
+        server_url(config(backend="skyrl-tx"))
+
+
+def test_url_comes_from_the_field_then_the_environment(monkeypatch):
+    monkeypatch.setenv("SKYRL_TX_URL", "http://env:1/")
+    assert server_url(config(backend="skyrl-tx")) == "http://env:1"
+    assert server_url(config(backend="skyrl-tx", skyrl_tx_url="http://field:2")) == "http://field:2"
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    assert server_url(config()) == CLOUD_URL
+    monkeypatch.setenv("TINKER_BASE_URL", "https://other")
+    assert server_url(config()) == "https://other"
+    assert server_url(config(tinker_base_url="https://x")) == "https://x"
+
+
+def test_url_without_scheme_is_refused():
+    with pytest.raises(UserError, match=r"skyrl_tx_url=localhost:8000.*http://"):
+        server_url(config(backend="skyrl-tx", skyrl_tx_url="localhost:8000"))
+    with pytest.raises(UserError, match=r"tinker_base_url=x\.y: .*https://"):
+        server_url(config(tinker_base_url="x.y"))
+
+
+def test_cloud_url_is_the_sdks_own(monkeypatch):
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    assert str(AsyncTinker(api_key="tml-x").base_url).rstrip("/") == CLOUD_URL
+
+
+def test_cloud_needs_a_key_and_the_self_hosted_server_none(monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    assert api_key(SKYRL_TX).startswith("tml-")
+    with pytest.raises(UserError, match=r"TINKER_API_KEY.*\.env"):
+        api_key(TINKER_CLOUD)
+    monkeypatch.setenv("TINKER_API_KEY", "wrong")
+    with pytest.raises(UserError, match=r"starts with tml-"):
+        api_key(TINKER_CLOUD)
+
+
+async def test_refused_connection_says_how_to_start_the_server():
+    with pytest.raises(
+        UserError, match=r"skyrl_tx_url=http://127\.0\.0\.1:9: connection refused.*start_skyrl_tx.*healthz"
+    ):
+        await connect(config(backend="skyrl-tx", skyrl_tx_url="http://127.0.0.1:9"))
+
+
+@contextlib.asynccontextmanager
+async def http_server(answers: dict[str, tuple[int, str]]) -> AsyncIterator[str]:
+    """Answers by path, 404 to the rest."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        status, body = answers.get(request.split()[1].decode(), (404, '{"detail": "Not Found"}'))
+        head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+HEALTHZ = "/api/v1/healthz"
+
+
+@pytest.mark.parametrize("healthz", [(404, ""), (200, "<html>hello</html>"), (500, '{"status": "ill"}')])
+async def test_another_service_at_the_url_is_no_tinker_api(healthz):
+    async with http_server({HEALTHZ: healthz}) as url:
+        with pytest.raises(UserError, match=rf"no Tinker API there .*{healthz[0]}.*start_skyrl_tx"):
+            await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+
+
+async def test_a_server_of_another_age_is_named_with_the_sdk():
+    async with http_server({HEALTHZ: (200, '{"status": "ok"}')}) as url:
+        with pytest.raises(BackendError, match=rf"connecting to {url}: .*tinker {tinker.__version__}.*start_skyrl_tx"):
+            await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+
+
+async def test_a_key_that_the_cloud_refuses(monkeypatch):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-wrong")
+    answers = {HEALTHZ: (200, '{"status": "ok"}'), "/api/v1/client/config": (401, '{"detail": "Unauthorized"}')}
+    async with http_server(answers) as url:
+        with pytest.raises(BackendError, match=r"the key was refused; check TINKER_API_KEY"):
+            await connect(config(tinker_base_url=url))
+
+
+async def test_a_cloud_that_cannot_be_reached_points_to_the_own_server(monkeypatch):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    with pytest.raises(UserError, match=r"tinker_base_url=http://127\.0\.0\.1:9: connection refused.*skyrl-tx"):
+        await connect(config(tinker_base_url="http://127.0.0.1:9"))
+
+
+# -- model
+
+
+def test_wrong_model_is_refused_with_both_names():
+    with pytest.raises(UserError, match=r"Qwen/Qwen3-4B.*serves meta/x.*start_skyrl_tx\.sh Qwen/Qwen3-4B"):
+        check_model(config(backend="skyrl-tx"), {"meta/x": None})
+    check_model(config(), {"Qwen/Qwen3-4B": 32768})
+
+
+@pytest.mark.parametrize(
+    ("name", "architectures", "warned"),
+    [
+        ("mistralai/Mistral-7B", (), True),
+        ("my/llama-like", ("MistralForCausalLM",), True),
+        ("models/mine", ("Qwen3ForCausalLM",), False),
+        ("Qwen/Qwen3-4B", (), False),
+    ],
+)
+def test_unknown_family_only_warns(caplog, name, architectures, warned):
+    warn_about_model(config(model_name=name), SKYRL_TX, BaseModel(architectures))
+    assert (name in caplog.text and "backend=tinker" in caplog.text) == warned
+
+
+def test_context_beyond_what_the_model_was_made_for_warns(caplog):
+    warn_about_model(config(context_limit=128000), SKYRL_TX, BaseModel(max_positions=40960))
+    assert "context_limit=128000" in caplog.text and "40960" in caplog.text
+
+
+def test_base_model_is_read_from_its_directory(tmp_path):
+    text = '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 77, %s}'
+    for name, extra, positions in (
+        ("a", '"max_position_embeddings": 99', 99),
+        ("b", '"max_position_embeddings": 99, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}', None),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text % extra)
+        assert read_base_model(str(tmp_path / name)) == BaseModel(("Qwen3ForCausalLM",), 77, positions)
+    assert read_base_model(str(tmp_path / "none")) == BaseModel()
