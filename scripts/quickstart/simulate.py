@@ -25,9 +25,12 @@ from src.config import Config
 from src.learning.batch import assemble
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.policy_sampler import PolicySampler
-from src.rollout.parser import AnswerParser
-from src.tinker_llm import TinkerLLM
+from src.rollout.without_litellm import without_litellm
 from src.update import Updater
+
+with without_litellm():
+    from src.rollout.parser import AnswerParser
+    from src.tinker_llm import TinkerLLM
 
 
 async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:

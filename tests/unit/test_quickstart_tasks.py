@@ -1,0 +1,62 @@
+"""The quickstart's tasks on disk are what the generator writes, and are split as they say."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.quickstart.kinds import KINDS, Kind
+from scripts.quickstart.make_tasks import HELD_OUT_LIST, held_out, make_cases, write_tasks
+from src.rollout.task import load_tasks
+
+TASKS = Path("datasets/quickstart")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def test_committed_tasks_are_those_of_the_seed(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
+    assert contents(tmp_path) == contents(TASKS)
+
+
+def test_a_third_of_every_kind_is_held_out() -> None:
+    names = set((TASKS / HELD_OUT_LIST).read_text().split())
+    cases = make_cases()
+    assert len(cases) == 48
+    assert names == {name for name in cases if held_out(name)}
+    assert {cases[name].kind.name for name in names} == {kind.name for kind in KINDS}
+    assert len(names) * 3 == len(cases)
+
+
+def test_held_out_names_and_contents_are_fresh() -> None:
+    cases = make_cases()
+    shown = {name: case.words - {"txt", "md", "log", "csv", "sh", "echo"} for name, case in cases.items()}
+    training = set().union(*(words for name, words in shown.items() if not held_out(name)))
+    unseen = set().union(*(words for name, words in shown.items() if held_out(name)))
+    assert unseen
+    assert not {word for word in training & unseen if not word.isdigit()}
+
+
+def test_every_held_out_wording_is_also_trained_on() -> None:
+    def wordings(which: bool) -> set[str]:
+        return {
+            wording
+            for name, case in make_cases().items()
+            if held_out(name) is which
+            for wording in case.kind.wordings
+            if case.instruction.startswith(wording.format(**case.values))
+        }
+
+    assert wordings(True) <= wordings(False)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_tasks_of_a_kind_share_one_environment(kind: Kind) -> None:
+    dockerfiles = {(TASKS / f"{kind.name}-{n}/environment/Dockerfile").read_text() for n in range(1, 7)}
+    assert len(dockerfiles) == 1
+
+
+def test_the_trainer_can_load_them() -> None:
+    assert {task.name for task in load_tasks(str(TASKS), allow_broken=False)} == set(make_cases())
