@@ -8,6 +8,7 @@ left out (never reward 0), groups with equal rewards teach nothing and may be le
 published, sampled at once, and trained on; no older sampler is ever used again.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Terminus2Trainer:
         sampled = usage.sampled(groups_P)
         started = time.monotonic()
         batch = assemble(groups_P, self.config)
-        self._write_advantages(groups_P, batch)
+        await asyncio.to_thread(self._write_advantages, groups_P, batch)
         await self.parts.sampler.drain()
         updated = await self.parts.updater.update(self.step, batch)
         update_seconds = time.monotonic() - started
@@ -140,7 +141,7 @@ class Terminus2Trainer:
         folder = self.run_directory.trajectories("step", self.step)
         for group in groups_P:
             for trajectory in group.trajectories_G:
-                write_trajectory(folder, trajectory, batch.advantages[trajectory.trial_name])
+                write_trajectory(folder, trajectory, batch.advantages[trajectory.trial_name], durable=False)
 
     async def _publish(self) -> None:
         """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""

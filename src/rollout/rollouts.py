@@ -85,9 +85,10 @@ class Rollouts:
     ) -> list[TrajectoryGroup]:
         """`group_size` trials of each task, named `<prefix>-pNN-gNN`; a second attempt ends with `-a2`.
 
-        `on_trajectory` is called once a trial, when nothing about it will change. `done`: graded trajectories of an
-        earlier process by trial name; they are not run again. When cancelled, it returns when every trial has ended.
-        Raises EnvironmentFault or BackendError when no trial can be run: each failed, and not by the policy's doing.
+        `on_trajectory` is called in a thread, once a trial, when nothing about it will change. `done`: graded
+        trajectories of an earlier process by trial name; they are not run again. When cancelled, it returns when every
+        trial has ended. Raises EnvironmentFault or BackendError when no trial can be run: each failed, and not by the
+        policy's doing.
         """
         batch = _Batch(done, on_trajectory, patience=2 * self._settings.config.n_parallel_envs)
         trials_dir.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,7 @@ class Rollouts:
         if trajectory.reward is None:
             log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
         if batch.on_trajectory is not None:
-            batch.on_trajectory(trajectory)
+            await asyncio.to_thread(batch.on_trajectory, trajectory)  # it writes to disk
         return trajectory
 
     async def _run(self, request: TrialRequest) -> Trajectory:

@@ -3,7 +3,6 @@
 import json
 import os
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,41 @@ from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory, Turn
 
 FORMAT = 1
+TURN = np.dtype(
+    [
+        ("new", np.int32),  # tokens of the turn that were not sampled
+        ("sampled", np.int32),
+        ("segment", np.int32),
+        ("weights_version", np.int32),
+        ("truncated", np.bool_),
+        ("seconds", np.float32),
+    ]
+)
 
 
-def write_trajectory(folder: Path, trajectory: Trajectory, advantage: float | None = None) -> Path:
-    """Write `<trial_name>.npz` durably: arrays over tokens and turns, and a JSON text with the rest."""
+def write_trajectory(
+    folder: Path, trajectory: Trajectory, advantage: float | None = None, *, durable: bool = True
+) -> Path:
+    """Write `<trial_name>.npz`, whole or not at all.
+
+    tokens_T: each turn's new and sampled ids in order; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
+    `durable`: fsynced, so that it survives a crash of the machine too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     turns = trajectory.turns
     arrays: dict[str, Any] = {
         "meta": np.array(json.dumps(_meta(trajectory, advantage))),
-        "new_tokens_T": _concatenate([turn.new_tokens_T for turn in turns], np.int32),
-        "completion_tokens_T": _concatenate([turn.completion_tokens_T for turn in turns], np.int32),
-        "logprobs_T": _concatenate([turn.logprobs_T for turn in turns], np.float32),
-        "new_lengths": np.array([len(turn.new_tokens_T) for turn in turns], np.int32),
-        "completion_lengths": np.array([len(turn.completion_tokens_T) for turn in turns], np.int32),
-        "segments": np.array([turn.segment for turn in turns], np.int32),
-        "weights_versions": np.array([turn.weights_version for turn in turns], np.int32),
-        "truncated": np.array([turn.truncated for turn in turns], np.bool_),
-        "seconds": np.array([turn.seconds for turn in turns], np.float32),
+        "tokens_T": np.array([t for turn in turns for t in (*turn.new_tokens_T, *turn.completion_tokens_T)], np.int32),
+        "logprobs_T": np.array([value for turn in turns for value in turn.logprobs_T], np.float32),
+        "turns": np.array([_row(turn) for turn in turns], TURN),
     }
     path = folder / f"{trajectory.trial_name}.npz"
     temporary = folder / f".{trajectory.trial_name}.tmp"
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(temporary, path)
     return path
 
@@ -72,28 +82,35 @@ def _meta(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:
     }
 
 
+def _row(turn: Turn) -> tuple[Any, ...]:
+    lengths = (len(turn.new_tokens_T), len(turn.completion_tokens_T))
+    return (*lengths, turn.segment, turn.weights_version, turn.truncated, turn.seconds)
+
+
 def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
     meta = json.loads(str(arrays["meta"]))
-    new = _split(arrays["new_tokens_T"], arrays["new_lengths"])
-    completions = _split(arrays["completion_tokens_T"], arrays["completion_lengths"])
-    logprobs = _split(arrays["logprobs_T"], arrays["completion_lengths"])
-    turns = tuple(
-        Turn(
-            segment=int(arrays["segments"][i]),
-            new_tokens_T=tuple(new[i]),
-            completion_tokens_T=tuple(completions[i]),
-            logprobs_T=tuple(logprobs[i]),
-            weights_version=int(arrays["weights_versions"][i]),
-            truncated=bool(arrays["truncated"][i]),
-            seconds=float(arrays["seconds"][i]),
-            text=meta["texts"][i],
+    tokens, logprobs = arrays["tokens_T"].tolist(), arrays["logprobs_T"].tolist()
+    turns: list[Turn] = []
+    token = logprob = 0
+    for row, text in zip(arrays["turns"], meta["texts"], strict=True):
+        middle, end = token + int(row["new"]), token + int(row["new"]) + int(row["sampled"])
+        turns.append(
+            Turn(
+                segment=int(row["segment"]),
+                new_tokens_T=tuple(tokens[token:middle]),
+                completion_tokens_T=tuple(tokens[middle:end]),
+                logprobs_T=tuple(logprobs[logprob : logprob + end - middle]),
+                weights_version=int(row["weights_version"]),
+                truncated=bool(row["truncated"]),
+                seconds=float(row["seconds"]),
+                text=text,
+            )
         )
-        for i in range(len(new))
-    )
+        token, logprob = end, logprob + end - middle
     return Trajectory(
         task_name=meta["task_name"],
         trial_name=meta["trial_name"],
-        turns=turns,
+        turns=tuple(turns),
         reward=meta["reward"],
         outcome=Outcome(meta["outcome"]),
         detail=meta["detail"],
@@ -102,11 +119,3 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
         stats=meta["stats"],
         trial_dir=meta["trial_dir"],
     )
-
-
-def _concatenate(parts: Sequence[Sequence[float]], dtype: type) -> np.ndarray:
-    return np.array([value for part in parts for value in part], dtype)
-
-
-def _split(values: np.ndarray, lengths: np.ndarray) -> list[list[Any]]:
-    return [part.tolist() for part in np.split(values, np.cumsum(lengths)[:-1])] if len(lengths) else []
