@@ -5,12 +5,12 @@ import logging
 import os
 from dataclasses import dataclass
 
-import httpx
 import tinker
 
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.contract import Contract, contract_of
-from src.backend.faults import CALL_LIMIT_SEC, HEALTH_LIMIT_SEC, awaited
+from src.backend.faults import CALL_LIMIT_SEC, awaited
+from src.backend.health import check_health
 from src.config import Config
 from src.errors import UserError
 
@@ -36,6 +36,8 @@ async def connect(config: Config) -> Backend:
     url = server_url(config)
     key = api_key(contract)
     await check_health(url, config)
+    if not contract.needs_key:
+        os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
     service = await awaited(f"connecting to {url}", asyncio.to_thread(_open, url, key), CALL_LIMIT_SEC)
     models = await awaited("server capabilities", service.get_server_capabilities_async(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
@@ -78,33 +80,6 @@ def api_key(contract: Contract) -> str:
     if not key.startswith("tml-"):
         raise UserError("TINKER_API_KEY: a Tinker key starts with tml-; check .env")
     return key
-
-
-async def check_health(url: str, config: Config) -> None:
-    """GET /api/v1/healthz. Raises UserError when nobody, or somebody else, answers."""
-    if config.backend == "skyrl-tx":
-        where = f"skyrl_tx_url={url}"
-        fix = "start it with scripts/start_skyrl_tx.sh MODEL TP and check GET /api/v1/healthz"
-    else:
-        where, fix = f"tinker_base_url={url}", "check your connection, or train with backend=skyrl-tx"
-    try:
-        async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
-            answer = await client.get(f"{url}/api/v1/healthz")
-    except httpx.ConnectError as error:
-        raise UserError(f"{where}: connection refused or host unknown ({error}); {fix}") from None
-    except httpx.TimeoutException:
-        raise UserError(f"{where}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
-    if config.backend == "skyrl-tx" and not _is_healthy(answer):
-        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
-
-
-def _is_healthy(answer: httpx.Response) -> bool:
-    try:
-        return answer.status_code == httpx.codes.OK and "status" in answer.json()
-    except ValueError:
-        return False
 
 
 def check_model(config: Config, served: dict[str, int | None]) -> None:

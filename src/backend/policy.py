@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -20,9 +20,9 @@ from src.backend.faults import (
     SAVE_LIMIT_SEC,
     SDK_ERRORS,
     UPDATE_LIMIT_SEC,
-    awaited,
     plain,
 )
+from src.backend.health import watched
 from src.config import Config
 from src.errors import BackendError, UserError
 from src.learning.datums import TrainingSequence
@@ -61,20 +61,20 @@ class PolicyTrainer:
     async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
         """A fresh adapter, initialised from the seed. Raises BackendError."""
         work = backend.service.create_lora_training_client_async(config.model_name, config.lora_rank, seed=config.seed)
-        client = await awaited("creating the LoRA adapter", work, CREATE_LIMIT_SEC)
+        client = await watched(backend.url, "creating the LoRA adapter", work, CREATE_LIMIT_SEC)
         return cls(backend, client, config)
 
     @classmethod
     async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
         """Adapter and optimizer state saved under `path`. Raises UserError for another model or rank, BackendError."""
         rest = backend.service.create_rest_client()
-        info = await awaited(f"reading {path}", rest.get_weights_info_by_tinker_path(path), CALL_LIMIT_SEC)
+        info = await watched(backend.url, f"reading {path}", rest.get_weights_info_by_tinker_path(path), CALL_LIMIT_SEC)
         if info.base_model != config.model_name:
             raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
         if info.lora_rank != config.lora_rank:
             raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
         work = backend.service.create_training_client_from_state_with_optimizer_async(path)
-        client = await awaited(f"restoring {path}", work, CREATE_LIMIT_SEC)
+        client = await watched(backend.url, f"restoring {path}", work, CREATE_LIMIT_SEC)
         return cls(backend, client, config)
 
     async def update(
@@ -87,26 +87,26 @@ class PolicyTrainer:
     ) -> UpdateResult:
         """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
         datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._context_limit)
-        forward = await awaited(
+        forward = await self._wait(
             "submitting forward_backward",
             self._client.forward_backward_async(datums, loss_fn, loss_fn_config),  # pyright: ignore[reportArgumentType]
             CALL_LIMIT_SEC,
         )
-        step = await awaited("submitting optim_step", self._client.optim_step_async(adam), CALL_LIMIT_SEC)
-        output = await awaited("forward_backward", forward.result_async(), UPDATE_LIMIT_SEC)
+        step = await self._wait("submitting optim_step", self._client.optim_step_async(adam), CALL_LIMIT_SEC)
+        output = await self._wait("forward_backward", forward.result_async(), UPDATE_LIMIT_SEC)
         logprobs_D = tuple(_trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True))
-        stepped = await awaited("optim_step", step.result_async(), UPDATE_LIMIT_SEC)
+        stepped = await self._wait("optim_step", step.result_async(), UPDATE_LIMIT_SEC)
         reported = {**output.metrics, **(stepped.metrics or {})}
         return UpdateResult(logprobs_D, {_metric_name(name): float(value) for name, value in reported.items()})
 
     async def publish(self, step: int) -> tinker.SamplingClient:
         """A sampler of the current weights; the previous one's weights are deleted and must not be sampled again."""
         name = f"sampler-{self._run}-{step:06d}"
-        future = await awaited(
+        future = await self._wait(
             "submitting save_weights_for_sampler", self._client.save_weights_for_sampler_async(name), CALL_LIMIT_SEC
         )
-        saved = await awaited("save_weights_for_sampler", future.result_async(), SAVE_LIMIT_SEC)
-        client = await awaited(
+        saved = await self._wait("save_weights_for_sampler", future.result_async(), SAVE_LIMIT_SEC)
+        client = await self._wait(
             "creating the sampling client",
             self._backend.service.create_sampling_client_async(model_path=saved.path),
             CALL_LIMIT_SEC,
@@ -119,8 +119,8 @@ class PolicyTrainer:
     async def save(self, step: int) -> str:
         """Weights and optimizer state on the server; returns their tinker:// path."""
         name = f"state-{self._run}-{step:06d}"
-        future = await awaited("submitting save_state", self._client.save_state_async(name), CALL_LIMIT_SEC)
-        return (await awaited("save_state", future.result_async(), SAVE_LIMIT_SEC)).path
+        future = await self._wait("submitting save_state", self._client.save_state_async(name), CALL_LIMIT_SEC)
+        return (await self._wait("save_state", future.result_async(), SAVE_LIMIT_SEC)).path
 
     async def delete(self, path: str) -> None:
         """Delete saved weights; one that is gone already is no fault."""
@@ -136,11 +136,11 @@ class PolicyTrainer:
         """Natural logs of the base model for every token, N a sequence, 0 for the first."""
         if self._base is None:
             work = self._backend.service.create_sampling_client_async(base_model=self._base_model)
-            self._base = await awaited("creating the base model's client", work, CALL_LIMIT_SEC)
+            self._base = await self._wait("creating the base model's client", work, CALL_LIMIT_SEC)
         calls = [
             self._base.compute_logprobs_async(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D
         ]
-        answers = await awaited("base model logprobs", asyncio.gather(*calls), UPDATE_LIMIT_SEC)
+        answers = await self._wait("base model logprobs", asyncio.gather(*calls), UPDATE_LIMIT_SEC)
         return [_all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
 
     async def close(self) -> None:
@@ -155,6 +155,9 @@ class PolicyTrainer:
                 await client.post(f"{self._backend.url}/api/v1/unload_model", json=body)
         except httpx.HTTPError:
             return  # the server is gone, and the slot with it; or it frees it after its session time-out
+
+    async def _wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
+        return await watched(self._backend.url, what, work, limit_sec)
 
     def _in_background(self, path: str) -> None:
         task = asyncio.create_task(self.delete(path), name=f"delete {path}")

@@ -9,8 +9,9 @@ import pytest
 import tinker
 from tinker._client import AsyncTinker
 
+from src.backend import health
 from src.backend.base_model import BaseModel, read_base_model
-from src.backend.connect import CLOUD_URL, api_key, check_model, connect, server_url, warn_about_model
+from src.backend.connect import CLOUD_URL, DUMMY_KEY, api_key, check_model, connect, server_url, warn_about_model
 from src.backend.contract import SKYRL_TX, TINKER_CLOUD
 from src.config import Config
 from src.errors import BackendError, UserError
@@ -71,11 +72,14 @@ async def test_refused_connection_says_how_to_start_the_server():
 
 
 @contextlib.asynccontextmanager
-async def http_server(answers: dict[str, tuple[int, str]]) -> AsyncIterator[str]:
-    """Answers by path, 404 to the rest."""
+async def http_server(answers: dict[str, tuple[int, str]], keys: set[str]) -> AsyncIterator[str]:
+    """Answers by path, 404 to the rest; notes the keys that it was sent in `keys`."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
+        keys.update(
+            line.split(": ")[1] for line in request.decode().splitlines() if line.lower().startswith("x-api-key")
+        )
         status, body = answers.get(request.split()[1].decode(), (404, '{"detail": "Not Found"}'))
         head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         writer.write(f"{head}Connection: close\r\n\r\n{body}".encode())
@@ -88,27 +92,54 @@ async def http_server(answers: dict[str, tuple[int, str]]) -> AsyncIterator[str]
 
 
 HEALTHZ = "/api/v1/healthz"
+OK = (200, '{"status": "ok"}')
 
 
 @pytest.mark.parametrize("healthz", [(404, ""), (200, "<html>hello</html>"), (500, '{"status": "ill"}')])
 async def test_another_service_at_the_url_is_no_tinker_api(healthz):
-    async with http_server({HEALTHZ: healthz}) as url:
+    async with http_server({HEALTHZ: healthz}, set()) as url:
         with pytest.raises(UserError, match=rf"no Tinker API there .*{healthz[0]}.*start_skyrl_tx"):
             await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
 
 
 async def test_a_server_of_another_age_is_named_with_the_sdk():
-    async with http_server({HEALTHZ: (200, '{"status": "ok"}')}) as url:
+    async with http_server({HEALTHZ: OK}, set()) as url:
         with pytest.raises(BackendError, match=rf"connecting to {url}: .*tinker {tinker.__version__}.*start_skyrl_tx"):
             await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
 
 
 async def test_a_key_that_the_cloud_refuses(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-wrong")
-    answers = {HEALTHZ: (200, '{"status": "ok"}'), "/api/v1/client/config": (401, '{"detail": "Unauthorized"}')}
-    async with http_server(answers) as url:
+    answers = {HEALTHZ: OK, "/api/v1/client/config": (401, '{"detail": "Unauthorized"}')}
+    async with http_server(answers, set()) as url:
         with pytest.raises(BackendError, match=r"the key was refused; check TINKER_API_KEY"):
             await connect(config(tinker_base_url=url))
+
+
+async def test_tinkers_key_is_never_sent_to_a_self_hosted_server(monkeypatch):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-secret")
+    answers = {
+        HEALTHZ: OK,
+        "/api/v1/client/config": (200, "{}"),
+        "/api/v1/get_server_capabilities": (200, '{"supported_models": [{"model_name": "other"}]}'),
+    }
+    keys: set[str] = set()
+    async with http_server(answers, keys) as url:
+        with pytest.raises(UserError, match="serves other"):
+            await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+    assert keys == {DUMMY_KEY}
+
+
+async def test_a_call_ends_when_the_server_is_gone(monkeypatch):
+    monkeypatch.setattr(health, "POLL_SEC", 0.02)
+    monkeypatch.setattr(health, "POLLS_WITHOUT_ANSWER", 3)
+    never = asyncio.Event()
+    async with http_server({HEALTHZ: OK}, set()) as url:
+        with pytest.raises(BackendError, match="no answer within"):  # it lives: only the limit ends the call
+            await health.watched(url, "optim_step", never.wait(), 0.3)
+        assert await health.watched(url, "optim_step", asyncio.sleep(0.1, "done"), 10) == "done"
+    with pytest.raises(BackendError, match=rf"optim_step: {url} has not answered.*resume="):
+        await health.watched(url, "optim_step", never.wait(), 10)
 
 
 async def test_a_cloud_that_cannot_be_reached_points_to_the_own_server(monkeypatch):

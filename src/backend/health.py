@@ -1,0 +1,75 @@
+"""Is a Tinker API there, and is it still there."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import httpx
+
+from src.backend.faults import HEALTH_LIMIT_SEC, awaited
+from src.config import Config
+from src.errors import BackendError, UserError
+
+PATH = "/api/v1/healthz"
+POLL_SEC = 10.0
+POLLS_WITHOUT_ANSWER = 12  # then the server counts as gone
+
+
+async def check_health(url: str, config: Config) -> None:
+    """GET /api/v1/healthz. Raises UserError when nobody, or somebody else, answers."""
+    if config.backend == "skyrl-tx":
+        where = f"skyrl_tx_url={url}"
+        fix = f"start it with scripts/start_skyrl_tx.sh MODEL TP and check GET {PATH}"
+    else:
+        where, fix = f"tinker_base_url={url}", "check your connection, or train with backend=skyrl-tx"
+    try:
+        async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+            answer = await client.get(url + PATH)
+    except httpx.ConnectError as error:
+        raise UserError(f"{where}: connection refused or host unknown ({error}); {fix}") from None
+    except httpx.TimeoutException:
+        raise UserError(f"{where}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
+    if config.backend == "skyrl-tx" and not _is_tinker(answer):
+        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+
+
+async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float) -> T:
+    """`awaited`, but not for longer than the server is there: the SDK asks a dead one for ever. Raises BackendError."""
+    call = asyncio.create_task(awaited(what, work, limit_sec))
+    outage = asyncio.create_task(_outage(url))
+    try:
+        await asyncio.wait({call, outage}, return_when=asyncio.FIRST_COMPLETED)
+        if call.done():
+            return call.result()
+        raise BackendError(
+            f"{what}: {url} has not answered for {POLL_SEC * POLLS_WITHOUT_ANSWER:.0f} s; look at the server's log, "
+            "start it again and continue with resume=RUN_DIR"
+        )
+    finally:
+        call.cancel()
+        outage.cancel()
+        await asyncio.wait({call, outage})
+
+
+async def _outage(url: str) -> None:
+    """Returns when the server has not answered for a while."""
+    missed = 0
+    await asyncio.sleep(POLL_SEC)  # most calls are over by then
+    async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+        while True:
+            try:
+                await client.get(url + PATH)
+                missed = 0
+            except httpx.HTTPError:
+                missed += 1
+            if missed >= POLLS_WITHOUT_ANSWER:
+                return
+            await asyncio.sleep(POLL_SEC)
+
+
+def _is_tinker(answer: httpx.Response) -> bool:
+    try:
+        return answer.status_code == httpx.codes.OK and "status" in answer.json()
+    except ValueError:
+        return False
