@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.quickstart.kinds import KINDS, Case, Kind, make_case, quoted
+from scripts.quickstart.cases import Case, Kind, make_case, quoted
+from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.words import Words
 
 SEED = 20261121

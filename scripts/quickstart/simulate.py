@@ -15,7 +15,7 @@ import chz
 import numpy as np
 
 from scripts.quickstart import prompts
-from scripts.quickstart.kinds import Case
+from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import held_out, make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
 from src.backend.connect import connect

@@ -1,6 +1,6 @@
 """A terminal that never runs anything: it knows a case's commands and shows what tmux in the container would show."""
 
-from scripts.quickstart.kinds import Case
+from scripts.quickstart.cases import Case
 from scripts.quickstart.prompts import HOSTNAME, NEW_OUTPUT, SCREEN
 
 ROWS = 40

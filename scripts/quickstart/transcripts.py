@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from scripts.quickstart import answers, prompts
-from scripts.quickstart.kinds import KINDS, Case, make_case
+from scripts.quickstart.cases import Case, make_case
+from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import reserved_words
 from scripts.quickstart.terminal import SimulatedTerminal
 from scripts.quickstart.vocabulary import TURN_END, TURN_START, build_tokenizer

@@ -13,7 +13,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from scripts.quickstart import answers, prompts
-from scripts.quickstart.kinds import ENDINGS, KINDS
+from scripts.quickstart.cases import ENDINGS
+from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.words import EXTENSIONS, SYLLABLES
 
 PAD, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"

@@ -11,7 +11,7 @@ from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfi
 from harbor.trial.trial import Trial
 
 from scripts.quickstart import answers, prompts
-from scripts.quickstart.kinds import Case
+from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
 

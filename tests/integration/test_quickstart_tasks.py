@@ -31,15 +31,18 @@ def client() -> Iterator[docker.DockerClient]:
 
 
 @pytest.fixture(scope="module")
-def images(client: docker.DockerClient) -> dict[str, str]:
-    """Task name -> image; tasks with the same environment share one."""
+def images(client: docker.DockerClient) -> Iterator[dict[str, str]]:
+    """Task name -> image; tasks with the same environment share one. They are removed afterwards."""
     built: dict[str, str] = {}
     for name in NAMES:
         dockerfile = (TASKS / name / "environment" / "Dockerfile").read_text()
         if dockerfile not in built:
             image, _ = client.images.build(path=str(TASKS / name / "environment"), rm=True)
             built[dockerfile] = str(image.id)
-    return {name: built[(TASKS / name / "environment" / "Dockerfile").read_text()] for name in NAMES}
+    yield {name: built[(TASKS / name / "environment" / "Dockerfile").read_text()] for name in NAMES}
+    for image_id in built.values():
+        if not client.images.get(image_id).tags:  # else it is a training run's too
+            client.images.remove(image_id, force=True)
 
 
 def archive(*folders: Path) -> bytes:

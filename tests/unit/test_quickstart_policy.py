@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from scripts.quickstart import answers, prompts
-from scripts.quickstart.kinds import KINDS, make_case
+from scripts.quickstart.cases import make_case
+from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import make_cases, reserved_words
 from scripts.quickstart.shape import Shape, random_weights, read_shape
 from scripts.quickstart.terminal import SimulatedTerminal

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.quickstart.kinds import KINDS, Kind
+from scripts.quickstart.cases import Kind
+from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import HELD_OUT_LIST, held_out, make_cases, write_tasks
 from src.rollout.task import load_tasks
 
