@@ -33,16 +33,15 @@ def client() -> Iterator[docker.DockerClient]:
 @pytest.fixture(scope="module")
 def images(client: docker.DockerClient) -> Iterator[dict[str, str]]:
     """Task name -> image; tasks with the same environment share one. They are removed afterwards."""
-    built: dict[str, str] = {}
+    tags: dict[str, str] = {}  # by Dockerfile
     for name in NAMES:
         dockerfile = (TASKS / name / "environment" / "Dockerfile").read_text()
-        if dockerfile not in built:
-            image, _ = client.images.build(path=str(TASKS / name / "environment"), rm=True)
-            built[dockerfile] = str(image.id)
-    yield {name: built[(TASKS / name / "environment" / "Dockerfile").read_text()] for name in NAMES}
-    for image_id in built.values():
-        if not client.images.get(image_id).tags:  # else it is a training run's too
-            client.images.remove(image_id, force=True)
+        if dockerfile not in tags:
+            tags[dockerfile] = f"{LABEL}:{name}"
+            client.images.build(path=str(TASKS / name / "environment"), tag=tags[dockerfile], rm=True)
+    yield {name: tags[(TASKS / name / "environment" / "Dockerfile").read_text()] for name in NAMES}
+    for tag in tags.values():
+        client.images.remove(tag)
 
 
 def archive(*folders: Path) -> bytes:
