@@ -138,10 +138,12 @@ async def test_restored_adapter_takes_the_identical_next_step(server_url, tiny_m
         await restored.delete(path)  # gone already: no fault
 
 
-async def gradient(trainer: PolicyTrainer, part: list[TrainingSequence]) -> float:
+async def gradient(
+    trainer: PolicyTrainer, part: list[TrainingSequence], loss_fn: str = "importance_sampling", settings=None
+) -> float:
     """Norm of the gradient of one update, by a step that changes nothing."""
     still = tinker.AdamParams(learning_rate=0.0)
-    result = await trainer.update(part, loss_fn="importance_sampling", loss_fn_config=None, adam=still)
+    result = await trainer.update(part, loss_fn=loss_fn, loss_fn_config=settings, adam=still)
     return result.metrics["optim/grad_norm"]
 
 
@@ -165,6 +167,24 @@ async def test_gradient_is_the_sum_over_tokens_whatever_the_server_divides_by(se
         assert min(alone) > 0.1 * whole and max(alone) < 0.99 * whole  # the two parts pull in different directions
         share = sequence.with_advantages(sequence.advantages_T / 11)
         assert await gradient(trainer, [share] * 11) == pytest.approx(whole, rel=1e-3)
+
+
+async def test_clip_settings_reach_the_loss(server_url, tiny_model_dir):
+    """Sampled half as likely as now, every ratio is 2: ppo drops what is above its threshold, cispo caps its weight."""
+
+    async def at(loss_fn: str, high: float) -> float:
+        settings = {"clip_low_threshold": 0.8, "clip_high_threshold": high}
+        return await gradient(trainer, [shifted], loss_fn, settings)
+
+    async with policy(server_url, tiny_model_dir) as trainer:
+        sequence, *_ = await sampled(await trainer.publish(0))
+        logprobs = np.where(sequence.mask_T, sequence.logprobs_T - np.log(2), 0).astype(np.float32)
+        shifted = replace(sequence, logprobs_T=logprobs)
+        plain = await gradient(trainer, [shifted])
+        assert await at("ppo", 1.5) == 0
+        assert await at("ppo", 2.5) == pytest.approx(plain, rel=1e-3)
+        assert await at("cispo", 1.5) == pytest.approx(plain * 1.5 / 2, rel=1e-3)
+        assert await at("cispo", 2.5) == pytest.approx(plain, rel=1e-3)
 
 
 async def test_base_logprobs_stay_the_base_models_while_training(server_url, tiny_model_dir):

@@ -1,0 +1,164 @@
+"""PolicyTrainer's order of calls and its checks of answers, on a scripted SDK. The real one: tests/integration."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import tinker
+
+from src.backend.connect import Backend
+from src.backend.contract import TINKER_CLOUD
+from src.backend.policy import PolicyTrainer
+from src.config import Config
+from src.errors import BackendError, UserError
+from src.learning.datums import TrainingSequence
+
+
+class Answer:
+    """A future of the SDK."""
+
+    def __init__(self, log: list[str], name: str, value: Any) -> None:
+        self.log, self.name, self.value = log, name, value
+
+    def __await__(self):
+        return self.result_async().__await__()
+
+    async def result_async(self) -> Any:
+        self.log.append(f"await {self.name}")
+        await asyncio.sleep(0)
+        return self.value
+
+
+class FakeTinker:
+    """Service, training, sampling and REST client in one."""
+
+    model_id = "model_1"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.logprobs = [-0.5, -0.5, -0.5, -0.5]
+        self.base_logprobs: list[float | None] = [None, -1.0, -2.0, -3.0, -4.0]
+        self.weights = SimpleNamespace(base_model="m", lora_rank=32)
+
+    def create_rest_client(self):
+        return self
+
+    async def create_lora_training_client_async(self, model: str, rank: int, seed: int):
+        self.log.append(f"create {model} {rank} {seed}")
+        return self
+
+    async def create_training_client_from_state_with_optimizer_async(self, path: str):
+        self.log.append(f"load {path}")
+        return self
+
+    def get_weights_info_by_tinker_path(self, path: str):
+        return Answer(self.log, "weights_info", self.weights)
+
+    async def create_sampling_client_async(self, model_path: str | None = None, base_model: str | None = None):
+        self.log.append(f"sampler {model_path or base_model}")
+        return self
+
+    async def compute_logprobs_async(self, prompt: tinker.ModelInput):
+        return self.base_logprobs
+
+    async def forward_backward_async(self, datums: Any, loss_fn: str, loss_fn_config: Any):
+        self.log.append(f"submit forward_backward {loss_fn} {loss_fn_config}")
+        outputs = [{"logprobs": tinker.TensorData.from_numpy(np.array(self.logprobs, np.float32))} for _ in datums]
+        return Answer(self.log, "forward_backward", SimpleNamespace(loss_fn_outputs=outputs, metrics={"loss:sum": 2.0}))
+
+    async def optim_step_async(self, adam: tinker.AdamParams):
+        self.log.append("submit optim_step")
+        return Answer(self.log, "optim_step", SimpleNamespace(metrics={"skyrl.ai/grad_norm": 3.0}))
+
+    async def save_weights_for_sampler_async(self, name: str):
+        return Answer(self.log, "save", SimpleNamespace(path=f"tinker://model_1/sampler_weights/{name}"))
+
+    async def save_state_async(self, name: str):
+        return Answer(self.log, "save", SimpleNamespace(path=f"tinker://model_1/weights/{name}"))
+
+    async def delete_checkpoint_from_tinker_path_async(self, path: str):
+        self.log.append(f"delete {path}")
+
+
+CONFIG = Config(model_name="m", tasks_dir="d", seed=7)
+
+
+@pytest.fixture
+def fake(monkeypatch) -> FakeTinker:
+    monkeypatch.setattr("src.backend.policy.read_base_model", lambda name: SimpleNamespace(vocab_size=100))
+    return FakeTinker()
+
+
+def backend(fake: FakeTinker) -> Backend:
+    return Backend(cast(tinker.ServiceClient, fake), TINKER_CLOUD, "http://127.0.0.1:9", None)
+
+
+def sequence() -> TrainingSequence:
+    mask = np.array([False, False, False, True, True])
+    values = np.where(mask, -0.5, 0).astype(np.float32)
+    return TrainingSequence("t", np.arange(5, dtype=np.int32), mask, values, values)
+
+
+async def update(policy: PolicyTrainer):
+    return await policy.update(
+        [sequence()], loss_fn="ppo", loss_fn_config={"clip_low_threshold": 0.8}, adam=tinker.AdamParams()
+    )
+
+
+async def test_both_requests_are_submitted_before_either_is_awaited(fake):
+    result = await update(await PolicyTrainer.create(backend(fake), CONFIG))
+    assert fake.log == [
+        "create m 32 7",
+        "submit forward_backward ppo {'clip_low_threshold': 0.8}",
+        "submit optim_step",
+        "await forward_backward",
+        "await optim_step",
+    ]
+    assert result.logprobs_D[0].tolist() == [0, -0.5, -0.5, -0.5, -0.5]
+    assert result.metrics == {"server/loss_sum": 2.0, "optim/grad_norm": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "words"), [([-0.5, np.nan, -0.5, -0.5], "diverged"), ([-0.5], "1 logprobs for 5 tokens of t")]
+)
+async def test_logprobs_that_cannot_be_right_stop_the_run(fake, logprobs, words):
+    fake.logprobs = logprobs
+    with pytest.raises(BackendError, match=words):
+        await update(await PolicyTrainer.create(backend(fake), CONFIG))
+
+
+async def test_names_are_never_used_twice_and_old_samplers_are_deleted(fake):
+    first, second = [await PolicyTrainer.create(backend(fake), CONFIG) for _ in range(2)]  # a resumed run is a second
+    paths = [await first.save(1), await second.save(1)]
+    assert len(set(paths)) == 2
+    await first.publish(1)
+    assert not any(entry.startswith("delete") for entry in fake.log)
+    await first.publish(2)
+    await first.close()
+    samplers = [entry.removeprefix("sampler ") for entry in fake.log if entry.startswith("sampler")]
+    assert len(set(samplers)) == 2
+    assert [entry for entry in fake.log if entry.startswith("delete")] == [f"delete {samplers[0]}"]
+
+
+@pytest.mark.parametrize("answer", [[None, -1.0, -2.0, -3.0, -4.0], [-1.0, -2.0, -3.0, -4.0]])
+async def test_base_logprobs_lead_with_none_on_the_cloud_and_are_one_short_on_the_own_server(fake, answer):
+    fake.base_logprobs = answer
+    (logprobs,) = await (await PolicyTrainer.create(backend(fake), CONFIG)).base_logprobs([sequence()])
+    assert logprobs.tolist() == [0, -1, -2, -3, -4]
+
+
+async def test_base_logprobs_of_another_number_stop_the_run(fake):
+    fake.base_logprobs = [-1.0]
+    with pytest.raises(BackendError, match="1 for 5 tokens"):
+        await (await PolicyTrainer.create(backend(fake), CONFIG)).base_logprobs([sequence()])
+
+
+async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
+    fake.weights.base_model = "other"
+    with pytest.raises(UserError, match=r"model_name=m: the checkpoint tinker://x belongs to other"):
+        await PolicyTrainer.restore(backend(fake), CONFIG, "tinker://x")
+    fake.weights.base_model = "m"
+    await PolicyTrainer.restore(backend(fake), CONFIG, "tinker://x")
+    assert [entry for entry in fake.log if entry.startswith("load")] == ["load tinker://x"]
