@@ -35,10 +35,10 @@ FIELDS = tuple(chz.chz_fields(Config))
 
 
 def load_environment(folder: Path = Path()) -> None:
-    """Read `.env`, then `.env.skyrl-tx`, where they exist; what the shell has set stays."""
+    """Read `.env.skyrl-tx` and `.env` where they exist; the shell's values win, then the former's."""
     from dotenv import load_dotenv
 
-    for name in (".env", ".env.skyrl-tx"):
+    for name in (".env.skyrl-tx", ".env"):
         load_dotenv(folder / name, override=False)
 
 

@@ -72,6 +72,7 @@ forget_state() {
 start_in_background() {
   local state=$1 port=$2 log="$1/server.log" pid
   shift 2
+  : >"$log" # else the ready line of an earlier start could be read before the child has emptied it
   setsid "$@" >"$log" 2>&1 </dev/null &
   pid=$!
   echo "$pid" >"$state/server.pid"

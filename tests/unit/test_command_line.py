@@ -1,6 +1,8 @@
+import os
+
 import pytest
 
-from src.command_line import parse, to_json
+from src.command_line import load_environment, parse, to_json
 from src.errors import UserError
 from src.run.directory import RunDirectory, write_json
 
@@ -83,3 +85,14 @@ def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
 def test_resume_of_no_run_directory(tmp_path):
     with pytest.raises(UserError, match=r"resume=.*config\.json"):
         parse([f"resume={tmp_path}"])
+
+
+def test_env_files_fill_in_what_the_shell_leaves_open(tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text("HT_A=env\nHT_B=env\nHT_C=env\n")
+    (tmp_path / ".env.skyrl-tx").write_text("HT_A=own\nHT_B=own\n")
+    for name in ("HT_A", "HT_B", "HT_C"):
+        monkeypatch.setenv(name, "shell")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HT_A", "shell")
+    load_environment(tmp_path)
+    assert [os.environ[name] for name in ("HT_A", "HT_B", "HT_C")] == ["shell", "own", "env"]
