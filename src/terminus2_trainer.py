@@ -127,7 +127,7 @@ class Terminus2Trainer:
                 write_trajectory(folder, trajectory)
                 show(trajectory)
 
-            return await self.parts.rollouts.run_groups(
+            trials = self.parts.rollouts.run_groups(
                 list(tasks_P),
                 group_size,
                 self.run_directory.batch(kind, self.step),
@@ -136,6 +136,7 @@ class Terminus2Trainer:
                 on_trajectory=finished,
                 done=read_batch(folder),
             )
+            return await self.parts.policy.while_answering("sampling", trials)
 
     def _write_advantages(self, groups_P: Sequence[TrajectoryGroup], batch: TrainingBatch) -> None:
         folder = self.run_directory.trajectories("step", self.step)

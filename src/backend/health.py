@@ -1,7 +1,8 @@
 """Is a Tinker API there, and is it still there."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
 import httpx
 
@@ -36,7 +37,12 @@ async def check_health(url: str, config: Config) -> None:
 
 async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float) -> T:
     """`awaited`, but not for longer than the server is there: the SDK asks a dead one for ever. Raises BackendError."""
-    call = asyncio.create_task(awaited(what, work, limit_sec))
+    return await while_answering(url, what, awaited(what, work, limit_sec))
+
+
+async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` for as long as the server answers; else cancel it, await its end and raise BackendError."""
+    call = asyncio.create_task(work)
     outage = asyncio.create_task(_outage(url))
     try:
         await asyncio.wait({call, outage}, return_when=asyncio.FIRST_COMPLETED)

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import numpy as np
@@ -22,7 +23,7 @@ from src.backend.faults import (
     UPDATE_LIMIT_SEC,
     plain,
 )
-from src.backend.health import watched
+from src.backend.health import watched, while_answering
 from src.config import Config
 from src.errors import BackendError, UserError
 from src.learning.datums import TrainingSequence
@@ -142,6 +143,10 @@ class PolicyTrainer:
         ]
         answers = await self._wait("base model logprobs", asyncio.gather(*calls), UPDATE_LIMIT_SEC)
         return [_all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
+
+    async def while_answering[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that uses the sampler, for as long as the server is there. Raises BackendError."""
+        return await while_answering(self._backend.url, what, work)
 
     async def close(self) -> None:
         """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""

@@ -54,6 +54,9 @@ class FakePolicy:
     async def delete(self, path: str) -> None:
         self.calls.append(f"delete {path.rsplit('/', 1)[-1]}")
 
+    async def while_answering(self, what: str, work: Any) -> Any:
+        return await work
+
     async def base_logprobs(self, sequences_D: Sequence[Any]) -> list[np.ndarray]:
         return [s.logprobs_T for s in sequences_D]
 
