@@ -52,6 +52,14 @@ class Command:
     needs_cwd: bool = True  # False = in / when `cwd` is not there (any more)
 
 
+def _after(data: bytes | bytearray, key: bytes) -> bytes | None:
+    """The digits between `key` and the end of its line. Not a pattern: every command has keys of its own to compile."""
+    at = data.find(key)
+    end = data.find(b"\n", at)
+    digits = bytes(data[at + len(key) : end])
+    return digits if at >= 0 and end >= 0 and digits.isdigit() else None
+
+
 class _Stream:
     """Bytes of one stream, at most `limit` of them: the first and the last half, and how many went between."""
 
@@ -137,8 +145,8 @@ class Shell:
         while len(self._ended) < 2:
             if not await self._pump():
                 return self._died()
-        code = re.search(re.escape(self._mark) + rb":e(\d+)\n", self._streams[_STDOUT].data)
-        return self._output(int(code[1]) if code else 137)
+        code = _after(self._streams[_STDOUT].data, self._mark + b":e")
+        return self._output(137 if code is None else int(code))
 
     async def _pump(self) -> bool:
         """Wait for bytes and take them in; loses none when cancelled. False at the end of the stream."""
@@ -177,17 +185,18 @@ class Shell:
 
     def _output(self, code: int) -> Output:
         out, err = self._streams[_STDOUT], self._streams[_STDERR]
-        stderr = re.sub(re.escape(self._mark) + rb":p\d+\n", b"", err.content(self._mark), count=1)
+        key, stderr = self._mark + b":p", err.content(self._mark)
+        if process := _after(stderr, key):
+            stderr = stderr.replace(key + process + b"\n", b"", 1)
         return Output(out.content(self._mark), stderr, code, bool(out.dropped or err.dropped))
 
     async def process(self, seconds: float) -> int | None:
         """Process (and group) id in the container of the running command, waited for; None when it has ended."""
-        pattern = re.compile(re.escape(self._mark) + rb":p(\d+)\n")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(self._ended) < 2:
-                    if found := pattern.search(self._streams[_STDERR].data):
-                        return int(found[1])
+                    if found := _after(self._streams[_STDERR].data, self._mark + b":p"):
+                        return int(found)
                     if not await self._pump():
                         break
         return None
