@@ -1,5 +1,6 @@
 """One container of a trial: created, started, its network switched. All functions block."""
 
+import contextlib
 import re
 import secrets
 import time
@@ -64,11 +65,10 @@ def start_container(spec: ContainerSpec) -> None:
             log_config=LogConfig(type="json-file", config={"max-size": "1m"}),
         ),
     )
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(remove_container, spec.name)
         client.start(spec.name)
-    except BaseException:
-        remove_container(spec.name)
-        raise
+        undo.pop_all()
 
 
 def wait_healthy(name: str, seconds: float) -> None:
