@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from src.backend.policy import PolicyTrainer
 from src.chat_template import ChatTemplate
 from src.command_line import to_json
 from src.config import Config
+from src.errors import UserError
 from src.rollout.docker import removal
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.preflight import check_docker
@@ -65,7 +67,7 @@ async def train(config: Config) -> int:
     )
     sampler = PolicySampler()
     rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
-    async with _policy(config, backend, plan.checkpoint) as policy, _containers(plan.run.name, rollouts):
+    async with _policy(config, backend, plan) as policy, _containers(plan.run.name, rollouts):
         await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, display))
         return await _run(config, plan, policy, sampler, rollouts, display)
 
@@ -120,12 +122,16 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _policy(config: Config, backend: Backend, checkpoint: Checkpoint | None) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end whatever happened."""
-    if checkpoint is None:
-        policy = await PolicyTrainer.create(backend, config)
+async def _policy(config: Config, backend: Backend, plan: Plan) -> AsyncIterator[PolicyTrainer]:
+    """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no folder."""
+    if plan.checkpoint is None:
+        try:
+            policy = await PolicyTrainer.create(backend, config)
+        except UserError:
+            shutil.rmtree(plan.run.path)
+            raise
     else:
-        policy = await PolicyTrainer.restore(backend, config, checkpoint.path)
+        policy = await PolicyTrainer.restore(backend, config, plan.checkpoint.path)
     try:
         yield policy
     finally:

@@ -172,6 +172,12 @@ def test_server_with_another_model(relative_server: str, docker_ready: str, tmp_
     assert f"model_name={ROOT / MODEL}" in told and MODEL in told
 
 
+def test_rank_beyond_the_servers_leaves_no_run_directory(relative_server: str, docker_ready: str, tmp_path: Path):
+    told = refused(command(relative_server, tmp_path, "lora_rank=64"))
+    assert "lora_rank" in told and "at most 16" in told
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unwritable_logs_dir(relative_server: str, docker_ready: str, tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert "logs_dir=" in refused(command(relative_server, tmp_path / "file"))
