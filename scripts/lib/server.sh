@@ -44,8 +44,11 @@ resolve_model() {
 }
 
 require_free_port() {
-  local pid
-  if port_free "$1"; then return; fi
+  local pid _
+  for _ in {1..10}; do # a server that was just killed may need a moment to let go
+    if port_free "$1"; then return; fi
+    sleep 0.2
+  done
   if pid="$(server_pid "$(server_state "$1")")"; then
     fail "port $1: a server of ours runs there (process $pid); stop it with scripts/stop_skyrl_tx.sh $1, or set SKYRL_TX_PORT"
   fi
