@@ -17,7 +17,6 @@ from src.chat_template import ChatTemplate
 from src.command_line import to_json
 from src.config import Config
 from src.errors import UserError
-from src.rollout.docker import removal
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.preflight import check_docker
 from src.rollout.docker.reaper import reap
@@ -146,7 +145,6 @@ async def _containers(run_id: str, rollouts: Rollouts) -> AsyncIterator[None]:
         yield
     finally:
         await rollouts.close()
-        await removal.drain()
         await asyncio.to_thread(reap, run_id)
 
 

@@ -64,7 +64,7 @@ class Terminus2Trainer:
         self.step = start_step
 
     async def run(self) -> None:
-        """Train to the end; on cancellation or a fault save what is trained, then pass it on."""
+        """Train to the end. Cancelled, or at a fault, it stops there: the last checkpoint and finished trials stay."""
         total = self.order.total_steps
         await self._publish()
         if self.step == 0:

@@ -1,7 +1,6 @@
 """The run directory: where everything of one run lies, and under which names."""
 
 import json
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from src.errors import UserError
+from src.run.files import replace_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,5 @@ def read_config(run: RunDirectory) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write-new-then-rename, so that a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
-    os.replace(temporary, path)
+    """Readable JSON, whole or not at all."""
+    replace_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from src.run.files import replace_text
+
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one record and fsync it."""
@@ -25,7 +27,5 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def rewrite(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Replace the whole file, write-new-then-rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text("".join(json.dumps(record) + "\n" for record in records))
-    os.replace(temporary, path)
+    """Replace the whole file."""
+    replace_text(path, "".join(json.dumps(record) + "\n" for record in records))
