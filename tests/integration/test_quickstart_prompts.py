@@ -14,6 +14,7 @@ from scripts.quickstart import answers, prompts
 from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
+from src.rollout.agent import TrainableTerminus2
 
 ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
 DONE = answers.answer(answers.DONE[0], answers.FINISH, None, complete=True)
@@ -42,6 +43,9 @@ LLMS: dict[str, ScriptedLLM] = {}
 
 
 class ScriptedTerminus(Terminus2):
+    # as in training: Harbor's own reads the terminal before its shell has shown a prompt
+    setup = TrainableTerminus2.setup  # pyright: ignore[reportAssignmentType]
+
     def _init_llm(self, **named: Any) -> ScriptedLLM:  # pyright: ignore[reportIncompatibleMethodOverride]
         return LLMS[named["llm_kwargs"]["name"]]
 
