@@ -29,5 +29,5 @@ trap finish EXIT
 stage setup scripts/setup.sh --all
 [ "$failed" = 0 ] || exit 1
 stage check scripts/check
-stage integration .venv/bin/python -m pytest tests/integration --durations=10 "$@"
+stage integration .venv/bin/python -m pytest tests/conformance tests/integration --durations=10 "$@"
 exit "$failed"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
+from tests.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
 
 START = "scripts/start_skyrl_tx.sh"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, run_script, succeed
+from tests.conftest import ROOT, run_script, succeed
 
 SETUP = "scripts/setup.sh"
 

@@ -15,7 +15,7 @@ import pytest
 
 from src.run.jsonl import read_lines
 from src.run.trajectory_file import read_batch
-from tests.integration.conftest import ROOT
+from tests.conftest import ROOT
 
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 HELD_OUT = "create-6,copy-6"
@@ -28,7 +28,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def relative_server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that serves the policy under the name that a user gives: models/quickstart."""
-    from tests.integration.conftest import SMALL_SERVER, free_port, succeed
+    from tests.conftest import SMALL_SERVER, free_port, succeed
 
     port = free_port()
     env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(tmp_path_factory.mktemp("server"))}

@@ -1,14 +1,15 @@
-"""Real parts for the integration tests: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
+"""Real parts for the integration and conformance tests: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
 import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 BASE_IMAGE = "harbortrainer/base:bookworm"
 SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
 
@@ -59,14 +60,30 @@ def server_env() -> None:
     succeed("scripts/setup.sh", "--server", timeout_sec=900)
 
 
+@contextmanager
+def live_server(model: Path, state: Path, **settings: str) -> Iterator[str]:
+    """URL of a real server that serves `model`, with 7 LoRA slots and rank <= 16 unless `settings` say otherwise."""
+    port = free_port()
+    env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(state)} | settings
+    succeed("scripts/start_skyrl_tx.sh", "--background", model, env=env)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        succeed("scripts/stop_skyrl_tx.sh", str(port), env=env)
+
+
 @pytest.fixture(scope="session")
 def server_url(tiny_model_dir: Path, server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a real server that serves str(tiny_model_dir): 7 LoRA slots, rank <= 16; one for the whole session."""
-    port = free_port()
-    env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(tmp_path_factory.mktemp("server"))}
-    succeed("scripts/start_skyrl_tx.sh", "--background", tiny_model_dir, env=env)
-    yield f"http://127.0.0.1:{port}"
-    succeed("scripts/stop_skyrl_tx.sh", str(port), env=env)
+    """The server as we start it; one for the whole session."""
+    with live_server(tiny_model_dir, tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def stock_url(tiny_model_dir: Path, server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """skyrl as published, but for the answers without which our SDK cannot talk to it."""
+    with live_server(tiny_model_dir, tmp_path_factory.mktemp("stock"), SKYRL_TX_REPAIRS="sdk") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
