@@ -1,4 +1,4 @@
-"""Real parts for the integration and conformance tests: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
+"""Real parts for tests against live servers: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
 import os
 import socket
