@@ -1,0 +1,52 @@
+"""One bad request fails alone, not with every request that the engine happened to batch with it.
+
+Upstream: skyrl/tinker/engine.py, TinkerEngine.process_batch_requests answers any exception of a batch to all of it:
+all waiting samples of all users, or all waiting passes of one model.
+"""
+
+# pyright: reportMissingImports=false
+from collections.abc import Callable
+from typing import Any
+
+from skyrl.tinker import types
+from skyrl.tinker.engine import TinkerEngine
+from skyrl.utils.log import logger
+
+Requests = dict[str, tuple[str, Any]]
+Processor = Callable[[Requests], dict[str, Any]]
+# What a request can provoke in skyrl and JAX (its runtime errors are RuntimeErrors, out of memory among them)
+FAILURES = (ValueError, TypeError, LookupError, AssertionError, OSError, RuntimeError)
+stock_process = TinkerEngine.process_batch_requests
+
+
+def isolating(process: Processor) -> Processor:
+    """The same processor, but a batch that fails is done again request by request."""
+
+    def alone(request_id: str, item: tuple[str, Any]) -> dict[str, Any]:
+        try:
+            return process({request_id: item})
+        except FAILURES as error:
+            logger.exception(f"Request {request_id} failed: {error}")
+            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            return {request_id: types.ErrorResponse(error=text, status="failed")}
+
+    def process_isolated(requests: Requests) -> dict[str, Any]:
+        if len(requests) > 1:
+            try:
+                return process(requests)
+            except FAILURES as error:
+                logger.warning(f"Batch of {len(requests)} failed ({error}); its requests are done one by one")
+        return {key: result for request_id, item in requests.items() for key, result in alone(request_id, item).items()}
+
+    return process_isolated
+
+
+def process_batch_requests(
+    self: Any, requests: Requests, processor: Processor, name: str, per_model: bool = False
+) -> None:
+    """Wraps TinkerEngine.process_batch_requests."""
+    stock_process(self, requests, isolating(processor), name, per_model=per_model)
+
+
+def apply() -> None:
+    TinkerEngine.process_batch_requests = process_batch_requests

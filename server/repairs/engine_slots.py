@@ -1,0 +1,62 @@
+"""Adapter slots of skyrl's LoRA models: one slot taken out or put back, a second view of a model with its own slots.
+
+skyrl keeps every adapter of a parameter in one array, shape (slots, ...) or (layers, slots, ...) for stacked layers.
+A state or slot here is an nnx.State of such arrays; a slot is a state with exactly one adapter.
+"""
+
+# pyright: reportMissingImports=false
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from skyrl.tx.layers.connectors import is_connector_path
+from skyrl.tx.utils.models import is_stacked_path
+
+PER_ADAPTER = ("lora_A", "lora_B", "lora_scaling", "lora_ranks")
+
+
+def has_slots(path: tuple) -> bool:
+    """Whether the array at this path of a state has one entry for each adapter."""
+    return path[-2].key in PER_ADAPTER or is_connector_path(path)
+
+
+def slot_axis(path: tuple) -> int:
+    return 1 if is_stacked_path(path) else 0
+
+
+def take_slot(state: nnx.State, index: jax.Array | int) -> nnx.State:
+    """The state with nothing but the adapter at `index`; arrays without adapters are passed through. Traceable."""
+
+    def take(path: tuple, value: jax.Array) -> jax.Array:
+        if not has_slots(path):
+            return value
+        return jax.lax.dynamic_index_in_dim(value, index, slot_axis(path), keepdims=True)
+
+    return jax.tree.map_with_path(take, state)
+
+
+def put_slot(state: nnx.State, index: jax.Array | int, slot: nnx.State) -> nnx.State:
+    """The state with the adapter at `index` replaced by `slot`'s. Traceable."""
+
+    def put(path: tuple, value: jax.Array, new: jax.Array) -> jax.Array:
+        if not has_slots(path):
+            return value
+        return jax.lax.dynamic_update_slice_in_dim(value, new.astype(value.dtype), index, slot_axis(path))
+
+    return jax.tree.map_with_path(put, state, slot)
+
+
+def with_slots(model: nnx.Module, count: int) -> nnx.Module:
+    """A second model on the same base weights (not copied) with `count` slots of its own, each like slot 0."""
+    graphdef, state = nnx.split(model)
+
+    def resize(path: tuple, value: jax.Array) -> jax.Array:
+        if not has_slots(path):
+            return value
+        resized = jnp.take(value, jnp.zeros(count, jnp.int32), axis=slot_axis(path))
+        return jax.device_put(resized, value.sharding)
+
+    view = nnx.merge(graphdef, jax.tree.map_with_path(resize, state))
+    for _, module in nnx.iter_graph(view):
+        if isinstance(module, nnx.Module) and getattr(module, "max_lora_adapters", 0):
+            module.max_lora_adapters = count
+    return view
