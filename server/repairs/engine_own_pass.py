@@ -1,8 +1,8 @@
 """Forward and backward pass of one adapter, in a view of the model that holds no other adapter.
 
 Upstream: skyrl/backends/jax.py, JaxBackendImpl._create_loss_and_grad_fn, AccumulatedGradients, forward_backward.
-There every pass differentiates all adapter slots at once. A NaN, from one bad token id or one overflow, times the
-zeros of the other slots is NaN in all of them; and a pass costs time and memory in proportion to the number of slots.
+There a pass holds all adapter slots: where ragged_dot multiplies every row by every slot and masks (as on CPU), one
+slot's NaN weights are NaN in every user's result, and time and memory grow with the number of slots.
 Here gradients are kept for each model, in float32, and a request whose result is not finite adds nothing to them.
 """
 

@@ -20,6 +20,7 @@ import safetensors.numpy
 from cloudpathlib import AnyPath
 from flax import nnx
 from pydantic import Field
+from repairs import engine_expert_adapters
 from repairs.engine_slots import with_slots
 from skyrl.backends import jax as backend
 from skyrl.tinker import engine, types
@@ -178,6 +179,7 @@ def find_batchable_sample(self: Any, session: Any) -> dict[str, tuple[str, types
 
 
 def apply() -> None:
+    engine_expert_adapters.apply()  # the slots hold what the files hold
     backend.JaxBackendConfig = BackendConfig
     backend.JaxBackendImpl.__init__ = init
     backend.JaxBackendImpl.load_sampler_weights = load_sampler_weights
