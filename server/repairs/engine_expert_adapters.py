@@ -10,7 +10,7 @@ from skyrl.tx.utils import models
 
 
 def get_adapter_slice(path: tuple, adapter_index: int | None, rank: int | None) -> tuple | None:
-    """Replaces skyrl's: the index of one adapter's part, of its rank, in an unstacked parameter; None: not an adapter's."""
+    """Replaces skyrl's: where one adapter lies in a parameter of one layer, cut to its rank. None: in no adapter."""
     if adapter_index is None:
         return None
     if "lora_A" in path:
