@@ -14,10 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from repairs.engine_slots import take_slot, with_slots
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
 from skyrl.tinker.loss_fns import LOSS_FUNCTIONS, LossFnConfig
+
+from repairs.engine_slots import all_finite, take_slot, with_slots
 
 NOT_FINITE = (
     "loss, log-probabilities or gradient of this request are not finite (a token id beyond the vocabulary, or an "
@@ -118,10 +119,6 @@ def add_if_finite(total: nnx.State, pending: nnx.State) -> tuple[nnx.State, jax.
     return jax.tree.map(lambda a, b: jnp.where(fine, a + b, a), total, pending), fine
 
 
-def all_finite(state: nnx.State) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]))
-
-
 def is_finite(result: types.ForwardBackwardOutput) -> bool:
     values = (v for output in result.loss_fn_outputs for tensor in output.values() for v in tensor["data"])
     return all(map(math.isfinite, values))
@@ -182,3 +179,6 @@ def apply() -> None:
     JaxBackendImpl._create_loss_and_grad_fn = create_pass
     JaxBackendImpl.forward_backward = forward_backward
     JaxBackendImpl.forward = forward
+    from repairs import engine_own_step  # which imports this module; a step needs the gradients that a pass keeps here
+
+    engine_own_step.apply()

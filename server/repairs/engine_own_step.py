@@ -14,9 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from repairs import engine_own_pass
-from repairs.engine_own_pass import Gradient, all_finite
-from repairs.engine_slots import put_slot, take_slot
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
 from skyrl.tx.layers.connectors import is_connector_path
@@ -24,13 +21,15 @@ from skyrl.tx.layers.lora import init_lora_adapter
 from skyrl.tx.utils.models import extract_adapter_state, insert_adapter_state
 from skyrl.utils.log import logger
 
+from repairs import engine_own_pass
+from repairs.engine_own_pass import Gradient
+from repairs.engine_slots import all_finite, put, put_slot, take, take_slot
+
 REFUSED = "gradient is not finite: step refused, weights unchanged, accumulated gradient dropped"
 ADAM = optax.inject_hyperparams(optax.adamw)(learning_rate=0.0)  # one object: models share one compiled step
 HYPERPARAMETERS = {"learning_rate": "learning_rate", "b1": "beta1", "b2": "beta2", "eps": "eps"} | {
     "weight_decay": "weight_decay"
 }
-take = jax.jit(take_slot)
-put = jax.jit(put_slot)
 stock_delete_model = JaxBackendImpl.delete_model
 
 

@@ -4,7 +4,8 @@ Upstream: skyrl/backends/jax.py, JaxBackendImpl.load_sampler_weights, load_sampl
 TinkerEngine._filter_valid_requests, find_batchable_sample. There a sampler checkpoint is loaded into the slot that its
 model trains in: a late first sample, or one from an older checkpoint, undoes training; later training shows through a
 used sampler; and nothing can be sampled once the model is unloaded or the server restarted.
-Here a second view of the model, on the same base weights, has `sampler_slots` slots, filled from the checkpoint files.
+Here a second view of the model, on the same base weights, has `sampler_slots` slots, filled when a checkpoint is saved
+or from its file.
 """
 
 # pyright: reportMissingImports=false
@@ -20,8 +21,6 @@ import safetensors.numpy
 from cloudpathlib import AnyPath
 from flax import nnx
 from pydantic import Field
-from repairs import engine_expert_adapters
-from repairs.engine_slots import with_slots
 from skyrl.backends import jax as backend
 from skyrl.tinker import engine, types
 from skyrl.tx.layers.lora import init_lora_adapter
@@ -29,9 +28,13 @@ from skyrl.tx.utils.models import filter_lora, load_safetensors
 from skyrl.utils.log import logger
 from skyrl.utils.storage import download_and_unpack
 
+from repairs import engine_expert_adapters
+from repairs.engine_slots import all_finite, put, slots_of, take, with_slots
+
 PREFIX = "base_model.model."  # of every tensor's name in a sampler checkpoint
 Key = tuple[str, int, int]
 stock_init = backend.JaxBackendImpl.__init__
+stock_save = backend.JaxBackendImpl.save_sampler_checkpoint
 stock_filter = engine.TinkerEngine._filter_valid_requests
 stock_find = engine.TinkerEngine.find_batchable_sample
 
@@ -64,12 +67,24 @@ class SamplerSlots:
                 self._load(path, key)
         return {path: self._slots[key] for path, key in keys.items()} | {"": 0}
 
+    def adopt(self, path: str, model: nnx.Module, index: int) -> None:
+        """Copies what was just saved to `path` from the training slot at `index`, so that nothing need be read."""
+        saved = take(slots_of(model), index)
+        if all_finite(saved):  # else reading the file says so, when it is sampled
+            slot = self._make_room()
+            nnx.update(self.model, put(slots_of(self.model), slot, saved))
+            self._slots[file_key(path)] = self._free.pop(0)
+
     def _load(self, path: str, key: Key) -> None:
-        if not self._free:
-            self._free.append(self._slots.popitem(last=False)[1])
-        fill_slot(self.model, self._free[0], path)
+        fill_slot(self.model, self._make_room(), path)
         self._slots[key] = self._free.pop(0)
         logger.info(f"Loaded sampler checkpoint {path} into sampler slot {self._slots[key]}")
+
+    def _make_room(self) -> int:
+        """The first free slot; it stays free until a key is given to it."""
+        if not self._free:
+            self._free.append(self._slots.popitem(last=False)[1])
+        return self._free[0]
 
 
 def file_key(path: str) -> Key:
@@ -129,6 +144,12 @@ def init(self: Any, base_model: str, config: BackendConfig, process_id: int) -> 
         self.samplers = SamplerSlots(self.model, config.sampler_slots)
 
 
+def save_sampler_checkpoint(self: Any, output_path: Any, model_id: str, persist: bool = True) -> None:
+    """Wraps JaxBackendImpl.save_sampler_checkpoint: what is saved will probably be sampled next."""
+    stock_save(self, output_path, model_id, persist=persist)
+    self.samplers.adopt(str(output_path), self.model, self.models[model_id].adapter_index)
+
+
 def load_sampler_weights(self: Any, prepared_batch: types.PreparedSampleBatch) -> list[int]:
     """Replaces JaxBackendImpl.load_sampler_weights: the sampling view's slot of each sequence."""
     paths = prepared_batch.all_checkpoint_paths
@@ -182,6 +203,7 @@ def apply() -> None:
     engine_expert_adapters.apply()  # the slots hold what the files hold
     backend.JaxBackendConfig = BackendConfig
     backend.JaxBackendImpl.__init__ = init
+    backend.JaxBackendImpl.save_sampler_checkpoint = save_sampler_checkpoint
     backend.JaxBackendImpl.load_sampler_weights = load_sampler_weights
     backend.JaxBackendImpl.sample = with_sampling_view(backend.JaxBackendImpl.sample)
     engine.TinkerEngine._filter_valid_requests = filter_valid_requests

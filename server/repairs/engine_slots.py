@@ -45,6 +45,19 @@ def put_slot(state: nnx.State, index: jax.Array | int, slot: nnx.State) -> nnx.S
     return jax.tree.map_with_path(put, state, slot)
 
 
+def all_finite(state: nnx.State) -> jax.Array:
+    """Whether no array of the state has a NaN or an infinity. Traceable."""
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]))
+
+
+take, put = jax.jit(take_slot), jax.jit(put_slot)
+
+
+def slots_of(model: nnx.Module) -> nnx.State:
+    """The model's own variables that have slots, base weights left out."""
+    return nnx.state(model, lambda path, _value: path[-1] in PER_ADAPTER or is_connector_path(path))
+
+
 def with_slots(model: nnx.Module, count: int) -> nnx.Module:
     """A second model on the same base weights (not copied) with `count` slots of its own, each like slot 0."""
     graphdef, state = nnx.split(model)
