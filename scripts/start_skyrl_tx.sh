@@ -13,7 +13,11 @@
 #   SAMPLE_MAX_NUM_SEQUENCES=16  sequences sampled at once; 0 = all that wait
 #   GRADIENT_CHECKPOINTING=true   layers computed again in the backward pass: memory for long contexts; false = off
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
+#   SKYRL_TX_REPAIRS=all     which repairs of server/repairs: all, names with commas between, none = skyrl as published,
+#                            sdk = as published, but for what our version of the tinker SDK cannot do without
+#   SKYRL_TX_CONTEXT_LIMIT=  tokens in one sequence; default: what the model was made for (config.json)
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
+# The server checks no API key: whoever reaches the port can use it. Keep SKYRL_TX_HOST local, or put a proxy before it.
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
 #   TRAIN_MICRO_BATCH_SIZE=2 SAMPLE_MAX_NUM_SEQUENCES=64 scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 8
 # Any other setting of the JAX backend, added to those above:
@@ -52,7 +56,8 @@ backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, 
   "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH_SIZE:-8}" "${SAMPLE_MAX_NUM_SEQUENCES:-16}" "${GRADIENT_CHECKPOINTING:-true}")"
 command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "$model" --backend-config "$backend_config"
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
-  --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10 "$@")
+  --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
+  --repairs "${SKYRL_TX_REPAIRS:-all}" "$@")
 
 if [ "$background" = false ]; then
   echo $$ >"$state/server.pid"

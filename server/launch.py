@@ -1,10 +1,11 @@
-"""Starts the stock skyrl Tinker API server on its JAX backend, with skyrl's own flags, from this environment.
+"""Starts the skyrl Tinker API server on its JAX backend, with skyrl's own flags and our repairs (server/repairs).
 
 Why not `python -m skyrl.tinker.api`: skyrl insists on being a child of `uv run` and resolves an environment of its own
 for the engine. Here the API and its engine run under this one interpreter, and the engine:
   - finds server/shims for modules that are imported but never used (torch, peft), where the real ones are missing;
   - dies with its API server, whatever killed that one;
   - says when it is ready for requests (a line "ready: URL ..."); the API answers healthz long before.
+`--repairs` says which of server/repairs are active: all (default), none (the server as published), or names.
 """
 
 # pyright: reportMissingImports=false
@@ -21,7 +22,9 @@ import threading
 import time
 from pathlib import Path
 
-SKYRL_VERSION = "0.4.0"
+import repairs
+from repairs import SKYRL_VERSION
+
 ENGINE_FLAG = "--run-engine"
 PR_SET_PDEATHSIG = 1
 
@@ -80,23 +83,46 @@ def announce_when_ready(marker: Path, url: str, model: str) -> None:
     print(f"ready: {url} serves {model} after {time.monotonic() - began:.1f} s", flush=True)
 
 
-def run_api(flags: list[str]) -> None:
-    import uvicorn
+def parse_flags(flags: list[str]) -> argparse.Namespace:
+    """skyrl's flags and ours; exits with one line when one is wrong."""
     from skyrl.tinker import api
 
     parser = argparse.ArgumentParser(prog="server/launch.py", description="skyrl Tinker API server, JAX backend")
     api.add_model(parser, api.EngineConfig)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+    parser.add_argument("--repairs", default="all", help=f"all, none, or some of {','.join(repairs.NAMES)}")
     parser.set_defaults(backend="jax")
     args = parser.parse_args(merge_backend_config(flags))
+    try:
+        args.repairs = repairs.chosen(args.repairs)
+    except ValueError as error:
+        sys.exit(str(error))
+    return args
+
+
+def repair_api(names: list[str]) -> None:
+    """Applies the API's part of these repairs; without any, the server stays as published, healthz included."""
+    if names:
+        from repairs import api_health
+
+        repairs.apply("api", names)
+        api_health.apply(names, SKYRL_VERSION)
+
+
+def run_api(flags: list[str]) -> None:
+    import uvicorn
+    from skyrl.tinker import api
+
+    args = parse_flags(flags)
     fetch_model(args.base_model)
+    repair_api(args.repairs)
 
     with tempfile.TemporaryDirectory(prefix="skyrl-tx-") as folder:
         marker = Path(folder, "ready")
 
         def engine_command(_parent_command: list[str], config: api.EngineConfig) -> list[str]:
-            own = [sys.executable, __file__, ENGINE_FLAG, str(os.getpid()), str(marker)]
+            own = [sys.executable, __file__, ENGINE_FLAG, str(os.getpid()), str(marker), ",".join(args.repairs)]
             return [*own, *api.config_to_argv(config)]
 
         api._build_uv_run_cmd_engine = engine_command
@@ -115,8 +141,9 @@ def run_api(flags: list[str]) -> None:
         )
 
 
-def run_engine(parent: int, marker: str, flags: list[str]) -> None:
+def run_engine(parent: int, marker: str, names: str, flags: list[str]) -> None:
     die_with_parent(parent)
+    repairs.apply("engine", names.split(","))
     from skyrl.tinker import engine
 
     class AnnouncingEngine(engine.TinkerEngine):
@@ -133,7 +160,7 @@ def main() -> None:
     check_version()
     sys.path.append(str(Path(__file__).parent / "shims"))  # last: a real torch or peft comes first
     if sys.argv[1:2] == [ENGINE_FLAG]:
-        run_engine(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+        run_engine(int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
     else:
         run_api(sys.argv[1:])
 

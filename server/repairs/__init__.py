@@ -1,0 +1,121 @@
+"""Repairs of skyrl 0.4.0's Tinker API server: what it does that Tinker, or the tinker SDK, does not mean.
+
+Each is one or a few small modules of this package with a function apply(), which replaces attributes of skyrl's modules
+and nothing on disk. Each names the upstream place in its docstring; docs/upstream has a patch text for each defect.
+Which are active: `server/launch.py --repairs`. The registry names modules without importing them, because the API
+process must not load JAX.
+"""
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SKYRL_VERSION = "0.4.0"  # whose seams the repairs know
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One repair: its modules in either process, the upstream place, and what is otherwise wrong."""
+
+    name: str
+    what: str
+    upstream: str
+    api: tuple[str, ...] = ()
+    engine: tuple[str, ...] = ()
+
+
+API, ENGINE, JAX = "skyrl/tinker/api.py", "skyrl/tinker/engine.py", "skyrl/backends/jax.py"
+# In the order in which they are applied
+REPAIRS = (
+    Repair(
+        "sdk",
+        "tinker SDK 0.38 cannot sample, restore a model or list checkpoints",
+        f"{API}: create_model, load_weights, asample, list_checkpoints",
+        api=("api_requests", "sdk_models", "sdk_rest"),
+        engine=("sdk_engine",),
+    ),
+    Repair(
+        "own_pass",
+        "a pass runs over all adapters: one bad one reaches everybody",
+        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn",
+        engine=("engine_own_pass",),
+    ),
+    Repair(
+        "own_step",
+        "an optimizer step runs over all adapters: weight decay and NaN reach everybody's",
+        f"{JAX}: JaxBackendImpl.optim_step",
+        engine=("engine_own_step",),
+    ),
+    Repair(
+        "loss_sum",
+        "the loss is averaged over tokens and datums instead of summed",
+        f"{JAX}: loss_for_lora, AccumulatedGradients.get_mean",
+        engine=("engine_loss_sum",),
+    ),
+    Repair(
+        "grad_clip",
+        "grad_clip_norm is ignored",
+        f"{API}, skyrl/tinker/types.py: AdamParams",
+        api=("api_grad_clip",),
+        engine=("engine_grad_clip",),
+    ),
+    Repair(
+        "expert_adapters",
+        "sampler checkpoints lose part of the adapters of expert layers",
+        "skyrl/tx/utils/models.py: get_adapter_slice",
+        engine=("engine_expert_adapters",),
+    ),
+    Repair(
+        "samplers",
+        "sampling overwrites training weights, training shows through samplers, samplers are gone after a restart",
+        f"{JAX}: JaxBackendImpl.load_sampler_weights",
+        engine=("engine_samplers",),
+    ),
+    Repair(
+        "padding",
+        "a batch of samples that is not full runs to max_tokens",
+        f"{JAX}: JaxBackendImpl.sample",
+        engine=("engine_padding",),
+    ),
+    Repair(
+        "prompt_logprobs",
+        "prompt log-probabilities lack the first entry",
+        "skyrl/tx/utils/generator.py: GeneratorMixin.generate",
+        engine=("engine_prompt_logprobs",),
+    ),
+    Repair(
+        "finite_samples",
+        "a sample that is not finite is a result that no client can read",
+        f"{JAX}: JaxBackendImpl.sample",
+        engine=("engine_finite_samples",),
+    ),
+    Repair(
+        "requests",
+        "one bad request fails all that the engine batched with it",
+        f"{ENGINE}: TinkerEngine.process_batch_requests",
+        engine=("engine_requests",),
+    ),
+)
+NAMES = tuple(repair.name for repair in REPAIRS)
+
+
+def chosen(text: str) -> list[str]:
+    """Names in `text`: all, none, or names with commas between. Raises ValueError, one line, for an unknown one."""
+    if text in ("all", "none"):
+        return list(NAMES) if text == "all" else []
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in NAMES]
+    if unknown or not names:
+        raise ValueError(
+            f"--repairs {text}: {', '.join(unknown) or 'no name'} unknown; all, none, or {','.join(NAMES)}"
+        )
+    return [name for name in NAMES if name in names]
+
+
+def apply(process: str, names: Iterable[str]) -> None:
+    """Applies the repairs of these names to this process, "api" or "engine"."""
+    wanted = set(names)
+    for repair in REPAIRS:
+        if repair.name in wanted:
+            for module in repair.api if process == "api" else repair.engine:
+                importlib.import_module(f"repairs.{module}").apply()
