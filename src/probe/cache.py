@@ -1,0 +1,35 @@
+"""Reports of former probes, one small file for each server (as it was started) and base model."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from src.probe.report import ServerReport
+from src.run.files import replace_text
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "harbortrainer" / "contracts"
+
+
+def load(url: str, fingerprint: str, model_name: str) -> ServerReport | None:
+    """The report of exactly this server and model; None when there is none that can be read."""
+    try:
+        report = ServerReport.from_json(_file(url, fingerprint, model_name).read_text())
+    except (OSError, ValueError):
+        return None
+    same = (report.url, report.fingerprint, report.model_name) == (url, fingerprint, model_name)
+    return report if same else None
+
+
+def store(report: ServerReport) -> None:
+    """Raises OSError when the folder cannot be written."""
+    path = _file(report.url, report.fingerprint, report.model_name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, report.to_json())
+
+
+def _file(url: str, fingerprint: str, model_name: str) -> Path:
+    key = hashlib.sha256("\n".join((url, fingerprint, model_name)).encode()).hexdigest()
+    return cache_folder() / f"{key[:32]}.json"
