@@ -1,5 +1,6 @@
 """The model's own chat template, used so that nothing that was sampled is ever tokenised again."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,14 @@ class Answer:
 
     text: str
     thinking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """How conversations became tokens: weights trained on one renderer answer worse to another."""
+
+    name: str  # "chat_template:" and the first digits of its SHA-256
+    thinking: str  # the template's switch: "on", "off" or "none" where it has none
 
 
 class ChatTemplate:
@@ -61,6 +70,13 @@ class ChatTemplate:
                 "give a hub name that this machine can download, or a directory that holds tokenizer.json"
             ) from error
         return cls(tokenizer, enable_thinking=enable_thinking)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What a checkpoint has to remember of this template."""
+        digest = hashlib.sha256(str(self.tokenizer.chat_template).encode()).hexdigest()
+        switch = self._options.get("enable_thinking")
+        return Renderer(f"chat_template:{digest[:12]}", "none" if switch is None else "on" if switch else "off")
 
     def first_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a whole conversation and the header of the next answer."""

@@ -77,12 +77,8 @@ class Config:
     weight_decay: float = chz.field(default=0.0, doc="decoupled weight decay; 0 = none")
     grad_clip_norm: float = chz.field(default=0.0, doc="largest global gradient norm; 0 = no clipping")
     loss_fn: LossFn = chz.field(default="importance_sampling", doc="policy loss on the server")
-    clip_low_threshold: float | None = chz.field(
-        default=None, doc="ppo, cispo: lowest probability ratio, 0.8; None = server's own"
-    )
-    clip_high_threshold: float | None = chz.field(
-        default=None, doc="ppo, cispo: highest probability ratio, 1.2; None = server's own"
-    )
+    clip_low_threshold: float | None = chz.field(default=None, doc="ppo, cispo: lowest probability ratio; None = 0.8")
+    clip_high_threshold: float | None = chz.field(default=None, doc="ppo, cispo: highest probability ratio; None = 1.2")
     loss_norm: Literal["token_mean", "sequence_mean", "token_sum"] = chz.field(
         default="token_mean",
         doc="length normalisation: mean over the batch's tokens, mean of trajectory means, or plain sum",

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ class SamplingError(Exception):
 class SamplingClient(Protocol):
     """The part of `tinker.SamplingClient` that is used."""
 
-    async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any: ...
+    def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Awaitable[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class PolicySampler:
         ):
             with attempt:
                 self._counters["retries"] += attempt.retry_state.attempt_number > 1
-                return await client.sample_async(prompt=prompt, num_samples=1, sampling_params=params)
+                return await client.sample(prompt=prompt, num_samples=1, sampling_params=params)
         raise AssertionError("tenacity ends with a result or an error")
 
     def _finished(self, task: "asyncio.Task[Sample]") -> None:

@@ -6,13 +6,14 @@ import logging
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from src.backend.connect import Backend, connect
-from src.backend.contract import check_settings
 from src.backend.policy import PolicyTrainer
+from src.backend.terms import Terms, agree
 from src.chat_template import ChatTemplate
 from src.command_line import to_json
 from src.config import Config
@@ -23,7 +24,7 @@ from src.rollout.docker.reaper import reap
 from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, load_tasks, split_tasks
-from src.run.checkpoints import Checkpoint, CheckpointLog, require_checkpoint
+from src.run.checkpoints import Checkpoint, CheckpointLog, Policy, require_checkpoint
 from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory, write_json
 from src.run.display import Display
@@ -43,6 +44,7 @@ class Plan:
     held_out: list[Task]
     order: TaskOrder
     run: RunDirectory
+    policy: Policy
     checkpoint: Checkpoint | None  # where a resumed run goes on
 
 
@@ -57,9 +59,13 @@ async def train(config: Config) -> int:
         await asyncio.to_thread(check_docker, config.n_parallel_envs)
     template = ChatTemplate.load(config.model_name, config.enable_thinking)
     backend = await connect(config)
-    check_settings(config, backend.contract, backend.max_context)
-    plan = _plan(config, train_tasks, held_out)
+    terms = agree(config, backend.kind, backend.contract, backend.max_context)
+    plan = _plan(config, template, train_tasks, held_out)
+    effective = _effective(backend, plan, terms)
+    write_json(plan.run.effective, effective)
     display.say(f"run directory {plan.run.path}")
+    for note in terms.notes:
+        display.say(note)
     display.say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.order.total_steps} batches of "
         f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
@@ -68,10 +74,10 @@ async def train(config: Config) -> int:
     rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
     async with _policy(config, backend, plan) as policy, _containers(plan.run.name, rollouts):
         await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, display))
-        return await _run(config, plan, policy, sampler, rollouts, display)
+        return await _run(config, plan, policy, sampler, rollouts, effective, display)
 
 
-def _plan(config: Config, train_tasks: list[Task], held_out: list[Task]) -> Plan:
+def _plan(config: Config, template: ChatTemplate, train_tasks: list[Task], held_out: list[Task]) -> Plan:
     order = TaskOrder(
         train_tasks,
         batch_size=config.batch_size,
@@ -79,16 +85,18 @@ def _plan(config: Config, train_tasks: list[Task], held_out: list[Task]) -> Plan
         max_steps=config.max_steps,
         seed=config.seed,
     )
+    renderer = template.renderer
+    policy = Policy(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     if config.resume is None:
         label = config.wandb_name or Path(config.model_name).name
         run = new_run_directory(config.logs_dir, config.run_name, label)
         write_json(run.config, to_json(config) | {"run_name": run.name})
         write_json(run.path / "versions.json", _versions())
-        return Plan(train_tasks, held_out, order, run, None)
+        return Plan(train_tasks, held_out, order, run, policy, None)
     run = open_run_directory(config.resume)
-    checkpoint = require_checkpoint(CheckpointLog(run.checkpoints, 0), config.model_name, config.resume)
+    checkpoint = require_checkpoint(CheckpointLog(run.checkpoints, 0), policy, config.resume)
     cut_metrics(run.metrics, checkpoint.step)
-    return Plan(train_tasks, held_out, order, run, checkpoint)
+    return Plan(train_tasks, held_out, order, run, policy, checkpoint)
 
 
 async def _run(
@@ -97,13 +105,15 @@ async def _run(
     policy: PolicyTrainer,
     sampler: PolicySampler,
     rollouts: Rollouts,
+    effective: dict[str, Any],
     display: Display,
 ) -> int:
-    wandb_run = start_wandb(plan.run, config.wandb_project, config.wandb_name, to_json(config))
+    record = to_json(config) | {"effective": effective}
+    wandb_run = start_wandb(plan.run, config.wandb_project, config.wandb_name, record)
     metrics = MetricsLog(plan.run, wandb_run)
     updater = Updater(config, policy, plan.order.total_steps)
     checkpoints = CheckpointLog(plan.run.checkpoints, config.keep_checkpoints)
-    parts = Parts(policy, sampler, rollouts, updater, metrics, checkpoints, display)
+    parts = Parts(policy, plan.policy, sampler, rollouts, updater, metrics, checkpoints, display)
     start_step = plan.checkpoint.step if plan.checkpoint else 0
     trainer = Terminus2Trainer(config, plan.run, parts, plan.order, plan.held_out, start_step)
     done = False
@@ -155,6 +165,12 @@ async def _build_images(tasks: Sequence[Task], display: Display) -> None:
     built = await prepare_images([task.path for task in tasks])
     if built:
         display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
+
+
+def _effective(backend: Backend, plan: Plan, terms: Terms) -> dict[str, Any]:
+    """What the run really trains with, for its folder and for wandb."""
+    server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
+    return {"server": server, "policy": asdict(plan.policy)} | asdict(terms)
 
 
 def _versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.batch_metrics import batch_metrics, eval_metrics
-from src.run.checkpoints import Checkpoint, CheckpointLog
+from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory
 from src.run.display import Display
 from src.run.metrics_log import MetricsLog
@@ -36,6 +36,7 @@ class Parts:
     """What the trainer drives; wired by `train.py`."""
 
     policy: PolicyTrainer
+    trained: Policy
     sampler: PolicySampler
     rollouts: Rollouts
     updater: Updater
@@ -152,7 +153,7 @@ class Terminus2Trainer:
 
     async def _save(self) -> None:
         path = await self.parts.policy.save(self.step)
-        checkpoint = Checkpoint(self.step, path, self.config.model_name, self.config.lora_rank)
+        checkpoint = self.parts.trained.checkpoint(self.step, path)
         await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete)
         self.parts.display.say(f"checkpoint after step {self.step}: {path}")
 

@@ -6,6 +6,7 @@ import numpy as np
 import tinker
 
 from src.backend.policy import PolicyTrainer, UpdateResult
+from src.backend.terms import loss_settings
 from src.config import Config
 from src.learning.batch import TrainingBatch
 from src.learning.datums import TrainingSequence
@@ -36,7 +37,7 @@ class Updater:
             result = await self._policy.update(
                 normalize(part, self._config.loss_norm),
                 loss_fn=self._config.loss_fn,
-                loss_fn_config=self._loss_settings(),
+                loss_fn_config=loss_settings(self._config),
                 adam=self._adam(rate),
             )
             results.append((part, result))
@@ -70,11 +71,6 @@ class Updater:
             weight_decay=c.weight_decay,
             grad_clip_norm=c.grad_clip_norm,
         )
-
-    def _loss_settings(self) -> dict[str, float] | None:
-        names = ("clip_low_threshold", "clip_high_threshold")
-        values = {name: getattr(self._config, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None} or None
 
 
 def _result_metrics(results: Sequence[tuple[Sequence[TrainingSequence], UpdateResult]]) -> dict[str, float]:

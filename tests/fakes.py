@@ -2,12 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.chat_template import ChatTemplate
+
+# skyrl 0.4.0 as published
+STOCK: Contract = replace(
+    TINKER_DOCUMENTS,
+    source="measured",
+    reduction="example_mean",
+    adam={**TINKER_DOCUMENTS.adam, "grad_clip_norm": False},
+    decays_other_adapters=True,
+    frozen_samplers=False,
+)
 
 # The logic of Qwen3's own template, without tools: thinking is kept only behind the last user message.
 QWEN3 = (
@@ -92,7 +103,7 @@ class ScriptedClient:
         self._answer = answer
         self.template = template
 
-    async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
         assert num_samples == 1
         request = Request(
             prompt.to_ints(),

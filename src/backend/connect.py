@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import tinker
 
 from src.backend.base_model import BaseModel, read_base_model
-from src.backend.contract import Contract, contract_of
+from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.backend.faults import CALL_LIMIT_SEC, awaited
 from src.backend.health import check_health
+from src.backend.kind import ServerKind, kind_of
 from src.config import Config
 from src.errors import UserError
 
@@ -25,6 +26,8 @@ class Backend:
     """A server that answered. `max_context` is None when it does not say."""
 
     service: tinker.ServiceClient
+    rest: tinker.RestClient
+    kind: ServerKind
     contract: Contract
     url: str
     max_context: int | None
@@ -32,25 +35,30 @@ class Backend:
 
 async def connect(config: Config) -> Backend:
     """Check URL, key, health and model, in this order. Raises UserError."""
-    contract = contract_of(config)
+    kind = kind_of(config)
     url = server_url(config)
-    key = api_key(contract)
+    key = api_key(kind)
     await check_health(url, config)
-    if not contract.needs_key:
+    if not kind.needs_key:
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
-    service = await awaited(f"connecting to {url}", asyncio.to_thread(_open, url, key), CALL_LIMIT_SEC)
-    models = await awaited("server capabilities", service.get_server_capabilities_async(), CALL_LIMIT_SEC)
+    rest = await awaited(f"connecting to {url}", asyncio.to_thread(_rest_client, url, key), CALL_LIMIT_SEC)
+    models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
-    if contract.architectures is not None:
-        warn_about_model(config, contract, await asyncio.to_thread(read_base_model, config.model_name))
-    return Backend(service, contract, url, served.get(config.model_name))
+    if kind.architectures is not None:
+        warn_about_model(config, kind, await asyncio.to_thread(read_base_model, config.model_name))
+    service = await awaited(f"opening a session at {url}", asyncio.to_thread(_service, url, key), CALL_LIMIT_SEC)
+    return Backend(service, rest, kind, TINKER_DOCUMENTS, url, served.get(config.model_name))
 
 
-def _open(url: str, key: str) -> tinker.ServiceClient:
-    """The SDK waits for its first answers in the calling thread: not one that runs an event loop."""
+# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
+def _rest_client(url: str, key: str) -> tinker.RestClient:
+    return tinker.RestClient(base_url=url, api_key=key)
+
+
+def _service(url: str, key: str) -> tinker.ServiceClient:
     service = tinker.ServiceClient(base_url=url, api_key=key)
-    service.create_rest_client()
+    _ = service.holder  # opens the session
     return service
 
 
@@ -70,10 +78,10 @@ def server_url(config: Config) -> str:
     return url.rstrip("/")
 
 
-def api_key(contract: Contract) -> str:
+def api_key(kind: ServerKind) -> str:
     """The key to send. Raises UserError when Tinker cloud's is missing."""
     key = os.environ.get("TINKER_API_KEY", "")
-    if not contract.needs_key:
+    if not kind.needs_key:
         return DUMMY_KEY
     if not key:
         raise UserError("TINKER_API_KEY: needed with backend=tinker; put it in .env, or train with backend=skyrl-tx")
@@ -95,17 +103,17 @@ def check_model(config: Config, served: dict[str, int | None]) -> None:
         raise UserError(f"model_name={config.model_name}: the server serves {names}; {fix}")
 
 
-def warn_about_model(config: Config, contract: Contract, model: BaseModel) -> None:
+def warn_about_model(config: Config, kind: ServerKind, model: BaseModel) -> None:
     """Warn of a model that the server may not know, and of a context beyond what the model was made for."""
     name = config.model_name
-    if contract.architectures is not None:
-        known = not contract.architectures.isdisjoint(model.architectures)
-        if not (known if model.architectures else any(family in name.lower() for family in contract.families)):
+    if kind.architectures is not None:
+        known = not kind.architectures.isdisjoint(model.architectures)
+        if not (known if model.architectures else any(family in name.lower() for family in kind.families)):
             log.warning(
                 "model_name=%s: %s has the Qwen3, Llama 3 and DeepSeek-V3 families; if it does not train this one, "
                 "use such a model or backend=tinker",
                 name,
-                contract.name,
+                kind.name,
             )
     if model.max_positions is not None and config.context_limit > model.max_positions:
         log.warning(

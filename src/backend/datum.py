@@ -57,6 +57,6 @@ def _datum(sequence: TrainingSequence, scale: float, contract: Contract) -> tink
         "logprobs": sequence.logprobs_T[1:].astype(np.float32),
         "advantages": (sequence.advantages_T[1:] * scale).astype(np.float32),
     }
-    if contract.sends_weights:
+    if contract.reduction == "example_mean":  # what that server divides by; others would ignore or refuse it
         inputs["weights"] = sequence.mask_T[1:].astype(np.float32)
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(sequence.tokens_T[:-1].tolist()), loss_fn_inputs=inputs)

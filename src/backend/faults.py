@@ -47,6 +47,10 @@ HINTS = (
         "the server does not have these weights; was it started with FRESH=1 or another SKYRL_TX_STATE since?",
     ),
     (
+        r"(?:not finite|non-finite)",
+        "loss or gradient is not a number: the weights have diverged; resume with a lower learning_rate",
+    ),
+    (
         r"grad_norm[`'\s]+Input should be a valid number",
         "the gradient is not a number: the weights have diverged; resume with a lower learning_rate",
     ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,20 +62,20 @@ class PolicyTrainer:
     @classmethod
     async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
         """A fresh adapter, initialised from the seed. Raises BackendError."""
-        work = backend.service.create_lora_training_client_async(config.model_name, config.lora_rank, seed=config.seed)
+        work = backend.service.create_lora_training_client(config.model_name, config.lora_rank, seed=config.seed)
         client = await watched(backend.url, "creating the LoRA adapter", work, CREATE_LIMIT_SEC)
         return cls(backend, client, config)
 
     @classmethod
     async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
         """Adapter and optimizer state saved under `path`. Raises UserError for another model or rank, BackendError."""
-        rest = backend.service.create_rest_client()
-        info = await watched(backend.url, f"reading {path}", rest.get_weights_info_by_tinker_path(path), CALL_LIMIT_SEC)
+        reading = backend.rest.get_weights_info_by_tinker_path(path)
+        info = await watched(backend.url, f"reading {path}", reading, CALL_LIMIT_SEC)
         if info.base_model != config.model_name:
             raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
         if info.lora_rank != config.lora_rank:
             raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
-        work = backend.service.create_training_client_from_state_with_optimizer_async(path)
+        work = backend.service.create_training_client_from_state_with_optimizer(path)
         client = await watched(backend.url, f"restoring {path}", work, CREATE_LIMIT_SEC)
         return cls(backend, client, config)
 
@@ -88,30 +89,23 @@ class PolicyTrainer:
     ) -> UpdateResult:
         """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
         datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._context_limit)
-        forward = await self._wait(
-            "submitting forward_backward",
-            self._client.forward_backward_async(datums, loss_fn, loss_fn_config),  # pyright: ignore[reportArgumentType]
-            CALL_LIMIT_SEC,
-        )
-        step = await self._wait("submitting optim_step", self._client.optim_step_async(adam), CALL_LIMIT_SEC)
-        output = await self._wait("forward_backward", forward.result_async(), UPDATE_LIMIT_SEC)
+        forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
+        step = self._client.optim_step(adam)
+        output = await self._wait("forward_backward", forward, UPDATE_LIMIT_SEC)
         logprobs_D = tuple(_trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True))
-        stepped = await self._wait("optim_step", step.result_async(), UPDATE_LIMIT_SEC)
+        stepped = await self._wait("optim_step", step, UPDATE_LIMIT_SEC)
         reported = {**output.metrics, **(stepped.metrics or {})}
-        return UpdateResult(logprobs_D, {_metric_name(name): float(value) for name, value in reported.items()})
+        metrics = {_metric_name(name): float(value) for name, value in reported.items()}
+        _check_rate(adam.learning_rate, metrics)
+        return UpdateResult(logprobs_D, metrics)
 
     async def publish(self, step: int) -> tinker.SamplingClient:
         """A sampler of the current weights; the previous one's weights are deleted and must not be sampled again."""
         name = f"sampler-{self._run}-{step:06d}"
-        future = await self._wait(
-            "submitting save_weights_for_sampler", self._client.save_weights_for_sampler_async(name), CALL_LIMIT_SEC
-        )
-        saved = await self._wait("save_weights_for_sampler", future.result_async(), SAVE_LIMIT_SEC)
-        client = await self._wait(
-            "creating the sampling client",
-            self._backend.service.create_sampling_client_async(model_path=saved.path),
-            CALL_LIMIT_SEC,
-        )
+        saving = self._client.save_weights_for_sampler(name)
+        saved = await self._wait("save_weights_for_sampler", saving, SAVE_LIMIT_SEC)
+        creating = self._backend.service.create_sampling_client(model_path=saved.path)
+        client = await self._wait("creating the sampling client", creating, CALL_LIMIT_SEC)
         previous, self._sampler_path = self._sampler_path, f"tinker://{self.model_id}/sampler_weights/{name}"
         if previous is not None:
             self._in_background(previous)
@@ -120,14 +114,12 @@ class PolicyTrainer:
     async def save(self, step: int) -> str:
         """Weights and optimizer state on the server; returns their tinker:// path."""
         name = f"state-{self._run}-{step:06d}"
-        future = await self._wait("submitting save_state", self._client.save_state_async(name), CALL_LIMIT_SEC)
-        return (await self._wait("save_state", future.result_async(), SAVE_LIMIT_SEC)).path
+        return (await self._wait("save_state", self._client.save_state(name), SAVE_LIMIT_SEC)).path
 
     async def delete(self, path: str) -> None:
         """Delete saved weights; one that is gone already is no fault."""
-        rest = self._backend.service.create_rest_client()
         try:
-            await asyncio.wait_for(rest.delete_checkpoint_from_tinker_path_async(path), CALL_LIMIT_SEC)
+            await asyncio.wait_for(self._backend.rest.delete_checkpoint_from_tinker_path(path), CALL_LIMIT_SEC)
         except tinker.NotFoundError:
             return
         except (TimeoutError, *SDK_ERRORS) as error:
@@ -136,12 +128,10 @@ class PolicyTrainer:
     async def base_logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
         """Natural logs of the base model for every token, N a sequence, 0 for the first."""
         if self._base is None:
-            work = self._backend.service.create_sampling_client_async(base_model=self._base_model)
+            work = self._backend.service.create_sampling_client(base_model=self._base_model)
             self._base = await self._wait("creating the base model's client", work, CALL_LIMIT_SEC)
-        calls = [
-            self._base.compute_logprobs_async(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D
-        ]
-        answers = await self._wait("base model logprobs", asyncio.gather(*calls), UPDATE_LIMIT_SEC)
+        calls = [self._base.compute_logprobs(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D]
+        answers = await self._wait("base model logprobs", _all(calls), UPDATE_LIMIT_SEC)
         return [_all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
 
     async def while_answering[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
@@ -152,7 +142,7 @@ class PolicyTrainer:
         """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""
         if self._background:
             await asyncio.wait(self._background, timeout=CLOSE_LIMIT_SEC)
-        if self._backend.contract.needs_key:
+        if self._backend.kind.needs_key:
             return
         body = {"model_id": self.model_id, "type": "unload_model"}
         try:
@@ -168,6 +158,11 @@ class PolicyTrainer:
         task = asyncio.create_task(self.delete(path), name=f"delete {path}")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+async def _all[T](futures: Sequence[Awaitable[T]]) -> list[T]:
+    """Their results; the requests are under way already."""
+    return [await future for future in futures]
 
 
 def _trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.TensorData]) -> np.ndarray:
@@ -190,6 +185,16 @@ def _all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
     if len(values) != n - 1:
         raise BackendError(f"base model logprobs: {len(values)} for {n} tokens")
     return np.array([0.0, *values], np.float32)
+
+
+def _check_rate(rate: float, metrics: Mapping[str, float]) -> None:
+    """Raises BackendError when the server says that it applied another learning rate (a rounded one is the same)."""
+    applied = metrics.get("optim/learning_rate_applied", rate)
+    if not math.isclose(applied, rate, rel_tol=1e-5, abs_tol=1e-12):
+        raise BackendError(
+            f"optim_step: the server applied learning_rate={applied:g} instead of {rate:g}; "
+            "see what it does with python -m src.doctor"
+        )
 
 
 def _metric_name(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-STD_EPSILON = 1e-6  # below this standard deviation a group is taken as constant
+from src.learning.trajectory import is_constant
 
 
 def group_advantages(
@@ -19,10 +19,9 @@ def group_advantages(
     """
     rewards = np.asarray(rewards_G, np.float64)
     n = len(rewards)
-    std = float(rewards.std()) if n else 0.0
-    if n < 2 or std < STD_EPSILON:
+    if is_constant(rewards_G):
         return [0.0] * n
     advantages = rewards - rewards.mean()
     if baseline == "leave_one_out":
         advantages *= n / (n - 1)
-    return (advantages / std if by_std else advantages).tolist()
+    return (advantages / rewards.std() if by_std else advantages).tolist()

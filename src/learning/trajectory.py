@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+
+CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation are taken as equal
+
 
 class Outcome(StrEnum):
     """How a trial ended. Exactly one each; `rollout/outcome.py` says what is done with it."""
@@ -89,7 +93,12 @@ class TrajectoryGroup:
 
     @property
     def constant(self) -> bool:
-        return len(set(self.rewards_G)) <= 1
+        """Whether its rewards say nothing about which trial was better."""
+        return is_constant(self.rewards_G)
+
+
+def is_constant(rewards_G: Sequence[float]) -> bool:
+    return len(rewards_G) < 2 or float(np.std(rewards_G)) < CONSTANT_STD
 
 
 def group_trajectories(task_name: str, trajectories: Sequence[Trajectory]) -> TrajectoryGroup:

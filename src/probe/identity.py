@@ -27,7 +27,7 @@ class Identity:
 async def identify(url: str) -> Identity:
     """Raises httpx.HTTPError when nobody answers."""
     async with httpx.AsyncClient(timeout=TIMEOUT_SEC) as http:
-        server = _server((await http.get(f"{url}/api/v1/healthz")))
+        server = _server(await http.get(f"{url}/api/v1/healthz"))
         if server:
             return Identity(_hash(json.dumps(server, sort_keys=True)), server)
         described = await http.get(f"{url}/openapi.json")

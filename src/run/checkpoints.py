@@ -16,6 +16,21 @@ class Checkpoint:
     path: str  # tinker://MODEL_ID/weights/NAME
     model_name: str
     lora_rank: int
+    renderer: str  # how its conversations were rendered: chat template,
+    thinking: str  # and its thinking switch
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a run trains; a state of anything else cannot go on in it."""
+
+    model_name: str
+    lora_rank: int
+    renderer: str
+    thinking: str
+
+    def checkpoint(self, step: int, path: str) -> Checkpoint:
+        return Checkpoint(step, path, self.model_name, self.lora_rank, self.renderer, self.thinking)
 
 
 class CheckpointLog:
@@ -39,14 +54,24 @@ class CheckpointLog:
             await delete(old.path)
 
 
-def require_checkpoint(log: CheckpointLog, model_name: str, run: str) -> Checkpoint:
-    """The state to resume from. Raises UserError when there is none or it belongs to another model."""
+def require_checkpoint(log: CheckpointLog, wanted: Policy, run: str) -> Checkpoint:
+    """The state to resume from. Raises UserError when there is none, or one of another model or renderer."""
     checkpoint = log.latest()
     if checkpoint is None:
         raise UserError(f"resume={run}: no checkpoint was saved there (save_every); start a new run instead")
-    if checkpoint.model_name != model_name:
+    if checkpoint.model_name != wanted.model_name:
         raise UserError(
-            f"model_name={model_name}: resume={run} was trained from {checkpoint.model_name}; "
+            f"model_name={wanted.model_name}: resume={run} was trained from {checkpoint.model_name}; "
             f"give model_name={checkpoint.model_name} or start a new run"
+        )
+    if checkpoint.thinking != wanted.thinking:
+        raise UserError(
+            f"enable_thinking: resume={run} was trained with thinking {checkpoint.thinking}, now it is "
+            f"{wanted.thinking}; leave the field as it was or start a new run"
+        )
+    if checkpoint.renderer != wanted.renderer:
+        raise UserError(
+            f"model_name={wanted.model_name}: its chat template has changed since resume={run} was started "
+            f"({checkpoint.renderer}, now {wanted.renderer}); put the old one back or start a new run"
         )
     return checkpoint

@@ -15,7 +15,8 @@ from src.run.files import replace_text
 class RunDirectory:
     """Paths of one run.
 
-    config.json, metrics.jsonl, checkpoints.jsonl; `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's
+    config.json, effective.json (loss, optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl;
+    `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's
     trial folders (`harbor view RUN/rollouts --jobs`), `trajectories/` the same trials as training data.
     """
 
@@ -28,6 +29,10 @@ class RunDirectory:
     @property
     def config(self) -> Path:
         return self.path / "config.json"
+
+    @property
+    def effective(self) -> Path:
+        return self.path / "effective.json"
 
     @property
     def metrics(self) -> Path:

@@ -19,13 +19,15 @@ class Usage:
         self._own_cpu = time.process_time()
         self._children_cpu = _children_cpu()
         self._busy = sampler.busy_seconds
+        self._counters = sampler.counters
 
     def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Wall time, share of it with a sampling request under way, CPU a turn: ours, Docker client, children."""
+        """Wall time, share of it with a sampling request under way, CPU a turn, what the sampler counted."""
         wall = time.monotonic() - self._wall
         docker = self._docker_cpu() - self._docker_cpu_before
         turns = sum(len(t.turns) for g in groups_P for t in (*g.trajectories_G, *g.lost))
-        return {
+        counted = self._sampler.counters
+        return {f"sampler/{name}": counted[name] - self._counters[name] for name in counted} | {
             "time/sample": wall,
             "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / max(wall, 1e-9),
             "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - docker) / max(turns, 1),

@@ -50,7 +50,7 @@ async def sampled(client: tinker.SamplingClient, advantages=(1.0, -1.0, 1.0, -1.
     for index, (length, advantage) in enumerate(zip(LENGTHS, advantages, strict=True)):
         prompt = list(range(5, 5 + length))
         parameters = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=index)
-        answer = await client.sample_async(tinker.ModelInput.from_ints(prompt), 1, parameters)
+        answer = await client.sample(tinker.ModelInput.from_ints(prompt), 1, parameters)
         tokens, logprobs = answer.sequences[0].tokens, answer.sequences[0].logprobs
         assert logprobs is not None and len(logprobs) == len(tokens)
         mask = np.array([False] * length + [True] * len(tokens))

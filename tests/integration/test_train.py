@@ -15,7 +15,7 @@ import pytest
 
 from src.run.jsonl import read_lines
 from src.run.trajectory_file import read_batch
-from tests.conftest import ROOT
+from tests.conftest import ROOT, live_server
 
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 HELD_OUT = "create-6,copy-6"
@@ -28,13 +28,8 @@ SMALL = (
 @pytest.fixture(scope="module")
 def relative_server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that serves the policy under the name that a user gives: models/quickstart."""
-    from tests.conftest import SMALL_SERVER, free_port, succeed
-
-    port = free_port()
-    env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(tmp_path_factory.mktemp("server"))}
-    succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=env)
-    yield f"http://127.0.0.1:{port}"
-    succeed("scripts/stop_skyrl_tx.sh", str(port), env=env)
+    with live_server(Path(MODEL), tmp_path_factory.mktemp("server")) as url:
+        yield url
 
 
 def command(url: str, logs_dir: Path, *arguments: str) -> list[str]:
@@ -66,7 +61,8 @@ def batches(folder: Path) -> list[list[str]]:
 def whole_run(relative_server: str, docker_ready: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps without interruption, with wandb offline."""
     logs = tmp_path_factory.mktemp("runs")
-    done = run(command(relative_server, logs, "run_name=whole", "max_steps=3", "wandb_project=test"), WANDB_API_KEY="")
+    arguments = ("run_name=whole", "max_steps=3", "lr_schedule=linear", "wandb_project=test")
+    done = run(command(relative_server, logs, *arguments), WANDB_API_KEY="")
     assert done.returncode == 0, done.stdout + done.stderr
     return logs / "whole"
 
@@ -79,9 +75,11 @@ def test_whole_run_trains_and_says_what_it_did(whole_run: Path):
     trained = [row for row in rows[1:] if not row["train/skipped_batch"]]
     assert trained, "no batch had any signal"
     for row in trained:
+        scheduled = 3e-3 * (4 - row["global_step"]) / 3
+        assert row["optim/learning_rate"] == pytest.approx(scheduled)
+        assert row["optim/learning_rate_applied"] == pytest.approx(scheduled)
         assert row["train/tokens_per_unique_token"] == 1.0
         assert row["train/datums_per_trajectory"] == 1.0
-        assert row["optim/learning_rate_applied"] == pytest.approx(3e-3)
         assert row["logprobs/max_abs_difference"] <= 1e-3
 
 
@@ -93,6 +91,16 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
     assert (trial.parent / "config.json").is_file() and (trial.parent / "result.json").is_file()
     assert list((whole_run / "wandb").glob("offline-run-*"))
     assert containers("whole") == []
+
+
+def test_the_run_records_what_it_really_trained_with(whole_run: Path):
+    effective = json.loads((whole_run / "effective.json").read_text())
+    assert effective["server"]["contract"].startswith("measured")
+    assert effective["loss"]["loss_fn"] == "importance_sampling" and effective["loss"]["server_reduction"] == "sum"
+    assert effective["optimizer"]["lr_schedule"] == "linear" and effective["optimizer"]["beta2"] == 0.95
+    checkpoint = read_lines(whole_run / "checkpoints.jsonl")[-1]
+    assert checkpoint["renderer"].startswith("chat_template:") and checkpoint["thinking"] == "none"
+    assert effective["policy"]["renderer"] == checkpoint["renderer"]
 
 
 def test_held_out_tasks_are_never_trained_on(whole_run: Path):

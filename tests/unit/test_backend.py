@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tinker
 
-from src.backend.contract import SKYRL_TX, TINKER_CLOUD, check_settings
+from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.datum import build_datums
 from src.backend.faults import awaited
 from src.config import Config
-from src.errors import BackendError, UserError
+from src.errors import BackendError
 from src.learning.datums import TrainingSequence
+from tests.fakes import STOCK
 
 
 def config(**changes) -> Config:
@@ -29,45 +30,21 @@ def sequence(n_prompt=3, n_sampled=2, advantage=0.5, name="t") -> TrainingSequen
     )
 
 
-# -- contract
-
-
-def test_context_beyond_tinker_cloud_is_refused_and_free_on_the_own_server():
-    with pytest.raises(UserError, match=r"context_limit=128000.*32000.*backend=skyrl-tx"):
-        check_settings(config(context_limit=128000), TINKER_CLOUD)
-    check_settings(config(context_limit=128000, backend="skyrl-tx"), SKYRL_TX)
-
-
-def test_what_a_server_would_ignore_is_refused():
-    with pytest.raises(UserError, match=r"grad_clip_norm=1\.0.*ignores"):
-        check_settings(config(grad_clip_norm=1.0, backend="skyrl-tx"), SKYRL_TX)
-    check_settings(config(grad_clip_norm=1.0), TINKER_CLOUD)
-    with pytest.raises(UserError, match=r"loss_fn=ppo.*importance_sampling"):
-        check_settings(config(loss_fn="ppo"), replace(TINKER_CLOUD, losses=frozenset({"importance_sampling"})))
-
-
-def test_weight_decay_that_reaches_other_users_warns(caplog):
-    check_settings(config(weight_decay=0.1), TINKER_CLOUD)
-    assert caplog.text == ""
-    check_settings(config(weight_decay=0.1, backend="skyrl-tx"), SKYRL_TX)
-    assert "weight_decay=0.1" in caplog.text and "other user" in caplog.text
-
-
 # -- datums
 
 
 def test_datum_is_shifted_by_one_and_carries_the_mask_only_where_it_is_taken():
-    (datum,) = build_datums([sequence()], SKYRL_TX, 100, 50)
+    (datum,) = build_datums([sequence()], STOCK, 100, 50)
     assert datum.model_input.to_ints() == [0, 1, 2, 3]
     assert datum.loss_fn_inputs["target_tokens"].to_numpy().tolist() == [1, 2, 3, 4]
     assert datum.loss_fn_inputs["weights"].to_numpy().tolist() == [0, 0, 1, 1]
-    (cloud,) = build_datums([sequence()], TINKER_CLOUD, 100, 50)
+    (cloud,) = build_datums([sequence()], TINKER_DOCUMENTS, 100, 50)
     assert "weights" not in cloud.loss_fn_inputs
     assert cloud.loss_fn_inputs["advantages"].to_numpy().tolist() == [0, 0, 0.5, 0.5]
 
 
 def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
-    datums = build_datums([sequence(n_sampled=2), sequence(n_sampled=5)], SKYRL_TX, 100, 50)
+    datums = build_datums([sequence(n_sampled=2), sequence(n_sampled=5)], STOCK, 100, 50)
     scales = [datum.loss_fn_inputs["advantages"].to_numpy().max() / 0.5 for datum in datums]
     assert scales == [2 * 2, 5 * 2]
 
@@ -87,12 +64,12 @@ def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
 )
 def test_malformed_sequence_is_never_sent(changes, words):
     with pytest.raises(ValueError, match=words):
-        build_datums([sequence(), replace(sequence(name="bad"), **changes)], SKYRL_TX, 100, 50)
+        build_datums([sequence(), replace(sequence(name="bad"), **changes)], STOCK, 100, 50)
 
 
 def test_sequence_beyond_the_context_is_never_sent():
     with pytest.raises(ValueError, match=r"sequence 0 \(t\): 5 tokens, more than context_limit=4"):
-        build_datums([sequence()], SKYRL_TX, 100, 4)
+        build_datums([sequence()], STOCK, 100, 4)
 
 
 # -- faults

@@ -12,7 +12,7 @@ from tinker._client import AsyncTinker
 from src.backend import health
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.connect import CLOUD_URL, DUMMY_KEY, api_key, check_model, connect, server_url, warn_about_model
-from src.backend.contract import SKYRL_TX, TINKER_CLOUD
+from src.backend.kind import CLOUD, SELF_HOSTED
 from src.config import Config
 from src.errors import BackendError, UserError
 
@@ -56,12 +56,12 @@ def test_cloud_url_is_the_sdks_own(monkeypatch):
 
 def test_cloud_needs_a_key_and_the_self_hosted_server_none(monkeypatch):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
-    assert api_key(SKYRL_TX).startswith("tml-")
+    assert api_key(SELF_HOSTED).startswith("tml-")
     with pytest.raises(UserError, match=r"TINKER_API_KEY.*\.env"):
-        api_key(TINKER_CLOUD)
+        api_key(CLOUD)
     monkeypatch.setenv("TINKER_API_KEY", "wrong")
     with pytest.raises(UserError, match=r"starts with tml-"):
-        api_key(TINKER_CLOUD)
+        api_key(CLOUD)
 
 
 async def test_refused_connection_says_how_to_start_the_server():
@@ -167,12 +167,12 @@ def test_wrong_model_is_refused_with_both_names():
     ],
 )
 def test_unknown_family_only_warns(caplog, name, architectures, warned):
-    warn_about_model(config(model_name=name), SKYRL_TX, BaseModel(architectures))
+    warn_about_model(config(model_name=name), SELF_HOSTED, BaseModel(architectures))
     assert (name in caplog.text and "backend=tinker" in caplog.text) == warned
 
 
 def test_context_beyond_what_the_model_was_made_for_warns(caplog):
-    warn_about_model(config(context_limit=128000), SKYRL_TX, BaseModel(max_positions=40960))
+    warn_about_model(config(context_limit=128000), SELF_HOSTED, BaseModel(max_positions=40960))
     assert "context_limit=128000" in caplog.text and "40960" in caplog.text
 
 

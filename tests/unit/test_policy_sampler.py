@@ -47,7 +47,7 @@ async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
     gate = asyncio.Event()
 
     class Slow(ScriptedClient):
-        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+        async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
             await gate.wait()
             return response([5])
 
@@ -154,7 +154,7 @@ async def test_busy_time_is_the_union_of_requests() -> None:
     gate = asyncio.Event()
 
     class Slow(ScriptedClient):
-        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+        async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
             await gate.wait()
             return response([5, 6])
 

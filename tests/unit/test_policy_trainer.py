@@ -9,7 +9,8 @@ import pytest
 import tinker
 
 from src.backend.connect import Backend
-from src.backend.contract import TINKER_CLOUD
+from src.backend.contract import TINKER_DOCUMENTS
+from src.backend.kind import CLOUD
 from src.backend.policy import PolicyTrainer
 from src.config import Config
 from src.errors import BackendError, UserError
@@ -42,43 +43,40 @@ class FakeTinker:
         self.base_logprobs: list[float | None] = [None, -1.0, -2.0, -3.0, -4.0]
         self.weights = SimpleNamespace(base_model="m", lora_rank=32)
 
-    def create_rest_client(self):
-        return self
-
-    async def create_lora_training_client_async(self, model: str, rank: int, seed: int):
+    async def create_lora_training_client(self, model: str, rank: int, seed: int):
         self.log.append(f"create {model} {rank} {seed}")
         return self
 
-    async def create_training_client_from_state_with_optimizer_async(self, path: str):
+    async def create_training_client_from_state_with_optimizer(self, path: str):
         self.log.append(f"load {path}")
         return self
 
     def get_weights_info_by_tinker_path(self, path: str):
         return Answer(self.log, "weights_info", self.weights)
 
-    async def create_sampling_client_async(self, model_path: str | None = None, base_model: str | None = None):
+    async def create_sampling_client(self, model_path: str | None = None, base_model: str | None = None):
         self.log.append(f"sampler {model_path or base_model}")
         return self
 
-    async def compute_logprobs_async(self, prompt: tinker.ModelInput):
+    async def compute_logprobs(self, prompt: tinker.ModelInput):
         return self.base_logprobs
 
-    async def forward_backward_async(self, datums: Any, loss_fn: str, loss_fn_config: Any):
+    def forward_backward(self, datums: Any, loss_fn: str, loss_fn_config: Any):
         self.log.append(f"submit forward_backward {loss_fn} {loss_fn_config}")
         outputs = [{"logprobs": tinker.TensorData.from_numpy(np.array(self.logprobs, np.float32))} for _ in datums]
         return Answer(self.log, "forward_backward", SimpleNamespace(loss_fn_outputs=outputs, metrics={"loss:sum": 2.0}))
 
-    async def optim_step_async(self, adam: tinker.AdamParams):
+    def optim_step(self, adam: tinker.AdamParams):
         self.log.append("submit optim_step")
         return Answer(self.log, "optim_step", SimpleNamespace(metrics={"skyrl.ai/grad_norm": 3.0}))
 
-    async def save_weights_for_sampler_async(self, name: str):
+    def save_weights_for_sampler(self, name: str):
         return Answer(self.log, "save", SimpleNamespace(path=f"tinker://model_1/sampler_weights/{name}"))
 
-    async def save_state_async(self, name: str):
+    def save_state(self, name: str):
         return Answer(self.log, "save", SimpleNamespace(path=f"tinker://model_1/weights/{name}"))
 
-    async def delete_checkpoint_from_tinker_path_async(self, path: str):
+    async def delete_checkpoint_from_tinker_path(self, path: str):
         self.log.append(f"delete {path}")
 
 
@@ -92,7 +90,8 @@ def fake(monkeypatch) -> FakeTinker:
 
 
 def backend(fake: FakeTinker) -> Backend:
-    return Backend(cast(tinker.ServiceClient, fake), TINKER_CLOUD, "http://127.0.0.1:9", None)
+    service, rest = cast(tinker.ServiceClient, fake), cast(tinker.RestClient, fake)
+    return Backend(service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None)
 
 
 def sequence() -> TrainingSequence:

@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from src.run.batch_metrics import batch_metrics, eval_metrics
-from src.run.checkpoints import Checkpoint, CheckpointLog, require_checkpoint
+from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
 from src.run.directory import RunDirectory, new_run_directory
 from src.run.jsonl import append_line, read_lines
 from src.run.metrics_log import MetricsLog, cut_metrics
@@ -79,6 +80,9 @@ def test_wandb_gets_one_call_a_step_and_ends_only_on_close(tmp_path):
     assert calls == [0, 1, "finish"]
 
 
+POLICY = Policy("m", 8, "chat_template:1", "off")
+
+
 async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_path):
     deleted: list[str] = []
 
@@ -88,18 +92,23 @@ async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_pat
 
     log = CheckpointLog(tmp_path / "c.jsonl", keep=2)
     for step in range(4):
-        await log.add(Checkpoint(step, f"tinker://m/weights/{step}", "m", 8), delete)
+        await log.add(POLICY.checkpoint(step, f"tinker://m/weights/{step}"), delete)
     assert deleted == ["tinker://m/weights/0", "tinker://m/weights/1"]
     again = CheckpointLog(tmp_path / "c.jsonl", keep=2)
     assert [c.step for c in again.records] == [2, 3]
-    assert require_checkpoint(again, "m", "run").step == 3
-    with pytest.raises(UserError, match="model_name=other"):
-        require_checkpoint(again, "other", "run")
+    assert require_checkpoint(again, POLICY, "run").step == 3
+    for changes, words in (
+        ({"model_name": "other"}, "model_name=other.*trained from m"),
+        ({"thinking": "on"}, "enable_thinking: .*thinking off, now it is on"),
+        ({"renderer": "chat_template:2"}, "chat template has changed .*chat_template:1, now chat_template:2"),
+    ):
+        with pytest.raises(UserError, match=words):
+            require_checkpoint(again, replace(POLICY, **changes), "run")
 
 
 def test_resume_without_checkpoint(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
-        require_checkpoint(CheckpointLog(tmp_path / "c.jsonl", 1), "m", "run")
+        require_checkpoint(CheckpointLog(tmp_path / "c.jsonl", 1), POLICY, "run")
 
 
 def test_unwritable_logs_dir_names_the_field(tmp_path):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from src.config import Config
 from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from src.rollout.order import TaskOrder
 from src.rollout.task import Task
-from src.run.checkpoints import CheckpointLog
+from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory
 from src.run.display import Display
 from src.run.jsonl import read_lines
@@ -63,6 +63,7 @@ class FakePolicy:
 
 class FakeSampler:
     busy_seconds = 0.0
+    counters: ClassVar[dict[str, float]] = {"requests": 0.0}
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
@@ -128,6 +129,7 @@ class Run:
         rollouts_: Any = self.rollouts
         parts = Parts(
             policy,
+            Policy("m", 32, "chat_template:1", "off"),
             sampler,
             rollouts_,
             Updater(self.config, policy, order.total_steps),

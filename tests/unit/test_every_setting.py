@@ -1,0 +1,133 @@
+"""No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from src.command_line import FIELDS
+from tests.recorded_run import recorded_run
+
+BASE = (
+    "backend=skyrl-tx",
+    "skyrl_tx_url=http://here:1",
+    "model_name=models/one",
+    "tasks_dir=TASKS",
+    "batch_size=2",
+    "group_size=4",
+    "logs_dir=LOGS",
+    "run_name=run",
+)
+TASKS = ("count-1", "count-2", "create-1", "create-2")
+SPLIT = ("eval_split=0.25",)
+SUBSTEPS = ("batch_size=2", "num_substeps=2")
+PPO = ("loss_fn=ppo",)
+LONG = ("n_epochs=3",)
+
+# field -> (value that differs from the base run's, what both runs are given besides)
+CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "backend": ("tinker", ()),
+    "skyrl_tx_url": ("http://elsewhere:1", ()),
+    "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
+    "model_name": ("models/two", ()),
+    "lora_rank": ("4", ()),
+    "tasks_dir": ("OTHER", ()),
+    "allow_broken_tasks": ("true", ("tasks_dir=BROKEN",)),
+    "eval_split": ("0.5", ()),
+    "eval_tasks": ("count-1", ()),
+    "eval_group_size": ("2", SPLIT),
+    "eval_every": ("1", (*SPLIT, *LONG)),
+    "eval_temperature": ("0.0", SPLIT),
+    "batch_size": ("3", ()),
+    "group_size": ("3", ()),
+    "n_epochs": ("2", ()),
+    "max_steps": ("1", ()),
+    "seed": ("1", ()),
+    "n_parallel_envs": ("3", ()),
+    "environment_type": ("daytona", ()),
+    "environment_kwargs.pids_limit": ("99", ()),
+    "trial_timeout_sec": ("0", ()),
+    "max_turns": ("7", ()),
+    "max_tokens": ("2", ()),
+    "temperature": ("0.5", ()),
+    "context_limit": ("3000", ()),
+    "enable_summarize": ("true", ()),
+    "proactive_summarization_threshold": ("100", ("enable_summarize=true",)),
+    "enable_thinking": ("true", ()),
+    "learning_rate": ("1e-3", ()),
+    "lr_schedule": ("cosine", ()),
+    "warmup_steps": ("2", ()),
+    "adam_beta1": ("0.8", ()),
+    "adam_beta2": ("0.9", ()),
+    "adam_eps": ("1e-8", ()),
+    "weight_decay": ("0.1", ()),
+    "grad_clip_norm": ("1.0", ()),
+    "loss_fn": ("ppo", ()),
+    "clip_low_threshold": ("0.5", PPO),
+    "clip_high_threshold": ("3.0", PPO),
+    "loss_norm": ("token_sum", ()),
+    "num_substeps": ("2", ()),
+    "advantage_baseline": ("leave_one_out", ()),
+    "normalize_advantages_by_std": ("true", ()),
+    "remove_constant_reward_groups": ("true", ()),
+    "kl_penalty_coef": ("0.1", ()),
+    "logs_dir": ("OTHER_LOGS", ()),
+    "run_name": ("other", ()),
+    "resume": ("nowhere", ()),
+    "save_every": ("1", LONG),
+    "keep_checkpoints": ("1", ("save_every=1", *LONG)),
+    "wandb_project": ("p", ()),
+    "wandb_name": ("n", ("wandb_project=p",)),
+}
+
+
+def copy_tasks(folder: Path, names: tuple[str, ...]) -> str:
+    for name in names:
+        shutil.copytree(Path("datasets/quickstart") / name, folder / name)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("walk")
+    broken = copy_tasks(root / "broken", TASKS)
+    Path(broken, "count-1", "task.toml").write_text("version = ")
+    return {
+        "TASKS": copy_tasks(root / "tasks", TASKS),
+        "OTHER": copy_tasks(root / "other", TASKS[:2]),
+        "BROKEN": broken,
+    }
+
+
+def test_the_walk_covers_every_field():
+    assert {name.split(".")[0] for name in CHANGED} == set(FIELDS)
+
+
+@pytest.fixture
+def run(places, monkeypatch, tmp_path):
+    """Events of a run with the base arguments and these, and the folders it made."""
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+
+    async def events(*changes: str) -> list[str]:
+        arguments = dict(change.split("=", 1) for change in (*BASE, *changes))
+        known = {**places, "LOGS": str(tmp_path / "logs"), "OTHER_LOGS": str(tmp_path / "elsewhere")}
+        happened = await recorded_run(monkeypatch, [f"{field}={known.get(v, v)}" for field, v in arguments.items()])
+        made = [f"made {path.parent.relative_to(tmp_path)}" for path in tmp_path.rglob("config.json")]
+        for folder in tmp_path.iterdir():
+            shutil.rmtree(folder)
+        return [*happened, *sorted(made)]
+
+    return events
+
+
+@pytest.mark.parametrize("besides", sorted({besides for _, besides in CHANGED.values()}))
+async def test_the_same_settings_do_the_same(besides, run):
+    assert await run(*besides) == await run(*besides)
+
+
+@pytest.mark.parametrize("name", CHANGED)
+async def test_a_setting_has_an_effect_or_is_refused(name, run):
+    value, besides = CHANGED[name]
+    base, changed = await run(*besides), await run(*besides, f"{name}={value}")
+    assert name == "allow_broken_tasks" or not any('"refused"' in event for event in base), base
+    assert changed != base, f"{name}={value} changes nothing that leaves this process"
