@@ -15,7 +15,8 @@
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
 #   SKYRL_TX_REPAIRS=all     which repairs of server/repairs: all, names with commas between, none = skyrl as published,
 #                            sdk = as published, but for what our version of the tinker SDK cannot do without
-#   SKYRL_TX_CONTEXT_LIMIT=  tokens in one sequence; default: what the model was made for (config.json)
+#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for (its config.json)
+#   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
 # The server checks no API key: whoever reaches the port can use it. Keep SKYRL_TX_HOST local, or put a proxy before it.
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
@@ -57,7 +58,7 @@ backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, 
 command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "$model" --backend-config "$backend_config"
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
-  --repairs "${SKYRL_TX_REPAIRS:-all}" "$@")
+  --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}" "$@")
 
 if [ "$background" = false ]; then
   echo $$ >"$state/server.pid"

@@ -92,6 +92,8 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on")
     parser.add_argument("--repairs", default="all", help=f"all, none, or some of {','.join(repairs.NAMES)}")
+    parser.add_argument("--context-limit", type=int, default=0, help="tokens in a sequence; 0: as config.json")
+    parser.add_argument("--keep-results-sec", type=float, default=900, help="how long the database keeps a result")
     parser.set_defaults(backend="jax")
     args = parser.parse_args(merge_backend_config(flags))
     try:
@@ -101,13 +103,17 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     return args
 
 
-def repair_api(names: list[str]) -> None:
-    """Applies the API's part of these repairs; without any, the server stays as published, healthz included."""
-    if names:
+def repair_api(args: argparse.Namespace) -> None:
+    """Applies the API's part of the repairs; without any, the server stays as published, healthz included."""
+    from skyrl.tinker import api
+
+    api.app.state.context_limit = args.context_limit
+    api.app.state.keep_results_sec = args.keep_results_sec
+    if args.repairs:
         from repairs import api_health
 
-        repairs.apply("api", names)
-        api_health.apply(names, SKYRL_VERSION)
+        repairs.apply("api", args.repairs)
+        api_health.apply(args.repairs, SKYRL_VERSION)
 
 
 def run_api(flags: list[str]) -> None:
@@ -116,7 +122,7 @@ def run_api(flags: list[str]) -> None:
 
     args = parse_flags(flags)
     fetch_model(args.base_model)
-    repair_api(args.repairs)
+    repair_api(args)
 
     with tempfile.TemporaryDirectory(prefix="skyrl-tx-") as folder:
         marker = Path(folder, "ready")

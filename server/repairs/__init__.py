@@ -95,12 +95,69 @@ REPAIRS = (
         f"{ENGINE}: TinkerEngine.process_batch_requests",
         engine=("engine_requests",),
     ),
+    Repair(
+        "base_model",
+        "another base model than the server's is accepted",
+        f"{API}: create_model, create_sampling_session",
+        api=("api_base_model",),
+    ),
+    Repair(
+        "datums",
+        "malformed training data is computed with, or never answered",
+        f"{API}: Datum, forward_backward",
+        api=("api_datums",),
+    ),
+    Repair(
+        "prompts",
+        "prompts and sampling settings are not checked, max_tokens is obligatory",
+        f"{API}: SampleRequest, SamplingParams",
+        api=("api_prompts",),
+    ),
+    Repair(
+        "names",
+        "a name saved twice is a 409 and so retried for minutes; a request sent again meets itself",
+        f"{API}: create_checkpoint, create_future, save_weights",
+        api=("api_names",),
+    ),
+    Repair(
+        "ttl",
+        "checkpoints outlive their time to live",
+        f"{API}: SaveWeightsRequest, SaveWeightsForSamplerRequest",
+        api=("api_ttl",),
+    ),
+    Repair(
+        "prune",
+        "the database and the samplers that nobody named grow for ever",
+        f"{API}: lifespan; {ENGINE}: TinkerEngine.cleanup_stale_sessions",
+        api=("api_prune",),
+    ),
+    Repair(
+        "capabilities",
+        "the context limit is not reported",
+        f"{API}: get_server_capabilities",
+        api=("api_capabilities",),
+    ),
+    Repair(
+        "restart",
+        "what a killed server was doing stays undone for ever",
+        f"{API}: lifespan, validate_checkpoint",
+        api=("api_restart",),
+    ),
+    Repair(
+        "errors",
+        "errors of a request are a 500 and so retried for minutes",
+        f"{API}: app",
+        api=("api_errors",),
+    ),
 )
 NAMES = tuple(repair.name for repair in REPAIRS)
 
 
 def chosen(text: str) -> list[str]:
-    """Names in `text`: all, none, or names with commas between. Raises ValueError, one line, for an unknown one."""
+    """Names in `text`: all, none, or names with commas between; `sdk`, on which others build, comes with any of them.
+
+    Raises ValueError, one line, for an unknown name.
+    """
     if text in ("all", "none"):
         return list(NAMES) if text == "all" else []
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -109,7 +166,7 @@ def chosen(text: str) -> list[str]:
         raise ValueError(
             f"--repairs {text}: {', '.join(unknown) or 'no name'} unknown; all, none, or {','.join(NAMES)}"
         )
-    return [name for name in NAMES if name in names]
+    return [name for name in NAMES if name in ("sdk", *names)]
 
 
 def apply(process: str, names: Iterable[str]) -> None:

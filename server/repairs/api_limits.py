@@ -2,14 +2,11 @@
 
 # pyright: reportMissingImports=false
 import json
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from skyrl.tinker import api
-
-CONTEXT_VARIABLE = "SKYRL_TX_CONTEXT_LIMIT"  # tokens; instead of what the model was made for
 
 
 @cache
@@ -27,7 +24,7 @@ def model_config() -> dict[str, Any]:
 
 def context_limit() -> int | None:
     """Tokens in one sequence, prompt and answer together; None: neither model nor operator sets one."""
-    return int(os.environ.get(CONTEXT_VARIABLE) or 0) or model_config().get("max_position_embeddings")
+    return api.app.state.context_limit or model_config().get("max_position_embeddings")
 
 
 def vocabulary() -> int:

@@ -127,11 +127,13 @@ def with_rank(stock: Endpoint) -> Endpoint:
 
 def apply() -> None:
     api.list_checkpoints = list_checkpoints
+    api.list_user_checkpoints = list_user_checkpoints
     for name in WITH_MODEL_ID:
         open_endpoint(name, unique_id=MODEL_ID)
     wrap("get_weights_info", of_either_kind)
     wrap("get_model_info", with_rank)
     add_route("GET", "/checkpoints", list_user_checkpoints)
+    open_endpoint("list_user_checkpoints")
     add_route("GET", "/sessions", list_sessions)
     add_route("GET", "/sessions/{session_id}", get_session)
     add_route("POST", "/sessions/{session_id}/finish", finish_session)

@@ -1,0 +1,84 @@
+"""Malformed training data is refused before anything is queued, with the datum and the field.
+
+Upstream: skyrl/tinker/api.py, Datum and forward_backward. There missing targets are a 500, which the SDK retries for
+minutes; short or absent weights, log-probabilities and advantages are padded with zeros; NaN and ids beyond the
+vocabulary are computed with; no length is too long.
+"""
+
+# pyright: reportMissingImports=false
+from typing import Any
+
+import numpy as np
+from skyrl.tinker import api
+
+from repairs.api_limits import context_limit, vocabulary
+from repairs.api_routes import Endpoint, bad_request, wrap
+
+TARGETS = "target_tokens"
+NUMBERS = ("weights", "logprobs", "advantages", "values", "returns", "rollout_logprobs")
+SAMPLED = ("importance_sampling", "ppo", "cispo")  # losses that need what was sampled
+
+
+def text_tokens(model_input: api.ModelInput, where: str) -> list[int]:
+    """Token ids of a prompt or datum. Raises 400: another kind of chunk, none, too many, or beyond the vocabulary."""
+    if any(chunk.type != "encoded_text" for chunk in model_input.chunks):
+        raise bad_request(f"{where}: only text tokens are supported")
+    tokens = [token for chunk in model_input.chunks for token in chunk.tokens]  # pyright: ignore[reportAttributeAccessIssue]
+    if not tokens:
+        raise bad_request(f"{where}: empty")
+    limit = context_limit()
+    if limit is not None and len(tokens) > limit:
+        raise bad_request(f"{where}: {len(tokens)} tokens, more than the context limit of {limit}")
+    check_ids(tokens, where)
+    return tokens
+
+
+def check_ids(tokens: list[int], where: str) -> None:
+    ids, size = np.asarray(tokens), vocabulary()
+    wrong = np.flatnonzero((ids < 0) | (ids >= size) | (ids != np.floor(ids)))
+    if wrong.size:
+        place = int(wrong[0])
+        raise bad_request(
+            f"{where}: token {tokens[place]} at position {place} is not in the vocabulary (0 to {size - 1})"
+        )
+
+
+def check_datum(index: int, datum: api.Datum, loss_fn: str) -> None:
+    where = f"datum {index}"
+    n = len(text_tokens(datum.model_input, f"{where}: model_input"))
+    inputs = datum.loss_fn_inputs
+    if unknown := sorted(inputs.keys() - {TARGETS, *NUMBERS}):
+        raise bad_request(f"{where}: {', '.join(unknown)}: no input of any loss here; leave it out")
+    for name in (TARGETS, *(("logprobs", "advantages") if loss_fn in SAMPLED else ())):
+        if name not in inputs:
+            raise bad_request(f"{where}: {name} is missing, which loss_fn={loss_fn} needs")
+    for name, tensor in inputs.items():
+        if len(tensor.data) != n:
+            raise bad_request(f"{where}: {name}: length {len(tensor.data)}, but the input has {n} tokens")
+        if not np.isfinite(tensor.data).all():
+            raise bad_request(f"{where}: {name}: not all finite (NaN or infinite)")
+    check_ids(inputs[TARGETS].data, f"{where}: {TARGETS}")
+
+
+def check(given: api.ForwardBackwardInput) -> None:
+    """Raises 400 for the first fault."""
+    if not given.data:
+        raise bad_request("data: empty")
+    for name, value in (given.loss_fn_config or {}).items():
+        if not np.isfinite(value):
+            raise bad_request(f"loss_fn_config: {name}={value} is not finite")
+    for index, datum in enumerate(given.data):
+        check_datum(index, datum, given.loss_fn)
+
+
+def checked(stock: Endpoint) -> Endpoint:
+    async def read(request: Any) -> Any:
+        parsed, forward_only = await stock(request)
+        check(parsed.forward_backward_input)
+        return parsed, forward_only
+
+    return read
+
+
+def apply() -> None:
+    wrap("_read_forward_backward_request", checked)

@@ -1,0 +1,61 @@
+"""What our server remembers of a checkpoint beside skyrl's row, in a table of its own.
+
+skyrl's tables keep their form, so a database can go from its server to ours and back.
+"""
+
+# pyright: reportMissingImports=false
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from skyrl.tinker import api, types
+from sqlmodel import JSON, Field, SQLModel
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+Key = tuple[str, str, types.CheckpointType]  # as CheckpointDB's: model, name, kind
+
+
+class CheckpointNote(SQLModel, table=True):  # pyright: ignore[reportGeneralTypeIssues, reportCallIssue]
+    __tablename__ = "checkpoint_notes"  # pyright: ignore[reportAssignmentType]
+
+    model_id: str = Field(primary_key=True)
+    checkpoint_id: str = Field(primary_key=True)
+    checkpoint_type: types.CheckpointType = Field(primary_key=True)
+    expires_at: datetime | None = Field(default=None, index=True)  # UTC, without zone
+    session_id: str | None = Field(default=None, index=True)  # of a sampler that ends with its session
+    user_metadata: dict[str, str] | None = Field(default=None, sa_type=JSON)
+
+
+def utc_now() -> datetime:
+    """As SQLite keeps times: UTC, without zone."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+async def note(session: AsyncSession, key: Key, **values: Any) -> None:
+    """Sets some of a checkpoint's values; the caller commits."""
+    kept = await session.get(CheckpointNote, key)
+    if kept is None:
+        kept = CheckpointNote(model_id=key[0], checkpoint_id=key[1], checkpoint_type=key[2])
+    for name, value in values.items():
+        setattr(kept, name, value)
+    session.add(kept)
+
+
+async def forget(session: AsyncSession, key: Key) -> None:
+    """Deletes a checkpoint, its note and its file; commits. One that is being saved is left alone."""
+    row, kept = await session.get(api.CheckpointDB, key), await session.get(CheckpointNote, key)
+    if row is not None and row.status == api.CheckpointStatus.PENDING:
+        return
+    for gone in (row, kept):
+        if gone is not None:
+            await session.delete(gone)
+    await session.commit()
+    api.app.state.validated_sampler_checkpoints.discard(key[:2])
+    request: Any = FakeRequest
+    await asyncio.to_thread(api.delete_checkpoint_file, api.checkpoint_file_path(request, *key))
+
+
+class FakeRequest:
+    """As much of a request as skyrl's functions read."""
+
+    app = api.app

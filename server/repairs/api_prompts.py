@@ -1,0 +1,65 @@
+"""Prompts and sampling settings are checked before anything is queued; max_tokens may be left out.
+
+Upstream: skyrl/tinker/api.py, SampleRequest, SamplingParams and asample. There a token beyond the vocabulary is NaN, no
+prompt is too long, a request without max_tokens is refused, and settings that the server does not have are dropped.
+"""
+
+# pyright: reportMissingImports=false
+from typing import Any
+
+from repairs import api_requests
+from repairs.api_datums import text_tokens
+from repairs.api_limits import context_limit
+from repairs.api_routes import Endpoint, bad_request, wrap
+
+ABSENT = (
+    "topk_sample_logprobs",
+    "target_prompt_logprobs",
+    "prompt_alt_tokens_k",
+    "prompt_logprobs_last_n",
+    "record_stability_info",
+)
+
+
+def check_settings(request: api_requests.SampleRequest) -> None:
+    given = [name for name in ABSENT if getattr(request, name)]
+    if given:
+        raise bad_request(f"{', '.join(given)}: not offered by this server")
+    params = request.sampling_params
+    for name, value, good, rule in (
+        ("num_samples", request.num_samples, request.num_samples >= 1, "at least 1"),
+        ("max_tokens", params.max_tokens, params.max_tokens is None or params.max_tokens >= 1, "positive"),
+        ("temperature", params.temperature, params.temperature >= 0, "at least 0"),
+        ("top_p", params.top_p, 0 < params.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", params.top_k, params.top_k == -1 or params.top_k >= 1, "positive, or -1 for no limit"),
+    ):
+        if not good:
+            raise bad_request(f"{name}={value}: must be {rule}")
+
+
+def answer_limit(n_prompt: int, max_tokens: int | None) -> int | None:
+    """Tokens that may be sampled. Raises 400 when they do not fit into the context."""
+    limit = context_limit()
+    if limit is None:
+        return max_tokens
+    left = limit - n_prompt
+    if left < (max_tokens or 1):
+        asked = "" if max_tokens is None else f" and max_tokens={max_tokens}"
+        raise bad_request(f"prompt of {n_prompt} tokens{asked}: more than the context limit of {limit}")
+    return max_tokens or left
+
+
+def checked(stock: Endpoint) -> Endpoint:
+    async def asample(request: api_requests.SampleRequest, **others: Any) -> Any:
+        check_settings(request)
+        n_prompt = len(text_tokens(request.prompt, "prompt"))
+        max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens)
+        params = request.sampling_params.model_copy(update={"max_tokens": max_tokens})
+        return await stock(request=request.model_copy(update={"sampling_params": params}), **others)
+
+    return asample
+
+
+def apply() -> None:
+    api_requests.apply()
+    wrap("asample", checked)

@@ -1,0 +1,65 @@
+"""The database does not grow for ever, nor do the samplers that nobody named.
+
+Upstream: skyrl/tinker/api.py and engine.py keep every request and result, with all tokens and log-probabilities, and
+every checkpoint of save_weights_and_get_sampling_client. Here a request that was answered longer ago than
+--keep-results-sec is deleted; of a loaded model a row without contents stays, because load_weights asks whether it is a
+model's first request, and no seq_id must be taken twice. Samplers without a name end with their session.
+"""
+
+# pyright: reportMissingImports=false
+from datetime import timedelta
+from typing import Any
+
+from skyrl.tinker import api, types
+from sqlmodel import col, delete, or_, select, update
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from repairs import api_requests
+from repairs.api_life import now_and_then
+from repairs.api_names import sampler_name
+from repairs.api_notes import CheckpointNote, forget, note, utc_now
+from repairs.api_routes import Endpoint, wrap
+
+GONE = types.ErrorResponse(error="the result of this request is not kept any more", status="failed").model_dump_json()
+
+
+async def prune_requests(session: AsyncSession) -> None:
+    cutoff = utc_now() - timedelta(seconds=api.app.state.keep_results_sec)
+    request = api.FutureDB
+    old = (col(request.status) != api.RequestStatus.PENDING, col(request.completed_at) < cutoff)
+    unloaded = select(api.ModelDB.model_id).where(api.ModelDB.status == "unloaded")
+    not_needed = or_(request.request_type == types.RequestType.SAMPLE, col(request.model_id).in_(unloaded))
+    emptied = {"request_data": {}, "result_data": GONE, "status": api.RequestStatus.FAILED}
+    async with api.app.state.db_write_lock:
+        await session.exec(delete(request).where(*old, not_needed))
+        await session.exec(update(request).where(*old, col(request.result_data) != GONE).values(**emptied))
+        await session.commit()
+
+
+async def delete_nameless(session: AsyncSession) -> None:
+    """Sampler checkpoints without a name, of sessions that are over."""
+    over = select(api.SessionDB.session_id).where(api.SessionDB.status != "active")
+    notes = await session.exec(select(CheckpointNote).where(col(CheckpointNote.session_id).in_(over)))
+    for kept in notes.all():
+        await forget(session, (kept.model_id, kept.checkpoint_id, kept.checkpoint_type))
+
+
+def noting_session(stock: Endpoint) -> Endpoint:
+    async def save_weights_for_sampler(
+        request: api_requests.SaveWeightsForSamplerRequest, session: AsyncSession
+    ) -> Any:
+        made = await stock(request=request, session=session)
+        if not request.path:
+            model = await api.get_model(session, request.model_id)
+            key = (request.model_id, sampler_name(request), types.CheckpointType.SAMPLER)
+            await note(session, key, session_id=model.session_id)
+            await session.commit()
+        return made
+
+    return save_weights_for_sampler
+
+
+def apply() -> None:
+    wrap("save_weights_for_sampler", noting_session)
+    now_and_then(prune_requests)
+    now_and_then(delete_nameless)
