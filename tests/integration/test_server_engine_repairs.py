@@ -1,0 +1,188 @@
+"""Training repairs of the server's engine: each defect is there on the stock server and not on ours."""
+
+import contextlib
+import math
+
+import pytest
+import tinker
+
+from tests.conftest import succeed
+from tests.integration.engine_parts import (
+    ADAM,
+    DATA,
+    STILL,
+    TOKENS,
+    adapters,
+    datum,
+    extreme_datum,
+    loss,
+    raw,
+    step,
+    unload,
+)
+
+
+@pytest.mark.parametrize(("server", "factor"), [("server_url", 2), ("stock_url", 1)])
+async def test_the_loss_is_a_sum(server, factor, request, tiny_model_dir):
+    """Of everything that doubles the summed gradient, nothing changes the stock server's."""
+    async with adapters(request.getfixturevalue(server), tiny_model_dir) as (_, client):
+        first, second = [DATA[0]], [DATA[0]]
+        once = await step(client, first, adam=STILL)
+        assert await step(client, first + second, adam=STILL) == pytest.approx(factor * once, rel=1e-4)
+        assert await step(client, first, second, adam=STILL) == pytest.approx(factor * once, rel=1e-4)
+        assert await step(client, [datum(TOKENS[0], weight=2.0)], adam=STILL) == pytest.approx(factor * once, rel=1e-4)
+
+
+async def test_two_calls_add_up_to_one_with_both_batches(server_url, tiny_model_dir):
+    async with adapters(server_url, tiny_model_dir, 2) as (_, one, two):
+        assert await step(one, DATA) == pytest.approx(await step(two, DATA[:1], DATA[1:]), rel=1e-4)
+        assert await loss(one) == pytest.approx(await loss(two), rel=1e-4)
+
+
+async def test_the_summed_loss_is_reported(server_url, tiny_model_dir):
+    async with adapters(server_url, tiny_model_dir) as (_, client):
+        output = await client.forward(DATA, "cross_entropy")
+        assert output.metrics["loss:sum"] == pytest.approx(await loss(client), rel=1e-5)
+
+
+@pytest.mark.parametrize(("server", "clips"), [("server_url", True), ("stock_url", False)])
+async def test_the_gradient_is_clipped_to_its_norm(server, clips, request, tiny_model_dir):
+    """Adam with a large eps moves by the gradient's size, so that clipping shows in one step."""
+    adam = tinker.AdamParams(learning_rate=1.0, beta1=0.9, beta2=0.95, eps=1e3)
+    async with adapters(request.getfixturevalue(server), tiny_model_dir, 3) as (_, free, small, large):
+        start = await loss(free)
+        norms = [
+            await step(client, DATA, adam=adam.model_copy(update={"grad_clip_norm": limit}))
+            for client, limit in ((free, 0.0), (small, 1e-3), (large, 1e6))
+        ]
+        moved = [start - await loss(client) for client in (free, small, large)]
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-4), "the metric is the norm before clipping"
+    assert moved[0] > 0
+    assert moved[2] == pytest.approx(moved[0], rel=1e-3)
+    assert (abs(moved[1]) < moved[0] / 50) is clips
+
+
+@pytest.mark.parametrize(("server", "isolated"), [("server_url", True), ("stock_url", False)])
+async def test_weight_decay_is_of_the_stepped_adapter_only(server, isolated, request, tiny_model_dir):
+    decay = tinker.AdamParams(learning_rate=0.1, beta1=0.9, beta2=0.95, eps=1e-12, weight_decay=1.0)
+    async with adapters(request.getfixturevalue(server), tiny_model_dir, 2) as (_, mine, other):
+        for _ in range(3):
+            await step(mine, DATA)
+        before = await loss(mine)
+        await step(other, DATA, adam=decay)
+        assert (await loss(mine) == before) is isolated
+
+
+async def test_a_request_that_overflows_fails_alone(server_url, tiny_model_dir):
+    async with adapters(server_url, tiny_model_dir, 2) as (_, client, twin):
+        good = client.forward_backward(DATA, "cross_entropy")
+        bad = client.forward_backward([extreme_datum(TOKENS[0])], "importance_sampling")
+        await good
+        with pytest.raises(Exception, match="not finite"):
+            await bad
+        norm = ((await client.optim_step(ADAM)).metrics or {})["skyrl.ai/grad_norm"]
+        assert norm == pytest.approx(await step(twin, DATA), rel=1e-4), "the bad request added nothing"
+        assert await loss(client) == pytest.approx(await loss(twin), rel=1e-4)
+
+
+async def test_a_step_to_weights_that_are_not_finite_is_refused(server_url, tiny_model_dir):
+    huge = tinker.AdamParams(learning_rate=1e39, beta1=0.9, beta2=0.95, eps=1e-12)
+    async with adapters(server_url, tiny_model_dir, 2) as (_, client, twin):
+        with pytest.raises(Exception, match="not finite"):
+            await step(client, DATA, adam=huge)
+        norms = [await step(each, DATA) for each in (client, twin)]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-6), "weights, moments and gradient are as before"
+        assert await loss(client) == await loss(twin)
+
+
+async def spoil(url: str, client: tinker.TrainingClient) -> None:
+    """A step on a gradient that is not finite, as far as the server takes it."""
+    with contextlib.suppress(tinker.TinkerError, ValueError):
+        await client.forward_backward([extreme_datum(TOKENS[0])], "importance_sampling")
+    adam = {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
+    await raw(url, "optim_step", {"model_id": client.model_id, "adam_params": adam})
+
+
+@pytest.mark.parametrize(("server", "isolated"), [("server_url", True), ("stock_url", False)])
+async def test_one_adapter_never_spoils_another(server, isolated, request, tiny_model_dir):
+    url = request.getfixturevalue(server)
+    async with adapters(url, tiny_model_dir, 2) as (_, spoilt, other):
+        before = await loss(other)
+        await spoil(url, spoilt)
+        after = await loss(other)
+    assert after == before if isolated else math.isnan(after)
+
+
+async def test_saved_state_takes_the_identical_next_step(server_url, tiny_model_dir):
+    async with adapters(server_url, tiny_model_dir) as (service, client):
+        for _ in range(2):
+            await step(client, DATA)
+        path = (await client.save_state("two")).path
+        norm, after = await step(client, DATA), await loss(client)
+        copy = await service.create_training_client_from_state_with_optimizer(path)
+        try:
+            assert (await step(copy, DATA), await loss(copy)) == (norm, after)
+        finally:
+            await unload(server_url, copy)
+
+
+BATCH_FAILURE = """
+import importlib, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+from skyrl.tinker import engine, types
+
+class Engine(engine.TinkerEngine):
+    def __init__(self):
+        self.results = {}
+    def _filter_valid_requests(self, requests):
+        return {}, requests
+    def _complete_futures(self, results):
+        self.results |= results
+
+def process(requests):
+    if "bad" in requests:
+        raise KeyError("target_tokens")
+    return {name: types.UnloadModelOutput(model_id=name, status="done") for name in requests}
+
+def failed():
+    one = Engine()
+    one.process_batch_requests({name: ("m", None) for name in ("first", "bad", "last")}, process, "sample")
+    return [name for name, result in one.results.items() if isinstance(result, types.ErrorResponse)]
+
+print("RESULT", *failed())
+importlib.import_module("repairs.engine_requests").apply()
+print("RESULT", *failed())
+"""
+EXPERT_SLICES = """
+import importlib, sys
+import numpy as np
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+from skyrl.tx.utils import models
+
+def shapes(adapters=3, experts=8, width=16, rank=4, used=2):
+    path = ("model", "layers", "0", "mlp", "experts", "up_proj")
+    arrays = {"lora_A": (adapters, experts, width, rank), "lora_B": (adapters, experts, rank, width)}
+    for name, shape in arrays.items():
+        print("RESULT", *np.zeros(shape)[models.get_adapter_slice((*path, name), 1, used)].shape)
+
+shapes()
+importlib.import_module("repairs.engine_expert_adapters").apply()
+shapes()
+"""
+
+
+def server_python(script: str) -> list[str]:
+    """A script's results in the server's environment, without the log between them."""
+    lines = succeed("server/.venv/bin/python", "-c", script).splitlines()
+    return [line.removeprefix("RESULT ") for line in lines if line.startswith("RESULT ")]
+
+
+def test_one_bad_request_does_not_fail_its_batch(server_env):
+    assert server_python(BATCH_FAILURE) == ["first bad last", "bad"]
+
+
+def test_sampler_files_hold_the_whole_adapter_of_an_expert_layer(server_env):
+    """8 experts, 16 wide, rank 2 of at most 4: stock keeps 2 rows of lora_A and 2 experts of lora_B."""
+    assert server_python(EXPERT_SLICES) == ["8 2 4", "2 4 16", "8 16 2", "8 2 16"]
