@@ -1,10 +1,21 @@
 """Probe a server, or take the report of a former probe of exactly this server."""
 
+import asyncio
+import contextlib
+import logging
+from datetime import UTC, datetime
+
+import httpx
 import tinker
 
-from src.probe import cache
-from src.probe.identity import identify
+from src.errors import BackendError
+from src.probe import cache, checkpoints, losses, optimizer, refusals, sampling, server, snapshots, timing
+from src.probe.bench import RANK, Bench, api_key
+from src.probe.findings import Findings
+from src.probe.identity import Identity, identify
 from src.probe.report import ServerReport
+
+log = logging.getLogger("harbortrainer")
 
 
 async def load_or_probe(
@@ -14,15 +25,62 @@ async def load_or_probe(
 
     Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
     """
-    identity = await identify(url)
+    identity = await _identify(url)
     known = None if refresh else cache.load(url, identity.fingerprint, model_name)
     if known is not None:
         return known
     report = await probe(service, url, model_name)
-    cache.store(report)
+    try:
+        cache.store(report)
+    except OSError as error:
+        log.warning("the report on %s is not kept: %s", url, error)
     return report
 
 
 async def probe(service: tinker.ServiceClient, url: str, model_name: str) -> ServerReport:
-    """Measures everything on throw-away weights of small rank and takes away all that it made, whatever happens."""
-    raise NotImplementedError
+    """Measures everything on throw-away weights of small rank and takes away all that it made, whatever happens.
+
+    Raises BackendError when nothing can be measured: no server, no free adapter slot.
+    """
+    identity = await _identify(url)
+    rest = await asyncio.to_thread(tinker.RestClient, base_url=url, api_key=api_key())
+    bench, findings = Bench(service, rest, url, model_name), Findings()
+    try:
+        bench.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
+        await _measure(bench, identity, findings)
+    finally:
+        await asyncio.shield(bench.close())
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return ServerReport(url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows))
+
+
+async def _measure(bench: Bench, identity: Identity, findings: Findings) -> None:
+    """Each part may fail alone. One free slot is enough; the parts that need two say so."""
+    await findings.section(server.GROUP, lambda: server.measure(bench, identity, findings))
+    client = await bench.adapter()
+    findings.facts.update(can_sample=False)
+    await findings.section(losses.GROUP, lambda: losses.measure(bench, client, findings))
+    await findings.section(optimizer.GROUP, lambda: optimizer.measure(bench, client, findings))
+    sampler: tinker.SamplingClient | None = None
+    with contextlib.suppress(BackendError):
+        sampler = await bench.sampler(await bench.published(client, "first"))
+    if sampler is None:
+        findings.row(sampling.GROUP, "samples with this SDK", "no sampling client", "unusable", "no run is possible")
+    else:
+        first = sampler
+        if not await findings.section(sampling.GROUP, lambda: sampling.measure(bench, client, first, findings)):
+            sampler = sampler if findings.facts["can_sample"] else None
+    await findings.section(timing.GROUP, lambda: timing.measure(bench, client, sampler, findings))
+    if bench.rate and sampler is not None:
+        await findings.section(snapshots.GROUP, lambda: snapshots.measure(bench, client, findings))
+    if bench.rate:
+        await findings.section(checkpoints.GROUP, lambda: checkpoints.measure(bench, client, findings))
+    await bench.release(client)
+    await findings.section(refusals.GROUP, lambda: refusals.measure(bench, findings))
+
+
+async def _identify(url: str) -> Identity:
+    try:
+        return await identify(url)
+    except httpx.HTTPError as error:
+        raise BackendError(f"{url}: {error or type(error).__name__}; check GET /api/v1/healthz") from None
