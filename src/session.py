@@ -54,11 +54,21 @@ async def train(config: Config) -> int:
     train_tasks, held_out = split_tasks(
         load_tasks(config.tasks_dir, config.allow_broken_tasks), config.eval_split, config.eval_tasks, config.seed
     )
-    docker_tasks = [*train_tasks, *held_out] if config.environment_type == "docker" else []
-    if docker_tasks:
+    if config.environment_type == "docker":
         await asyncio.to_thread(check_docker, config.n_parallel_envs)
     template = ChatTemplate.load(config.model_name, config.enable_thinking)
-    backend = await connect(config)
+    async with _connected(config) as backend:
+        return await _train(config, backend, template, train_tasks, held_out, display)
+
+
+async def _train(
+    config: Config,
+    backend: Backend,
+    template: ChatTemplate,
+    train_tasks: list[Task],
+    held_out: list[Task],
+    display: Display,
+) -> int:
     terms = agree(config, backend.kind, backend.contract, backend.max_context)
     plan = _plan(config, template, train_tasks, held_out)
     effective = _effective(backend, plan, terms)
@@ -72,6 +82,7 @@ async def train(config: Config) -> int:
     )
     sampler = PolicySampler()
     rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
+    docker_tasks = [*train_tasks, *held_out] if config.environment_type == "docker" else []
     async with _policy(config, backend, plan) as policy, _containers(plan.run.name, rollouts):
         await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, display))
         return await _run(config, plan, policy, sampler, rollouts, effective, display)
@@ -128,6 +139,16 @@ async def _run(
             display.say(f"stopped after step {trainer.step}; continue with: python -m src.train resume={plan.run.path}")
     display.say(f"done; metrics.jsonl and reward_curve.png are in {plan.run.path}")
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _connected(config: Config) -> AsyncIterator[Backend]:
+    backend, done = await connect(config), False
+    try:
+        yield backend
+        done = True
+    finally:
+        await backend.close(done=done)
 
 
 @contextlib.asynccontextmanager

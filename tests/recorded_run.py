@@ -65,6 +65,10 @@ class FakeServer:
         ]
         return Answer(SimpleNamespace(supported_models=models))
 
+    def close(self, status: str) -> Answer[None]:
+        self._note("close", status=status)
+        return Answer(None)
+
     def create_lora_training_client(self, model: str, rank: int, seed: int) -> Answer["FakeServer"]:
         self._note("create", model=model, rank=rank, seed=seed)
         return Answer(self)

@@ -8,6 +8,8 @@ from typing import Any
 
 from skyrl.tinker import api
 
+LONG_CONTEXT = 131072
+
 
 @cache
 def model_config() -> dict[str, Any]:
@@ -22,9 +24,17 @@ def model_config() -> dict[str, Any]:
     return values | values.get("text_config", {})
 
 
-def context_limit() -> int | None:
-    """Tokens in one sequence, prompt and answer together; None: neither model nor operator sets one."""
-    return api.app.state.context_limit or model_config().get("max_position_embeddings")
+def context_limit() -> int:
+    """Tokens in one sequence, prompt and answer together: the operator's, else the model's own but at least 128K.
+
+    Beyond max_position_embeddings a model gets worse, it does not fail; whether that is wanted is for the client.
+    """
+    return api.app.state.context_limit or max(model_config().get("max_position_embeddings") or 0, LONG_CONTEXT)
+
+
+def own_context() -> int:
+    """What an answer without max_tokens may fill: the operator's limit, else what the model was made for."""
+    return api.app.state.context_limit or model_config().get("max_position_embeddings") or LONG_CONTEXT
 
 
 def vocabulary() -> int:

@@ -9,7 +9,7 @@ import tinker
 
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.contract import TINKER_DOCUMENTS, Contract
-from src.backend.faults import CALL_LIMIT_SEC, awaited
+from src.backend.faults import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, SDK_ERRORS, awaited
 from src.backend.health import check_health
 from src.backend.kind import ServerKind, kind_of
 from src.config import Config
@@ -31,6 +31,14 @@ class Backend:
     contract: Contract
     url: str
     max_context: int | None
+
+    async def close(self, *, done: bool) -> None:
+        """End the session, which frees what it holds on the server; never waits long."""
+        ending = self.service.close("success" if done else "interrupted")
+        try:
+            await asyncio.wait_for(ending, CLOSE_LIMIT_SEC)
+        except (TimeoutError, *SDK_ERRORS):
+            return  # the server is gone or has no such request; it forgets a silent session by itself
 
 
 async def connect(config: Config) -> Backend:
