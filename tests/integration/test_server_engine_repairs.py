@@ -1,6 +1,7 @@
 """Training repairs of the server's engine: each defect is there on the stock server and not on ours."""
 
 import contextlib
+import json
 import math
 
 import pytest
@@ -126,11 +127,14 @@ async def test_saved_state_takes_the_identical_next_step(server_url, tiny_model_
             await unload(server_url, copy)
 
 
-BATCH_FAILURE = """
-import importlib, sys
+IN_PROCESS = """
+import importlib, json, sys
+import numpy as np
 sys.path[:0] = ["server"]
 sys.path.append("server/shims")
+from skyrl.backends import jax as backend
 from skyrl.tinker import engine, types
+from skyrl.tx.utils import models
 
 class Engine(engine.TinkerEngine):
     def __init__(self):
@@ -145,44 +149,64 @@ def process(requests):
         raise KeyError("target_tokens")
     return {name: types.UnloadModelOutput(model_id=name, status="done") for name in requests}
 
-def failed():
+def failed(results):
+    return [name for name, result in results.items() if isinstance(result, types.ErrorResponse)]
+
+def batch():
     one = Engine()
     one.process_batch_requests({name: ("m", None) for name in ("first", "bad", "last")}, process, "sample")
-    return [name for name, result in one.results.items() if isinstance(result, types.ErrorResponse)]
+    return failed(one.results)
 
-print("RESULT", *failed())
-importlib.import_module("repairs.engine_requests").apply()
-print("RESULT", *failed())
-"""
-EXPERT_SLICES = """
-import importlib, sys
-import numpy as np
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
-from skyrl.tx.utils import models
-
-def shapes(adapters=3, experts=8, width=16, rank=4, used=2):
+def expert_shapes(adapters=3, experts=8, width=16, rank=4, used=2):
     path = ("model", "layers", "0", "mlp", "experts", "up_proj")
     arrays = {"lora_A": (adapters, experts, width, rank), "lora_B": (adapters, experts, rank, width)}
-    for name, shape in arrays.items():
-        print("RESULT", *np.zeros(shape)[models.get_adapter_slice((*path, name), 1, used)].shape)
+    slices = {name: models.get_adapter_slice((*path, name), 1, used) for name in arrays}
+    return [np.zeros(shape)[slices[name]].shape for name, shape in arrays.items()]
 
-shapes()
-importlib.import_module("repairs.engine_expert_adapters").apply()
-shapes()
+def padding():
+    return backend.pad([[1, 2], [3]], 4, fill=[])
+
+def two_samples(self, prepared_batch):
+    outputs = {"fine": -1.0, "bad": float("nan")}
+    return {
+        name: types.SampleOutput(sequences=[types.GeneratedSequence(stop_reason="stop", tokens=[1], logprobs=[value])])
+        for name, value in outputs.items()
+    }
+
+backend.JaxBackendImpl.sample = two_samples
+
+def all_of_them():
+    samples = failed(backend.JaxBackendImpl.sample(None, None))
+    results = {"batch": batch(), "experts": expert_shapes(), "padding": padding(), "samples": samples}
+    print("RESULT", json.dumps(results))
+
+all_of_them()
+for name in ("requests", "expert_adapters", "padding", "finite_samples"):
+    importlib.import_module(f"repairs.engine_{name}").apply()
+all_of_them()
 """
 
 
-def server_python(script: str) -> list[str]:
-    """A script's results in the server's environment, without the log between them."""
-    lines = succeed("server/.venv/bin/python", "-c", script).splitlines()
-    return [line.removeprefix("RESULT ") for line in lines if line.startswith("RESULT ")]
+@pytest.fixture(scope="module")
+def in_process(server_env) -> list[dict[str, list]]:
+    """What functions of skyrl return in the server's environment, as published and repaired."""
+    lines = succeed("server/.venv/bin/python", "-c", IN_PROCESS).splitlines()
+    return [json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT ")]
 
 
-def test_one_bad_request_does_not_fail_its_batch(server_env):
-    assert server_python(BATCH_FAILURE) == ["first bad last", "bad"]
+def test_one_bad_request_does_not_fail_its_batch(in_process):
+    assert [result["batch"] for result in in_process] == [["first", "bad", "last"], ["bad"]]
 
 
-def test_sampler_files_hold_the_whole_adapter_of_an_expert_layer(server_env):
+def test_sampler_files_hold_the_whole_adapter_of_an_expert_layer(in_process):
     """8 experts, 16 wide, rank 2 of at most 4: stock keeps 2 rows of lora_A and 2 experts of lora_B."""
-    assert server_python(EXPERT_SLICES) == ["8 2 4", "2 4 16", "8 16 2", "8 2 16"]
+    assert [result["experts"] for result in in_process] == [[[8, 2, 4], [2, 4, 16]], [[8, 16, 2], [8, 2, 16]]]
+
+
+def test_padding_of_a_sampling_batch_repeats_a_real_sequence(in_process):
+    """An empty prompt hardly ever stops; a copy, seed and all, stops with what it is a copy of."""
+    assert [result["padding"] for result in in_process] == [[[1, 2], [3], [], []], [[1, 2], [3], [1, 2], [1, 2]]]
+
+
+def test_a_sample_that_is_not_finite_is_an_error_of_its_request(in_process):
+    assert [result["samples"] for result in in_process] == [[], ["bad"]]
