@@ -16,7 +16,7 @@ from src.errors import BackendError
 
 RANK, SEED = 4, 1
 CALL_LIMIT_SEC = 180.0  # the first call of a shape compiles
-REFUSAL_LIMIT_SEC = 6.0  # the SDK asks again for minutes after some refusals: no longer than this
+REFUSAL_LIMIT_SEC = 3.0  # the SDK asks again for minutes after some refusals: no longer than this
 HTTP_TIMEOUT_SEC = 15.0
 KEY = "tml-self-hosted"
 

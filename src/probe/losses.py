@@ -75,7 +75,7 @@ async def _value(
     """Summed loss where one is reported, and why the request is refused."""
     try:
         asked = client.forward([one], name, dict(settings) if settings else None)
-        output = await asyncio.wait_for(asked, 20 * REFUSAL_LIMIT_SEC)
+        output = await asyncio.wait_for(asked, 40 * REFUSAL_LIMIT_SEC)
     except TimeoutError:
         raise BackendError(f"loss {name}: no answer") from None
     except SDK_ERRORS as error:

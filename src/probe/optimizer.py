@@ -189,3 +189,9 @@ def _report(findings: Findings, known: dict[str, bool | None], signs: Climb) -> 
     norm = signs.grad_norms[0]
     value = "not reported" if norm is None else f"{norm:.4g}"
     findings.row(GROUP, "grad_norm in the answer", value, "info")
+
+
+async def calibrate(client: tinker.TrainingClient) -> float:
+    """Rate of plain gradient descent with which a step gains about TARGET; 0 when there is none."""
+    norm = (await climb(client, [Step(adam(0.0))])).grad_norms[0]
+    return await _rate(client, norm)

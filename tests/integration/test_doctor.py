@@ -1,0 +1,127 @@
+"""The doctor on real servers: all five defects of the published server are found there, and none on ours."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from src import doctor
+from src.probe.report import ServerReport
+
+DEFECTS = (
+    "a late first sample leaves training alone (defect 1)",
+    "an older sampler leaves training alone (defect 1)",
+    "a used sampler stays as it is while training goes on (defect 2)",
+    "reduction",
+    "token id beyond the vocabulary (defect 4)",
+    "weight decay stays with its adapter (defect 5)",
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Report of a server, measured once by the command itself."""
+    reports: dict[str, ServerReport] = {}
+    folder = tmp_path_factory.mktemp("doctor")
+
+    def report(url: str) -> ServerReport:
+        if url not in reports:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("XDG_CACHE_HOME", str(folder))
+                path = folder / f"{len(reports)}.json"
+                assert doctor.main(["backend=skyrl-tx", f"skyrl_tx_url={url}", f"json={path}"]) == 0
+                reports[url] = ServerReport.from_json(path.read_text())
+        return reports[url]
+
+    return report
+
+
+def verdicts(report: ServerReport) -> dict[str, str]:
+    return {row.what: row.verdict for row in report.rows}
+
+
+def test_ours_has_none_of_the_five_defects(server_url, measured):
+    found = verdicts(measured(server_url))
+    assert {what: found.get(what) for what in DEFECTS} == dict.fromkeys(DEFECTS, "same")
+
+
+def test_stock_has_all_five_defects(stock_url, measured):
+    found = verdicts(measured(stock_url))
+    assert {what: found.get(what) for what in DEFECTS} == dict.fromkeys(DEFECTS, "differs")
+
+
+def test_facts_of_ours(server_url, measured):
+    facts = measured(server_url).facts
+    assert facts.reduction == "sum"
+    assert set(facts.adam.values()) == {True} and len(facts.adam) == 6
+    assert facts.losses["ppo"] == facts.losses["cispo"] == ("clip_low_threshold", "clip_high_threshold")
+    assert (facts.can_sample, facts.prompt_logprobs, facts.optimizer_state_restored) == (True, "leading_none", True)
+    assert (facts.frozen_samplers, facts.sampling_keeps_training, facts.refuses_foreign_ids) == (True, True, True)
+    assert (facts.decays_other_adapters, facts.max_rank, facts.ttl) == (False, 16, True)
+    assert facts.context_limit
+
+
+def test_facts_of_stock(stock_url, measured):
+    facts = measured(stock_url).facts
+    assert facts.reduction == "example_mean"
+    assert {name for name, honoured in facts.adam.items() if not honoured} == {"grad_clip_norm"}
+    assert (facts.frozen_samplers, facts.sampling_keeps_training, facts.decays_other_adapters) == (False, False, True)
+    assert (facts.refuses_foreign_ids, facts.prompt_logprobs, facts.ttl) == (False, "short", False)
+
+
+@pytest.mark.parametrize("server", ["server_url", "stock_url"])
+def test_nothing_is_left_behind(server, measured, request):
+    url = request.getfixturevalue(server)
+    measured(url)
+    api = httpx.Client(base_url=f"{url}/api/v1", timeout=30)
+    runs = api.get("training_runs", params={"limit": 100}).json()["training_runs"]
+    names = []
+    for run in runs:
+        listed = api.get(f"training_runs/{run['training_run_id']}/checkpoints").json().get("checkpoints", [])
+        names += [one["checkpoint_id"] for one in listed if "probe-" in one["checkpoint_id"]]
+    assert names == []
+
+
+async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch, tmp_path):
+    """Stopped with an adapter and a checkpoint on the server: both are gone when the cancellation is through."""
+    import tinker
+
+    from src.probe import probe
+    from src.probe.bench import Bench
+
+    service = await asyncio.to_thread(lambda: tinker.ServiceClient(base_url=server_url, api_key="tml-none"))
+    benches: list[Bench] = []
+    saved = asyncio.Event()
+
+    async def hang(bench: Bench, _identity, _findings) -> None:
+        benches.append(bench)
+        await bench.saved(await bench.adapter(), "left")
+        saved.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(probe, "_measure", hang)
+    work = asyncio.create_task(probe.probe(service, server_url, str(tiny_model_dir)))
+    await saved.wait()
+    model_id = benches[0]._models[0]
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=30) as http:
+        listed = (await http.get(f"training_runs/{model_id}/checkpoints")).json().get("checkpoints", [])
+        again = await http.post("unload_model", json={"model_id": model_id})
+    assert listed == []
+    assert again.status_code in (400, 404)
+
+
+def test_parity_tells_the_published_server_from_ours(server_url, stock_url, tmp_path):
+    path = tmp_path / "parity.json"
+    assert doctor.main(["parity", f"A={server_url}", f"B={stock_url}", f"json={path}"]) == 1
+    rows = {row["what"].split(" (")[0]: row["verdict"] for row in json.loads(path.read_text())["rows"]}
+    assert rows["logprobs of the fresh adapter"] == "equal"
+    assert rows["gain of a plain gradient step"] == "differs"
+
+
+def test_a_server_is_equal_to_itself(server_url, capsys):
+    assert doctor.main(["parity", f"A={server_url}", f"B={server_url}", "steps=2", "json=-"]) == 0
+    assert json.loads(capsys.readouterr().out)["equal"]
