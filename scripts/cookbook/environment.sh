@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# Sourced by run_cookbook_loop.sh: the recipes' own environment. Needs lib/common.sh and lib/python.sh.
+COOKBOOK_PYTHON=3.11 # requirements.lock holds the wheels of this one
+
+# Folders of wheels that this machine's pip is told of; uv does not read pip's settings.
+pip_find_links() { printf '%s' "${PIP_FIND_LINKS:-$(python3 -m pip config get global.find-links 2>/dev/null || true)}"; }
+
+# cookbook_sync VENV FLAG...: what the lock says, and nothing else.
+cookbook_sync() {
+  local venv=$1
+  shift
+  "$UV" pip sync --quiet --python "$venv/bin/python" "$@" "$ROOT/scripts/cookbook/requirements.lock"
+}
+
+# torch for CPUs is on no ordinary index: it comes from a folder of wheels where pip knows one, else from torch's own.
+cookbook_install() {
+  local venv=$1 folder links=()
+  for folder in $(pip_find_links); do links+=(--find-links "$folder"); done
+  if [ ${#links[@]} -gt 0 ] && cookbook_sync "$venv" "${links[@]}" 2>"$venv/install.log"; then return; fi
+  cookbook_sync "$venv" --torch-backend cpu 2>>"$venv/install.log"
+}
+
+# ensure_cookbook_env VENV: holds exactly what the lock says.
+ensure_cookbook_env() {
+  local venv=$1 wanted began=$SECONDS
+  wanted="$(file_hash "$ROOT/scripts/cookbook/requirements.lock")"
+  if [ "$(cat "$venv/.lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
+  ensure_uv
+  say "cookbook environment: Python $COOKBOOK_PYTHON and requirements.lock into ${venv#"$ROOT"/}"
+  "$UV" venv --quiet --clear --python "$COOKBOOK_PYTHON" "$venv" >&2 || fail "no Python $COOKBOOK_PYTHON for the cookbook"
+  cookbook_install "$venv" || {
+    tail -n 5 "$venv/install.log" >&2
+    fail "the cookbook's environment could not be made (see above, $venv/install.log); its torch is 2.13.0+cpu"
+  }
+  echo "$wanted" >"$venv/.lock-hash"
+  say "cookbook environment ready in $((SECONDS - began)) s"
+}
