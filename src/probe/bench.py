@@ -64,11 +64,16 @@ class Bench:
             making = self.service.create_training_client_from_state(path)
         return self._keep(await self.wait("restoring an adapter", making))
 
-    async def saved(self, client: tinker.TrainingClient, label: str, ttl_seconds: int | None = None) -> str:
+    async def saved(
+        self,
+        client: tinker.TrainingClient,
+        label: str,
+        ttl_seconds: int | None = None,
+        limit_sec: float = CALL_LIMIT_SEC,
+    ) -> str:
         """Path of a state saved with its optimizer."""
-        return self._note(
-            (await self.wait("save_state", client.save_state(self.name(label), ttl_seconds=ttl_seconds))).path
-        )
+        saving = client.save_state(self.name(label), ttl_seconds=ttl_seconds)
+        return self._note((await self.wait("save_state", saving, limit_sec)).path)
 
     async def published(self, client: tinker.TrainingClient, label: str) -> str:
         """Path of sampler weights."""

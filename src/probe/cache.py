@@ -1,4 +1,4 @@
-"""Reports of former probes, one small file for each server (as it was started) and base model."""
+"""Reports of former probes, one small file for each server (its version and settings, not its start) and base model."""
 
 import hashlib
 import os

@@ -29,7 +29,8 @@ async def identify(url: str) -> Identity:
     async with httpx.AsyncClient(timeout=TIMEOUT_SEC) as http:
         server = _server(await http.get(f"{url}/api/v1/healthz"))
         if server:
-            return Identity(_hash(json.dumps(server, sort_keys=True)), server)
+            lasting = {name: value for name, value in server.items() if name != "instance"}
+            return Identity(_hash(json.dumps(lasting, sort_keys=True)), server)
         described = await http.get(f"{url}/openapi.json")
         return Identity(_hash(described.text if described.status_code == httpx.codes.OK else url), {})
 
