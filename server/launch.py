@@ -92,9 +92,7 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on")
     parser.add_argument("--repairs", default="all", help=f"all, none, or some of {','.join(repairs.NAMES)}")
-    parser.add_argument(
-        "--context-limit", type=int, default=0, help="tokens in a sequence; 0: the model's, at least 128K"
-    )
+    parser.add_argument("--context-limit", type=int, default=0, help="tokens in a sequence; 0: the model's, or 128K")
     parser.add_argument("--keep-results-sec", type=float, default=900, help="how long the database keeps a result")
     parser.set_defaults(backend="jax")
     args = parser.parse_args(merge_backend_config(flags))

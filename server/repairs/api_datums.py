@@ -27,7 +27,7 @@ def text_tokens(model_input: api.ModelInput, where: str) -> list[int]:
     if not tokens:
         raise bad_request(f"{where}: empty")
     limit = context_limit()
-    if limit is not None and len(tokens) > limit:
+    if len(tokens) > limit:
         raise bad_request(f"{where}: {len(tokens)} tokens, more than the context limit of {limit}")
     check_ids(tokens, where)
     return tokens

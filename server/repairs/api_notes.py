@@ -21,14 +21,13 @@ class CheckpointNote(SQLModel, table=True):  # pyright: ignore[reportGeneralType
     model_id: str = Field(primary_key=True)
     checkpoint_id: str = Field(primary_key=True)
     checkpoint_type: types.CheckpointType = Field(primary_key=True)
-    expires_at: datetime | None = Field(default=None, index=True)  # UTC, without zone
+    expires_at: datetime | None = Field(default=None, index=True)
     session_id: str | None = Field(default=None, index=True)  # of a sampler that ends with its session
     user_metadata: dict[str, str] | None = Field(default=None, sa_type=JSON)
 
 
 def utc_now() -> datetime:
-    """As SQLite keeps times: UTC, without zone."""
-    return datetime.now(UTC).replace(tzinfo=None)
+    return datetime.now(UTC)
 
 
 async def note(session: AsyncSession, key: Key, **values: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from repairs import api_requests
 from repairs.api_datums import text_tokens
-from repairs.api_limits import context_limit
+from repairs.api_limits import context_limit, own_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 ABSENT = (
@@ -37,16 +37,13 @@ def check_settings(request: api_requests.SampleRequest) -> None:
             raise bad_request(f"{name}={value}: must be {rule}")
 
 
-def answer_limit(n_prompt: int, max_tokens: int | None) -> int | None:
+def answer_limit(n_prompt: int, max_tokens: int | None) -> int:
     """Tokens that may be sampled. Raises 400 when they do not fit into the context."""
     limit = context_limit()
-    if limit is None:
-        return max_tokens
-    left = limit - n_prompt
-    if left < (max_tokens or 1):
-        asked = "" if max_tokens is None else f" and max_tokens={max_tokens}"
-        raise bad_request(f"prompt of {n_prompt} tokens{asked}: more than the context limit of {limit}")
-    return max_tokens or left
+    asked = max_tokens or max(own_context() - n_prompt, 1)
+    if n_prompt + asked > limit:
+        raise bad_request(f"prompt of {n_prompt} tokens and max_tokens={asked}: more than the context limit of {limit}")
+    return asked
 
 
 def checked(stock: Endpoint) -> Endpoint:

@@ -6,7 +6,7 @@ any more, and is deleted soon after.
 """
 
 # pyright: reportMissingImports=false
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -102,8 +102,7 @@ def key_of(one: dict[str, Any]) -> Key:
 def told(kept: CheckpointNote | None) -> dict[str, Any]:
     if kept is None:
         return {}
-    expires_at = kept.expires_at and kept.expires_at.replace(tzinfo=UTC)
-    return {"expires_at": expires_at, "user_metadata": kept.user_metadata}
+    return {"expires_at": kept.expires_at, "user_metadata": kept.user_metadata}
 
 
 async def delete_expired(session: AsyncSession) -> None:
