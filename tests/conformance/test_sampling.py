@@ -1,0 +1,134 @@
+"""save_weights_for_sampler, asample: what is sampled, its logprobs, and whose weights it comes from."""
+
+import pytest
+import tinker
+
+from .parts import MAX_TOKENS, TOKENS, adam_step, logprobs, sample, scored, settled
+
+
+@pytest.fixture(scope="module")
+def sampler(training) -> tinker.SamplingClient:
+    return settled(training.save_weights_and_get_sampling_client())
+
+
+def test_a_named_sampler_is_found_by_its_path(training, service):
+    path = settled(training.save_weights_for_sampler("named")).path
+    assert path == f"tinker://{training.model_id}/sampler_weights/named"
+    client = settled(service.create_sampling_client(model_path=path))
+    assert scored(client) == pytest.approx(logprobs(training), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_sampled_logprobs_are_the_trainers(training, sampler, temperature):
+    (sequence,) = sample(sampler, temperature=temperature)
+    n = len(sequence.tokens)
+    assert sequence.logprobs is not None and len(sequence.logprobs) == n > 0
+    trained = logprobs(training, [*TOKENS, *sequence.tokens])[-n:]
+    assert list(sequence.logprobs) == pytest.approx(trained, abs=1e-4)
+
+
+def test_a_seed_repeats_its_samples(sampler):
+    def tokens(seed: int) -> list[list[int]]:
+        return [list(sequence.tokens) for sequence in sample(sampler, seed=seed, n=4)]
+
+    assert tokens(1) == tokens(1) != tokens(2)
+    assert len({tuple(answer) for answer in tokens(1)}) > 1
+
+
+def test_temperature_0_takes_the_likeliest_token(sampler):
+    (greedy,), (again,) = (sample(sampler, temperature=0.0, seed=seed) for seed in (1, 2))
+    assert greedy.tokens == again.tokens
+    others = [sequence for seed in range(3) for sequence in sample(sampler, seed=seed, n=4)]
+    assert all(first(greedy) >= first(other) - 1e-4 for other in others)
+
+
+def test_max_tokens_ends_an_answer(sampler):
+    sequence = without_stop(sampler)
+    assert len(sequence.tokens) == MAX_TOKENS and sequence.stop_reason == "length"
+
+
+def first(sequence: tinker.SampledSequence) -> float:
+    assert sequence.logprobs
+    return sequence.logprobs[0]
+
+
+def without_stop(sampler: tinker.SamplingClient) -> tinker.SampledSequence:
+    """An answer that no token of its own ends."""
+    return next(s for seed in range(20) for s in sample(sampler, seed=seed, n=4) if s.stop_reason == "length")
+
+
+def test_a_stop_token_ends_an_answer_and_is_its_last(sampler):
+    seed, whole = next((seed, s[0]) for seed in range(20) if len((s := sample(sampler, seed=seed))[0].tokens) > 3)
+    stop = whole.tokens[2]
+    (stopped,) = sample(sampler, seed=seed, stop=[stop])
+    assert list(stopped.tokens) == list(whole.tokens[: whole.tokens.index(stop) + 1])
+    assert stopped.stop_reason == "stop" and len(stopped.logprobs or []) == len(stopped.tokens)
+
+
+def test_given_tokens_are_scored_as_the_trainer_does(training, sampler):
+    assert scored(sampler) == pytest.approx(logprobs(training), abs=1e-4)
+
+
+def test_prompt_logprobs_come_with_a_sample_when_asked_for(sampler):
+    params = tinker.SamplingParams(max_tokens=1, temperature=1.0, seed=0)
+    prompt = tinker.ModelInput.from_ints(list(TOKENS))
+    answer = settled(sampler.sample(prompt, 1, params, include_prompt_logprobs=True))
+    first, *rest = answer.prompt_logprobs or []
+    assert first is None and rest == pytest.approx(scored(sampler), abs=1e-4)
+
+
+def test_the_base_model_stays_itself_while_adapters_train(fresh, base_sampler):
+    before = scored(base_sampler)
+    client = fresh()
+    adam_step(client)
+    trained = scored(settled(client.save_weights_and_get_sampling_client()))
+    assert max(abs(a - b) for a, b in zip(before, trained, strict=True)) > 0.01
+    assert scored(base_sampler) == pytest.approx(before, abs=1e-5)
+
+
+def test_a_used_sampler_is_a_frozen_snapshot(fresh):
+    client = fresh()
+    adam_step(client)
+    sampler = settled(client.save_weights_and_get_sampling_client())
+    before, answer = scored(sampler), sample(sampler)[0].tokens
+    for _ in range(3):
+        adam_step(client)
+    assert scored(sampler) == pytest.approx(before, abs=1e-5)
+    assert sample(sampler)[0].tokens == answer
+
+
+def test_sampling_old_weights_late_throws_no_training_away(fresh):
+    client = fresh()
+    never_used = settled(client.save_weights_and_get_sampling_client())
+    start = logprobs(client)
+    for _ in range(3):
+        adam_step(client)
+    trained = logprobs(client)
+    assert sum(trained) > sum(start) + 0.1
+    assert scored(never_used) == pytest.approx(start, abs=1e-4)
+    assert logprobs(client) == pytest.approx(trained, abs=1e-5)
+    newest = settled(client.save_weights_and_get_sampling_client())
+    assert scored(newest) == pytest.approx(trained, abs=1e-4)
+
+
+def test_samplers_asked_at_once_answer_each_from_its_own_weights(fresh, base_sampler):
+    clients = [fresh() for _ in range(3)]
+    for steps, client in enumerate(clients):
+        for _ in range(steps):
+            adam_step(client)
+    samplers = [settled(client.save_weights_and_get_sampling_client()) for client in clients]
+    asked = [s.compute_logprobs(tinker.ModelInput.from_ints(list(TOKENS))) for s in (*samplers, base_sampler)]
+    answers = [settled(future)[1:] for future in asked]
+    for answer, client in zip(answers, clients, strict=False):
+        assert answer == pytest.approx(logprobs(client), abs=1e-4)
+    assert answers[-1] == pytest.approx(answers[0], abs=1e-4)  # no step taken: still the base model
+
+
+def test_a_sampler_outlives_its_model(fresh, unload):
+    client = fresh()
+    adam_step(client)
+    sampler = settled(client.save_weights_and_get_sampling_client())
+    before = scored(sampler)
+    assert unload(client).status_code == 200
+    fresh()  # takes its slot
+    assert scored(sampler) == pytest.approx(before, abs=1e-5)
