@@ -180,7 +180,8 @@ async def _kl_row(name: str, mine: Side, other: Bench, others: Side, tolerance: 
     except BackendError as error:
         return ParityRow(what, "", "", str(error)[:80], f"{tolerance.kl:g}", "not measured")
     own = np.array([logprobs for _, logprobs in whole])
-    ratios = (own - scored).mean(axis=1)
+    ratios = scored - own
+    ratios = (np.exp(ratios) - 1 - ratios).mean(axis=1)  # unbiased, never below 0, and of little variance
     low, high = bootstrap(ratios)
     inside = -tolerance.kl <= low and high <= tolerance.kl
     outside = low > tolerance.kl or high < -tolerance.kl
