@@ -29,6 +29,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
 }
 COMMON = {"model_name": "Qwen/Qwen3-8B", "lora_rank": "8", "save_every": "4", "max_steps": str(BATCHES)}
 POLL_SEC = 0.1
+TRIES = 3
 
 
 class Broken(Exception):
@@ -75,16 +76,26 @@ class Recipe:
 
 
 def interrupt(recipe: Recipe, output: TextIO) -> int:
-    """Kills a first invocation after its first checkpoint and a batch more; returns the checkpoint's batch.
+    """Kills a first invocation after its first checkpoint and a batch more; returns the last checkpoint's batch.
 
-    It is not told max_steps, so that it cannot come to its end before it is killed.
+    It is not told max_steps, so that it cannot come to its end before it is killed. Should the batch
+    after its last checkpoint not be logged by then, or nothing be left for the second invocation, it is started afresh.
     """
+    for _ in range(TRIES):
+        shutil.rmtree(recipe.log_path, ignore_errors=True)
+        kill_after_checkpoint(recipe, output)
+        saved = recipe.saved()
+        if saved in recipe.steps() and saved is not None and saved < int(recipe.settings["max_steps"]):
+            return saved
+    raise Broken(f"{TRIES} times it could not be killed between the first checkpoint and max_steps")
+
+
+def kill_after_checkpoint(recipe: Recipe, output: TextIO) -> None:
     process = recipe.start(output, max_steps="None")
     try:
         while process.poll() is None:
-            saved = recipe.saved()
-            if saved is not None and saved in recipe.steps():
-                return saved
+            if recipe.saved() in recipe.steps():
+                return
             time.sleep(POLL_SEC)
         raise Broken(f"it ended with status {process.returncode} before a checkpoint and a batch after it were there")
     finally:
@@ -140,7 +151,7 @@ def run(recipe: Recipe, output: TextIO) -> str:
         raise Broken(f"batches logged: {steps}, not 0 to {batches - 1}")
     last = dict(zip(steps, rows, strict=True))
     done = check_rl(list(last.values()), batches * 3 // 4) if recipe.name == "rl_loop" else check_sl(before, after)
-    return f"{batches} batches, killed after {before and steps[len(before) - 1]}, resumed at {saved}; {done}"
+    return f"{batches} batches, killed after {steps[len(before) - 1]}, resumed at {saved}; {done}"
 
 
 def main() -> None:
@@ -149,7 +160,6 @@ def main() -> None:
     settings = COMMON | DEFAULTS[name] | given
     recipe = Recipe(python, name, Path(folder).resolve(), settings)
     recipe.settings.update(base_url=url, log_path=str(recipe.log_path))
-    shutil.rmtree(recipe.log_path, ignore_errors=True)
     log = recipe.folder / f"{name}.log"
     with log.open("w") as output:
         try:
