@@ -164,7 +164,6 @@ def test_weights_that_are_not_there_are_refused(fresh, service, rest, name):
         settled(rest.delete_checkpoint_from_tinker_path(path))
     for ask in (
         service.create_training_client_from_state_with_optimizer,
-        service.create_training_client_from_state,
         rest.get_weights_info_by_tinker_path,
         rest.delete_checkpoint_from_tinker_path,
     ):
