@@ -57,7 +57,7 @@ async def train(config: Config) -> int:
     if config.environment_type == "docker":
         await asyncio.to_thread(check_docker, config.n_parallel_envs)
     template = ChatTemplate.load(config.model_name, config.enable_thinking)
-    async with _connected(config) as backend:
+    async with _connected(config, display) as backend:
         return await _train(config, backend, template, train_tasks, held_out, display)
 
 
@@ -142,8 +142,8 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _connected(config: Config) -> AsyncIterator[Backend]:
-    backend, done = await connect(config), False
+async def _connected(config: Config, display: Display) -> AsyncIterator[Backend]:
+    backend, done = await connect(config, display.say), False
     try:
         yield backend
         done = True

@@ -18,6 +18,7 @@ from src import session
 from src.backend import connect as connecting
 from src.backend import policy
 from src.backend.base_model import BaseModel
+from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.errors import UserError
@@ -173,6 +174,9 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     async def create(config: TrialConfig) -> FakeTrial:
         return FakeTrial(config, recorder)
 
+    async def documented(*_: Any) -> Contract:
+        return TINKER_DOCUMENTS
+
     def wandb(_run: Any, project: str | None, name: str | None, config: dict[str, Any]) -> FakeWandb | None:
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
@@ -180,6 +184,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(connecting, "check_health", healthy)
     monkeypatch.setattr(connecting, "_rest_client", opened)
     monkeypatch.setattr(connecting, "_service", opened)
+    monkeypatch.setattr(connecting, "contract_of", documented)
     for module in (connecting, policy):
         monkeypatch.setattr(module, "read_base_model", lambda name: BaseModel(("Qwen3ForCausalLM",), 1000, None))
     monkeypatch.setattr(policy.PolicyTrainer, "close", ready)

@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tinker
 
 from src.backend.base_model import BaseModel, read_base_model
-from src.backend.contract import TINKER_DOCUMENTS, Contract
+from src.backend.contract import Contract
 from src.backend.faults import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, SDK_ERRORS, awaited
 from src.backend.health import check_health
 from src.backend.kind import ServerKind, kind_of
+from src.backend.measured import contract_of
 from src.config import Config
 from src.errors import UserError
 
@@ -41,8 +43,8 @@ class Backend:
             return  # the server is gone or has no such request; it forgets a silent session by itself
 
 
-async def connect(config: Config) -> Backend:
-    """Check URL, key, health and model, in this order. Raises UserError."""
+async def connect(config: Config, say: Callable[[str], None] = log.info) -> Backend:
+    """Check URL, key, health and model, in this order, then take or measure the contract. Raises UserError."""
     kind = kind_of(config)
     url = server_url(config)
     key = api_key(kind)
@@ -56,7 +58,8 @@ async def connect(config: Config) -> Backend:
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(read_base_model, config.model_name))
     service = await awaited(f"opening a session at {url}", asyncio.to_thread(_service, url, key), CALL_LIMIT_SEC)
-    return Backend(service, rest, kind, TINKER_DOCUMENTS, url, served.get(config.model_name))
+    contract = await contract_of(service, kind, url, config.model_name, say)
+    return Backend(service, rest, kind, contract, url, served.get(config.model_name))
 
 
 # The SDK waits for its first answers in the calling thread: not one that runs an event loop.
