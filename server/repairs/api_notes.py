@@ -51,7 +51,9 @@ async def forget(session: AsyncSession, key: Key) -> None:
     await session.commit()
     api.app.state.validated_sampler_checkpoints.discard(key[:2])
     request: Any = FakeRequest
-    await asyncio.to_thread(api.delete_checkpoint_file, api.checkpoint_file_path(request, *key))
+    file = api.checkpoint_file_path(request, *key)
+    await asyncio.to_thread(api.delete_checkpoint_file, file)
+    file.with_name(f"{file.name}.probe").unlink(missing_ok=True)  # skyrl leaves one beside every sampler checkpoint
 
 
 class FakeRequest:
