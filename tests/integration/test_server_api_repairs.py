@@ -1,80 +1,19 @@
-"""Repairs of the server's API: each defect is there on the stock server and not on ours.
+"""Repairs of the server's API: each defect is there on the stock server and not on ours."""
 
-Requests are raw: the SDK would go on asking the stock server for minutes.
-"""
-
-import sqlite3
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tinker
-from tinker import types
-from tinker.proto.request_conv import forward_backward_request_to_proto
 
-from tests.conftest import live_server
+from .server_parts import Raw, refused
 
 TOKENS = list(range(5, 29))
 N = len(TOKENS) - 1
 BEYOND = 10**6  # no vocabulary has that id
 HOUR = 3600
-PROTO = {"Content-Type": "application/x-protobuf"}
-
-
-@dataclass
-class Raw:
-    """One session of one server, without the SDK."""
-
-    url: str
-    model: Path
-    session_id: str = field(init=False)
-    models: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        closed = httpx.Limits(max_keepalive_connections=0)  # a server closes the connection on which it failed
-        self.http = httpx.Client(base_url=f"{self.url}/api/v1", timeout=60, limits=closed)
-        self.session_id = self.post("create_session", tags=[], sdk_version="0.38.0").json()["session_id"]
-
-    def post(self, path: str, /, **body: Any) -> httpx.Response:
-        return self.http.post(f"/{path}", json=body)
-
-    def settle(self, answer: httpx.Response) -> httpx.Response:
-        """What became of a request that was accepted."""
-        return self.post("retrieve_future", request_id=answer.raise_for_status().json()["request_id"])
-
-    def create(self, base_model: str | None = None) -> httpx.Response:
-        number = len(self.models)
-        self.models.append(f"{self.session_id}:train:{number}")
-        lora = {"rank": 8, "seed": 1}
-        model = base_model or str(self.model)
-        return self.post(
-            "create_model", session_id=self.session_id, model_seq_id=number, base_model=model, lora_config=lora
-        )
-
-    def adapter(self) -> str:
-        self.settle(self.create()).raise_for_status()
-        return self.models[-1]
-
-    def forward(self, model_id: str, datum: tinker.Datum, loss_fn: Any = "cross_entropy") -> httpx.Response:
-        given = types.ForwardBackwardInput(data=[datum], loss_fn=loss_fn)
-        request = types.ForwardBackwardRequest(forward_backward_input=given, model_id=model_id, seq_id=None)
-        message = forward_backward_request_to_proto(request)
-        message.forward_only = True
-        return self.http.post("/forward_backward", content=message.SerializeToString(), headers=PROTO)
-
-    def sample(self, tokens: list[int], **params: Any) -> httpx.Response:
-        prompt = {"chunks": [{"type": "encoded_text", "tokens": tokens}]}
-        return self.post("asample", base_model=str(self.model), prompt=prompt, sampling_params=params)
-
-    def unload(self) -> None:
-        for model_id in self.models:
-            self.post("unload_model", model_id=model_id)
 
 
 def opened(url: str, model: Path) -> Iterator[Raw]:
@@ -101,20 +40,6 @@ def stock_adapter(stock: Raw) -> str:
 @pytest.fixture(scope="module")
 def our_adapter(ours: Raw) -> str:
     return ours.adapter()
-
-
-def refused(answer: httpx.Response, *words: str) -> None:
-    assert answer.status_code in (400, 404, 422), answer.text
-    for word in words:
-        assert word in answer.text
-
-
-def awaited[T](ask: Callable[[], T | None]) -> T:
-    end = time.monotonic() + 120
-    while (found := ask()) is None:
-        assert time.monotonic() < end, "not within two minutes"
-        time.sleep(0.2)
-    return found
 
 
 def test_the_server_says_what_it_is(ours: Raw, tiny_model_dir: Path) -> None:
@@ -260,74 +185,3 @@ def test_errors_of_a_request_are_not_the_servers(stock: Raw, ours: Raw, stock_ad
     refused(ours.post("retrieve_future", request_id="x"))
     assert stock.http.post("/optim_step", content=nan % stock_adapter, headers=json).status_code == 500
     refused(ours.http.post("/optim_step", content=nan % our_adapter, headers=json), "learning_rate")
-
-
-# -- what happens by and by, on a server that keeps little
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("brief")
-
-
-BRIEF = {"SKYRL_TX_KEEP_SEC": "1", "SKYRL_TX_CONTEXT_LIMIT": "64"}
-
-
-def query(state: Path, statement: str, *values: Any) -> list[Any]:
-    with sqlite3.connect(state / "tinker.db", timeout=60) as database:
-        return database.execute(statement, values).fetchall()
-
-
-def test_what_was_answered_long_ago_is_forgotten(tiny_model_dir: Path, server_env: None, state: Path) -> None:
-    with live_server(tiny_model_dir, state, **BRIEF) as url:
-        raw = Raw(url, tiny_model_dir)
-        refused(raw.sample(TOKENS, max_tokens=64), "context limit of 64")
-        model_id = raw.adapter()
-        raw.settle(raw.sample(TOKENS)).raise_for_status()  # without max_tokens: what is left of the context
-        raw.settle(raw.post("save_weights", model_id=model_id, path="kept")).raise_for_status()
-        raw.settle(raw.post("save_weights", model_id=model_id, path="brief", ttl_seconds=1)).raise_for_status()
-        nameless = {"model_id": model_id, "sampling_session_seq_id": 0, "seq_id": 9}
-        raw.settle(raw.post("save_weights_for_sampler", **nameless)).raise_for_status()
-        folder = state / "checkpoints" / model_id
-        awaited(lambda: True if not (folder / "brief.tar.gz").exists() else None)
-        refused(raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/brief"), "not found")
-        assert raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/kept").status_code == 200
-        full = "SELECT request_id FROM futures WHERE request_type = 'SAMPLE' OR request_data != '{}'"
-        awaited(lambda: True if not query(state, full) else None)
-        path = f"tinker://{model_id}/weights/kept"
-        refused(raw.post("load_weights", model_id=model_id, path=path, optimizer=True), "not permitted")
-        assert list((folder / "sampler_weights").iterdir())
-        raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
-        awaited(lambda: True if not list((folder / "sampler_weights").glob("ss*")) else None)
-        awaited(lambda: True if not query(state, "SELECT 1 FROM futures WHERE model_id = ?", model_id) else None)
-
-
-def test_what_a_killed_server_was_doing_does_not_outlive_it(
-    tiny_model_dir: Path, server_env: None, state: Path
-) -> None:
-    ((model_id, session_id),) = query(state, "SELECT model_id, session_id FROM models")
-    pending = f"{uuid.uuid4().hex}:train:0"  # a model that nobody waits for any more
-    config = '{"lora_config": {"rank": 8, "alpha": 32.0, "seed": 1}}'
-    query(state, "UPDATE checkpoints SET status = 'PENDING' WHERE checkpoint_id = 'kept'")
-    query(state, "UPDATE sessions SET last_heartbeat_at = '2020-01-01 00:00:00.000000'")
-    query(
-        state,
-        "INSERT INTO futures (request_type, model_id, request_data, status, created_at) "
-        "VALUES ('CREATE_MODEL', ?, ?, 'PENDING', '2020-01-01 00:00:00.000000')",
-        pending,
-        config,
-    )
-    query(
-        state,
-        "INSERT INTO models SELECT ?, base_model, lora_config, 'created', request_id, ?, created_at "
-        "FROM models WHERE model_id = ?",
-        pending,
-        session_id,
-        model_id,
-    )
-    with live_server(tiny_model_dir, state, SKYRL_TX_KEEP_SEC="900") as url:
-        raw = Raw(url, tiny_model_dir)
-        refused(raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/kept"), "stopped before")
-        ((status, result),) = query(state, "SELECT status, result_data FROM futures WHERE model_id = ?", pending)
-        assert status == "FAILED"
-        assert "client of this model has gone" in result
