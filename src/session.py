@@ -191,7 +191,8 @@ async def _build_images(tasks: Sequence[Task], display: Display) -> None:
 def _effective(backend: Backend, plan: Plan, terms: Terms) -> dict[str, Any]:
     """What the run really trains with, for its folder and for wandb."""
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
-    return {"server": server, "policy": asdict(plan.policy)} | asdict(terms)
+    adapter = {"layers": "attention and MLP", "rank": plan.policy.lora_rank, "alpha": "the server's, 32"}
+    return {"server": server, "policy": asdict(plan.policy), "adapter": adapter} | asdict(terms)
 
 
 def _versions() -> dict[str, str]:

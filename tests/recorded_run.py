@@ -70,8 +70,10 @@ class FakeServer:
         self._note("close", status=status)
         return Answer(None)
 
-    def create_lora_training_client(self, model: str, rank: int, seed: int) -> Answer["FakeServer"]:
-        self._note("create", model=model, rank=rank, seed=seed)
+    def create_lora_training_client(
+        self, model: str, rank: int, seed: int, train_unembed: bool
+    ) -> Answer["FakeServer"]:
+        self._note("create", model=model, rank=rank, seed=seed, train_unembed=train_unembed)
         return Answer(self)
 
     def create_sampling_client(self, model_path: str | None = None, base_model: str | None = None):

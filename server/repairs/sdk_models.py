@@ -78,9 +78,11 @@ def with_model_of_its_own(stock: Endpoint) -> Endpoint:
         if await session.get(api.ModelDB, model_id) is not None:
             return promise(await load_of(session, model_id))
         path = types.TinkerPath.parse(request.path)
-        if path is None:
+        if path is None or path.kind != "weights":
             raise bad_request(f"path {request.path!r}: not tinker://MODEL/weights/NAME")
         source = await api.get_model(session, path.primary_id)
+        # before the model's request is written: sqlite commits that one even when this is refused later
+        await api.validate_checkpoint(req, path.primary_id, path.secondary_id, types.CheckpointType.TRAINING, session)
         lora = types.LoraConfig.model_validate(source.lora_config)
         await add_model(session, model_id, request.session_id, source.base_model, lora)
         loading = request.model_copy(update={"model_id": model_id})

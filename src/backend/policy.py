@@ -61,8 +61,13 @@ class PolicyTrainer:
 
     @classmethod
     async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
-        """A fresh adapter, initialised from the seed. Raises BackendError."""
-        work = backend.service.create_lora_training_client(config.model_name, config.lora_rank, seed=config.seed)
+        """A fresh adapter of attention and MLP layers, initialised from the seed. Raises BackendError."""
+        work = backend.service.create_lora_training_client(
+            config.model_name,
+            config.lora_rank,
+            seed=config.seed,
+            train_unembed=False,  # Tinker's default is true, skyrl's JAX backend has no such adapter: neither trains it
+        )
         client = await watched(backend.url, "creating the LoRA adapter", work, CREATE_LIMIT_SEC)
         return cls(backend, client, config)
 

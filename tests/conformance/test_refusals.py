@@ -163,11 +163,19 @@ def test_weights_that_are_not_there_are_refused(fresh, service, rest, name):
         assert settled(client.save_state(name)).path == path
         settled(rest.delete_checkpoint_from_tinker_path(path))
     for ask in (
+        service.create_training_client_from_state,
         service.create_training_client_from_state_with_optimizer,
         rest.get_weights_info_by_tinker_path,
         rest.delete_checkpoint_from_tinker_path,
     ):
         refused(lambda ask=ask: ask(path), "not found")
+
+
+def test_a_restore_that_was_refused_takes_no_slot(service, fresh):
+    path = f"tinker://{fresh().model_id}/weights/none"
+    for _ in range(8):  # as many as the server has slots
+        refused(lambda: service.create_training_client_from_state(path), "not found")
+    fresh()
 
 
 @pytest.mark.parametrize("name", ["never-saved", "deleted"])

@@ -43,7 +43,8 @@ class FakeTinker:
         self.base_logprobs: list[float | None] = [None, -1.0, -2.0, -3.0, -4.0]
         self.weights = SimpleNamespace(base_model="m", lora_rank=32)
 
-    async def create_lora_training_client(self, model: str, rank: int, seed: int):
+    async def create_lora_training_client(self, model: str, rank: int, seed: int, train_unembed: bool):
+        assert not train_unembed  # one meaning on every server
         self.log.append(f"create {model} {rank} {seed}")
         return self
 
