@@ -45,11 +45,15 @@ async def probe(service: tinker.ServiceClient, url: str, model_name: str) -> Ser
     identity = await _identify(url)
     rest = await asyncio.to_thread(tinker.RestClient, base_url=url, api_key=api_key())
     bench, findings = Bench(service, rest, url, model_name), Findings()
+    sdk = logging.getLogger("tinker")
+    before = sdk.level
+    sdk.setLevel(logging.CRITICAL)  # requests that must fail are part of it
     try:
         bench.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
         await _measure(bench, identity, findings)
     finally:
         await asyncio.shield(bench.close())
+        sdk.setLevel(before)
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return ServerReport(url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows))
 

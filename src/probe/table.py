@@ -20,16 +20,21 @@ def show(report: ServerReport, console: Console) -> None:
 
 
 def table_of(rows: tuple[Row, ...]) -> Table:
-    table = Table(show_lines=False, pad_edge=False)
-    for name in ("", "what", "measured", "against Tinker", "what follows"):
-        table.add_column(name, overflow="fold")
+    """What, measured (with what follows from it) and the verdict; three columns, so that 80 characters are enough."""
+    table = Table(show_edge=False, pad_edge=False)
+    for name, ratio in (("what", 5), ("measured", 8)):
+        table.add_column(name, overflow="fold", ratio=ratio)
+    table.add_column("against Tinker", overflow="fold", min_width=12)
     group = None
     for row in rows:
-        if group is not None and row.group != group:
+        if row.group != group:
             table.add_section()
+            table.add_row(Text(row.group, "bold"))
         verdict = Text("" if row.verdict == "info" else row.verdict, STYLES.get(row.verdict, ""))
-        cells = [row.group if row.group != group else "", row.what, row.value]
-        table.add_row(*map(Text, cells), verdict, Text(row.note))
+        measured = Text(row.value)
+        if row.note:
+            measured.append(f"\n{row.note}", "dim")
+        table.add_row(Text(f"  {row.what}"), measured, verdict)
         group = row.group
     return table
 
