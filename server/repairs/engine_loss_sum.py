@@ -11,9 +11,10 @@ import math
 from typing import Any
 
 import jax
-from repairs import engine_own_step
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
+
+from repairs import engine_own_step
 
 stock_model_pass = JaxBackendImpl._model_pass
 
