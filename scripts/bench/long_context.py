@@ -46,6 +46,7 @@ def memory() -> str:
 
 
 def engine_memory() -> str:
+    """Of the one server that runs here."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if b"--run-engine" not in (process / "cmdline").read_bytes():
