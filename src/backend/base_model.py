@@ -12,6 +12,7 @@ class BaseModel:
     architectures: tuple[str, ...] = ()  # empty = unknown
     vocab_size: int = UNKNOWN_VOCABULARY  # ids beyond it become NaN on the self-hosted server, for every user of it
     max_positions: int | None = None  # tokens of context it was made for; None = unknown, or scaled by rope settings
+    rope_type: str = "default"
 
 
 @lru_cache
@@ -31,4 +32,5 @@ def read_base_model(model_name: str) -> BaseModel:
         architectures=tuple(config.architectures or ()),
         vocab_size=int(getattr(text, "vocab_size", None) or UNKNOWN_VOCABULARY),
         max_positions=None if scaled else getattr(text, "max_position_embeddings", None),
+        rope_type=str(rope.get("rope_type") or rope.get("type") or "default"),
     )

@@ -126,6 +126,14 @@ def warn_about_model(config: Config, kind: ServerKind, model: BaseModel) -> None
                 name,
                 kind.name,
             )
+    if model.rope_type != "default" and not kind.scaled_positions:
+        log.warning(
+            "model_name=%s: %s ignores its scaled positions (rope_type=%s), so what it trains is not quite this model; "
+            "use one without, or backend=tinker",
+            name,
+            kind.name,
+            model.rope_type,
+        )
     if model.max_positions is not None and config.context_limit > model.max_positions:
         log.warning(
             "context_limit=%d: %s was made for %d tokens (max_position_embeddings); answers get worse beyond them",

@@ -11,6 +11,7 @@ class ServerKind:
     needs_key: bool
     context_limit: int | None  # tokens, when the server does not say
     architectures: frozenset[str] | None  # model classes it has, as in config.json; None = whatever it lists
+    scaled_positions: bool = True  # knows rope_scaling (YaRN, Llama 3.1): without, such a model is another one
     families: tuple[str, ...] = ()  # fragments of model names, where config.json cannot be read
 
 
@@ -31,6 +32,7 @@ SELF_HOSTED = ServerKind(
             "Glm4MoeLiteForCausalLM",
         }
     ),
+    scaled_positions=False,
     families=("qwen3", "llama-3", "smollm2", "deepseek-v3"),
 )
 

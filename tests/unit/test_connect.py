@@ -176,13 +176,21 @@ def test_context_beyond_what_the_model_was_made_for_warns(caplog):
     assert "context_limit=128000" in caplog.text and "40960" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("kind", "rope", "warned"), [(SELF_HOSTED, "llama3", True), (SELF_HOSTED, "default", False), (CLOUD, "yarn", False)]
+)
+def test_scaled_positions_that_the_server_ignores_warn(caplog, kind, rope, warned):
+    warn_about_model(config(), kind, BaseModel(("Qwen3ForCausalLM",), rope_type=rope))
+    assert ("rope_type=llama3" in caplog.text) == warned
+
+
 def test_base_model_is_read_from_its_directory(tmp_path):
     text = '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 77, %s}'
-    for name, extra, positions in (
-        ("a", '"max_position_embeddings": 99', 99),
-        ("b", '"max_position_embeddings": 99, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}', None),
+    for name, extra, positions, rope in (
+        ("a", '"max_position_embeddings": 99', 99, "default"),
+        ("b", '"max_position_embeddings": 99, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}', None, "yarn"),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text % extra)
-        assert read_base_model(str(tmp_path / name)) == BaseModel(("Qwen3ForCausalLM",), 77, positions)
+        assert read_base_model(str(tmp_path / name)) == BaseModel(("Qwen3ForCausalLM",), 77, positions, rope)
     assert read_base_model(str(tmp_path / "none")) == BaseModel()
