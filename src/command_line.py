@@ -3,8 +3,9 @@
 import difflib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import chz
@@ -31,6 +32,8 @@ FIXED_ON_RESUME = (
     "seed",
 )
 
+HELP = "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 FIELDS = tuple(chz.chz_fields(Config))
 
 
@@ -43,29 +46,38 @@ def load_environment(folder: Path = Path()) -> None:
 
 
 def parse(argv: Sequence[str]) -> Config:
-    """`key=value` arguments (a leading `--` is allowed) to a Config; with resume=RUN_DIR its saved values come first.
+    """`key=value` arguments to a Config; with resume=RUN_DIR its saved values come first.
 
     Raises UserError for anything wrong and SystemExit(0) for --help.
     """
-    blueprint = Blueprint(Config)
     saved = _saved_config(argv)
+    config = read_arguments(Config, argv, HELP, saved or {})
     if saved is not None:
-        blueprint = blueprint.apply(saved, layer_name="resumed run")
+        _refuse_changes(saved, config)
+    return config
+
+
+def read_arguments[T](kind: type[T], argv: Sequence[str], head: str, saved: Mapping[str, Any] = NOTHING) -> T:
+    """`key=value` arguments (a leading `--` is allowed) over saved values to a chz object; --help begins with `head`.
+
+    Raises UserError for anything wrong and SystemExit(0) for --help.
+    """
     try:
-        config = blueprint.make_from_argv(list(argv), allow_hyphens=True)
+        blueprint = Blueprint(kind).apply(dict(saved), layer_name="resumed run")
+        return blueprint.make_from_argv(list(argv), allow_hyphens=True)
     except EntrypointHelpException as help_text:
-        print(_help(str(help_text)))
+        text = str(help_text)
+        print(f"{head}\n\n{text[text.index('Arguments:') :].rstrip()}")
         raise SystemExit(0) from None
     except ExtraneousBlueprintArg as error:
-        raise UserError(_unknown_field(str(error))) from None
+        raise UserError(_unknown_field(str(error), tuple(chz.chz_fields(kind)))) from None
     except MissingBlueprintArg as error:
         names = str(error).rsplit(":", 1)[-1].strip()
         raise UserError(f"missing: {names} (give {' '.join(f'{n.strip()}=…' for n in names.split(','))})") from None
     except InvalidBlueprintArg as error:
         raise UserError(_wrong_type(str(error))) from None
-    if saved is not None:
-        _refuse_changes(saved, config)
-    return config
+    except ValueError as error:  # chz's answer to an argument without "="
+        raise UserError(" ".join(str(error).split())) from None
 
 
 def to_json(config: Config) -> dict[str, Any]:
@@ -92,15 +104,10 @@ def _refuse_changes(saved: dict[str, Any], config: Config) -> None:
             )
 
 
-def _help(text: str) -> str:
-    fields = text[text.index("Arguments:") :].rstrip()
-    return f"python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API\n\n{fields}"
-
-
-def _unknown_field(message: str) -> str:
+def _unknown_field(message: str, fields: Sequence[str]) -> str:
     match = re.search(r"argument '([^']+)'", message)
     name = match.group(1) if match else "?"
-    near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
     return f"{name}: no such field; {hint}"
 

@@ -4,15 +4,14 @@
 """
 
 import asyncio
-import difflib
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import chz
 import tinker
 from rich.console import Console
 
@@ -20,8 +19,8 @@ from src.backend.connect import api_key, server_url
 from src.backend.faults import CALL_LIMIT_SEC, awaited
 from src.backend.health import check_health
 from src.backend.kind import kind_of
-from src.command_line import load_environment
-from src.config import Config
+from src.command_line import load_environment, read_arguments
+from src.config import Backend, Config
 from src.errors import UserError
 from src.probe.parity import ParityReport, compare
 from src.probe.probe import load_or_probe
@@ -29,39 +28,30 @@ from src.probe.report import ServerReport
 from src.probe.table import show, show_parity
 from src.run.files import replace_text
 
-HELP = """python -m src.doctor field=value ...   what a Tinker API does, measured on throw-away weights
-
-  backend       tinker or skyrl-tx (default: tinker)
-  skyrl_tx_url  URL of the self-hosted server; default: environment variable SKYRL_TX_URL
-  model_name    base model; default: the first that the server names
-  json          file for the same as JSON; - = standard output, instead of the table
-  refresh       true = measure again what was measured before; default: true
-
-python -m src.doctor parity A=URL B=URL ...   whether two servers train and sample alike; exit status 1 if not
-
-  A, B          URLs; tinker = Tinker cloud
-  model_name    base model; default: the first that A names
-  steps         optimizer steps (default: 4)
-  json          as above"""
+HELP = "python -m src.doctor field=value ...   what a Tinker API does, measured on throw-away weights"
+PARITY_HELP = "python -m src.doctor parity A=URL B=URL ...   whether two servers train and sample alike; if not, exit 1"
+JSON = "file for the same as JSON; - = standard output, instead of the table; None = table only"
 
 
-@dataclass(frozen=True, slots=True)
+@chz.chz
 class ProbeArgs:
-    backend: str = "tinker"
-    skyrl_tx_url: str | None = None
-    tinker_base_url: str | None = None
-    model_name: str | None = None
-    json: str | None = None
-    refresh: bool = True
+    backend: Backend = chz.field(default="tinker", doc="tinker (cloud) or skyrl-tx (self-hosted)")
+    skyrl_tx_url: str | None = chz.field(
+        default=None, doc="URL of the self-hosted server; None = environment variable SKYRL_TX_URL"
+    )
+    tinker_base_url: str | None = chz.field(default=None, doc="URL of Tinker cloud; None = the SDK's own")
+    model_name: str | None = chz.field(default=None, doc="base model; None = the first that the server names")
+    json: str | None = chz.field(default=None, doc=JSON)
+    refresh: bool = chz.field(default=True, doc="measure again; false = take what was measured before, if anything was")
 
 
-@dataclass(frozen=True, slots=True)
+@chz.chz
 class ParityArgs:
-    A: str = ""
-    B: str = ""
-    model_name: str | None = None
-    steps: int = 4
-    json: str | None = None
+    A: str = chz.field(doc="URL of a server; tinker = Tinker cloud")
+    B: str = chz.field(doc="URL of the other one; tinker = Tinker cloud")
+    model_name: str | None = chz.field(default=None, doc="base model; None = the first that A names")
+    steps: int = chz.field(default=4, doc="optimizer steps")
+    json: str | None = chz.field(default=None, doc=JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 measured (parity: equal), 1 parity: they differ, 2 a mistake, told in a line, 130 stopped."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.CRITICAL)
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if {"-h", "--help", "help"} & set(arguments):
-        print(HELP)
-        return 0
     try:
         load_environment()
         if arguments[:1] == ["parity"]:
-            return asyncio.run(_parity(parse(arguments[1:], ParityArgs)))
-        return asyncio.run(_probe(parse(arguments, ProbeArgs)))
+            return asyncio.run(_parity(read_arguments(ParityArgs, arguments[1:], PARITY_HELP)))
+        return asyncio.run(_probe(read_arguments(ProbeArgs, arguments, f"{HELP}\n{PARITY_HELP}")))
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -94,38 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def parse[T](argv: Sequence[str], kind: type[T]) -> T:
-    """`key=value` arguments (a leading `--` is allowed). Raises UserError, one line."""
-    known = {field.name: field for field in fields(kind)}  # pyright: ignore[reportArgumentType]
-    values: dict[str, Any] = {}
-    for argument in argv:
-        name, separator, value = argument.removeprefix("--").partition("=")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            raise UserError(f"{name}: no such field; " + (f"did you mean {near[0]}?" if near else "see --help"))
-        if not separator:
-            raise UserError(f"{argument}: must be {name}=VALUE; see --help")
-        values[name] = _cast(name, value, type(known[name].default))
-    if "backend" in values and values["backend"] not in ("tinker", "skyrl-tx"):
-        raise UserError(f"backend={values['backend']}: must be one of tinker, skyrl-tx; see --help")
-    return kind(**values)
-
-
-def _cast(name: str, value: str, kind: type) -> Any:
-    if kind is bool:
-        if value.lower() not in ("true", "false"):
-            raise UserError(f"{name}={value}: must be true or false; see --help")
-        return value.lower() == "true"
-    if kind is int:
-        if not value.isdecimal() or int(value) < 1:
-            raise UserError(f"{name}={value}: must be a whole number above 0; see --help")
-        return int(value)
-    return value
-
-
 async def _probe(args: ProbeArgs) -> int:
     config = Config(
-        backend=args.backend,  # pyright: ignore[reportArgumentType]
+        backend=args.backend,
         skyrl_tx_url=args.skyrl_tx_url,
         tinker_base_url=args.tinker_base_url,
         model_name=args.model_name or "",
@@ -137,9 +95,8 @@ async def _probe(args: ProbeArgs) -> int:
 
 
 async def _parity(args: ParityArgs) -> int:
-    for name in ("A", "B"):
-        if not getattr(args, name):
-            raise UserError(f"missing: {name} (give {name}=URL)")
+    if args.steps < 1:
+        raise UserError(f"steps={args.steps}: must be above 0")
     a = await _open(_side(args.A, args.model_name))
     b = await _open(_side(args.B, args.model_name))
     report = await compare(a.service, a.url, a.model_name, b.service, b.url, b.model_name, args.steps)

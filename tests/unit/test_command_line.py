@@ -43,6 +43,7 @@ def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
         ("group_size=many", ["group_size=many", "int"]),
         ("backend=skyrl", ["backend=skyrl", "tinker", "skyrl-tx"]),
         ("loss_fn=dro", ["loss_fn=dro", "ppo", "cispo"]),
+        ("group_size", ["group_size", "key=value"]),
         ("enable_summarize=perhaps", ["enable_summarize=perhaps", "bool"]),
     ],
 )

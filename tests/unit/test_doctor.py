@@ -2,13 +2,7 @@
 
 import pytest
 
-from src.doctor import ParityArgs, ProbeArgs, main, parse
-
-
-def test_arguments_take_the_fields_types():
-    args = parse(["backend=skyrl-tx", "--skyrl_tx_url=http://a:1/?x=1", "refresh=false"], ProbeArgs)
-    assert args == ProbeArgs(backend="skyrl-tx", skyrl_tx_url="http://a:1/?x=1", refresh=False)
-    assert parse(["A=x", "steps=9"], ParityArgs).steps == 9
+from src.doctor import main
 
 
 @pytest.mark.parametrize(
@@ -16,10 +10,10 @@ def test_arguments_take_the_fields_types():
     [
         (["bakend=tinker"], "bakend: no such field; did you mean backend?"),
         (["backend=cloud"], "backend=cloud: must be one of tinker, skyrl-tx"),
-        (["refresh=maybe"], "refresh=maybe: must be true or false"),
-        (["backend"], "backend: must be backend=VALUE"),
+        (["refresh=maybe"], "refresh=maybe: must be bool"),
+        (["backend"], "Invalid argument 'backend'. Specify arguments in the form key=value"),
         (["parity", "A=http://a:1"], "missing: B"),
-        (["parity", "A=http://a:1", "B=http://b:1", "steps=0"], "steps=0: must be a whole number above 0"),
+        (["parity", "A=http://a:1", "B=http://b:1", "steps=0"], "steps=0: must be above 0"),
         (["parity", "A=a:1", "B=http://b:1"], "skyrl_tx_url=a:1: must start with http://"),
     ],
 )
@@ -37,5 +31,8 @@ def test_a_server_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
 
 
 def test_help_names_both_commands(capsys):
-    assert main(["--help"]) == 0
-    assert "parity A=URL B=URL" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert "parity A=URL B=URL" in text and "skyrl_tx_url" in text
