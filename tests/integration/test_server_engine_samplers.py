@@ -117,7 +117,7 @@ async def test_deleted_weights_are_never_sampled(server_url, tiny_model_dir):
         old = await sampler(service, client, "same")
         before = await prompt_logprobs(old)
         path = f"tinker://{client.model_id}/sampler_weights/same"
-        await service.create_rest_client().delete_checkpoint_from_tinker_path(path)
+        await tinker.RestClient(base_url=server_url, api_key="tml-dummy").delete_checkpoint_from_tinker_path(path)
         with pytest.raises(Exception, match=r"(?i)gone|not found"):
             await old.sample(PROMPT, 1, SAMPLING)
         await step(client, DATA)
