@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import logging
 from datetime import UTC, datetime
 
@@ -48,12 +49,14 @@ async def probe(service: tinker.ServiceClient, url: str, model_name: str) -> Ser
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # requests that must fail are part of it
+    loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "transformers"))  # takes seconds
     try:
         bench.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
         await _measure(bench, identity, findings)
     finally:
         await asyncio.shield(bench.close())
         sdk.setLevel(before)
+        await loading
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return ServerReport(url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows))
 
