@@ -45,7 +45,18 @@ class Config:
     seed: int = chz.field(default=0, doc="seed of task order, split, minibatches, sampling and LoRA initialisation")
 
     # -- environments
-    n_parallel_envs: int = chz.field(default=8, doc="trials that run at once")
+    n_parallel_envs: int = chz.field(default=8, doc="trials whose agent runs at once")
+    n_warm_envs: int | None = chz.field(
+        default=None,
+        doc="environments started ahead of their turn; None = n_parallel_envs / 4 on docker, else 0",
+    )
+    n_parallel_builds: int = chz.field(default=2, doc="images built or pulled at once (docker)")
+    n_parallel_starts: int = chz.field(default=8, doc="environments that start at once; fewer while starts are slow")
+    n_parallel_verifiers: int | None = chz.field(default=None, doc="verifiers at once; None = n_parallel_envs")
+    env_starts_per_sec: float = chz.field(default=0.0, doc="environments started a second, at most; 0 = no limit")
+    env_outage_limit_sec: float = chz.field(
+        default=900.0, doc="seconds to wait for a Docker daemon that went away; then the run stops (docker)"
+    )
     environment_type: str = chz.field(
         default="docker", doc="Harbor environment: docker, daytona, modal, e2b, runloop, ..."
     )

@@ -21,6 +21,7 @@ from src.errors import UserError
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.preflight import check_docker
 from src.rollout.docker.reaper import reap
+from src.rollout.gates import n_containers
 from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, load_tasks, split_tasks
@@ -55,7 +56,7 @@ async def train(config: Config) -> int:
         load_tasks(config.tasks_dir, config.allow_broken_tasks), config.eval_split, config.eval_tasks, config.seed
     )
     if config.environment_type == "docker":
-        await asyncio.to_thread(check_docker, config.n_parallel_envs)
+        await asyncio.to_thread(check_docker, n_containers(config))
     template = ChatTemplate.load(config.model_name, config.enable_thinking)
     async with _connected(config, display) as backend:
         return await _train(config, backend, template, train_tasks, held_out, display)
@@ -84,7 +85,7 @@ async def _train(
     rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
     docker_tasks = [*train_tasks, *held_out] if config.environment_type == "docker" else []
     async with _policy(config, backend, plan) as policy, _containers(plan.run.name, rollouts):
-        await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, display))
+        await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, config.n_parallel_builds, display))
         return await _run(config, plan, policy, sampler, rollouts, effective, display)
 
 
@@ -179,11 +180,11 @@ async def _containers(run_id: str, rollouts: Rollouts) -> AsyncIterator[None]:
         await asyncio.to_thread(reap, run_id)
 
 
-async def _build_images(tasks: Sequence[Task], display: Display) -> None:
+async def _build_images(tasks: Sequence[Task], parallel: int, display: Display) -> None:
     if not tasks:
         return
     started = time.monotonic()
-    built = await prepare_images([task.path for task in tasks])
+    built = await prepare_images([task.path for task in tasks], parallel)
     if built:
         display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
 

@@ -7,17 +7,25 @@ from src.errors import UserError
 
 _POSITIVE = (
     "lora_rank", "eval_group_size", "batch_size", "group_size", "n_epochs", "n_parallel_envs", "max_tokens",
-    "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps",
+    "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps", "n_parallel_builds",
+    "n_parallel_starts", "env_outage_limit_sec",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "eval_every", "max_steps", "trial_timeout_sec", "max_turns", "proactive_summarization_threshold", "warmup_steps",
     "weight_decay", "grad_clip_norm", "kl_penalty_coef", "save_every", "keep_checkpoints", "seed",
+    "env_starts_per_sec",
 )  # fmt: skip
 
 
 def validate(config: Config) -> None:
     """Raise one UserError with a line for each problem: field, value, fix."""
-    problems = [*_ranges(config), *_agent(config), *_learning(config), *_evaluation(config)]
+    problems = [
+        *_ranges(config),
+        *_environments(config),
+        *_agent(config),
+        *_learning(config),
+        *_evaluation(config),
+    ]
     if problems:
         raise UserError("\n".join(problems))
 
@@ -32,6 +40,18 @@ def _ranges(config: Config) -> Iterator[str]:
     for name in ("adam_beta1", "adam_beta2"):
         if not 0 <= getattr(config, name) < 1:
             yield f"{name}={getattr(config, name)}: must be in [0, 1)"
+
+
+def _environments(config: Config) -> Iterator[str]:
+    if config.n_warm_envs is not None and config.n_warm_envs < 0:
+        yield f"n_warm_envs={config.n_warm_envs}: must be 0 or more; None = chosen"
+    if config.n_parallel_verifiers is not None and config.n_parallel_verifiers < 1:
+        yield f"n_parallel_verifiers={config.n_parallel_verifiers}: must be above 0; None = n_parallel_envs"
+    if config.environment_type != "docker":
+        usual = Config(model_name="", tasks_dir="")
+        for name in ("n_parallel_builds", "env_outage_limit_sec"):
+            if (value := getattr(config, name)) != getattr(usual, name):
+                yield f"{name}={value}: environment_type={config.environment_type} has no use for it; leave it out"
 
 
 def _agent(config: Config) -> Iterator[str]:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tinker
+from harbor.models.task.config import TaskConfig
 from harbor.models.trial.config import TrialConfig
+from harbor.trial.hooks import TrialEvent
 
 from src import session
 from src.backend import connect as connecting
@@ -21,8 +23,11 @@ from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.chat_template import ChatTemplate
 from src.command_line import parse
+from src.config import Config
 from src.errors import UserError
-from src.rollout import rollouts, trial
+from src.rollout import gates, rollouts, trial
+from src.rollout.docker.health import Daemon, Ping
+from src.rollout.gates import Gates, StartLimit
 from src.tinker_llm import live_llm
 from src.validation import validate
 from tests.fakes import QWEN3, byte_tokenizer
@@ -117,11 +122,26 @@ class FakeTrial:
     """Harbor's trial: two turns of the live policy, then a reward that depends on the trial's name alone."""
 
     verifier_timeout_sec = 60.0
+    agent_environment = None
+    task = SimpleNamespace(config=TaskConfig())
 
     def __init__(self, config: TrialConfig, recorder: Recorder) -> None:
         self._config, self._note = config, recorder.note
+        self._hooks: dict[TrialEvent, Any] = {}
+
+    def add_hook(self, event: TrialEvent, hook: Any) -> None:
+        self._hooks[event] = hook
 
     async def run(self) -> Any:
+        """Harbor's order of phases."""
+        for event in (TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START):
+            await self._hooks[event](None)
+        result = await self._act()
+        for event in (TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START):
+            await self._hooks[event](None)
+        return result
+
+    async def _act(self) -> Any:
         name = self._config.agent.kwargs["llm_kwargs"]["name"]
         llm = live_llm(name)
         shown = self._config.model_dump(mode="json", exclude={"trials_dir", "task"})
@@ -167,8 +187,8 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("tokenizer", model=name)
         return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking)
 
-    async def built(folders: Sequence[Path]) -> int:
-        recorder.note("images", tasks=sorted(folder.name for folder in folders))
+    async def built(folders: Sequence[Path], parallel: int) -> int:
+        recorder.note("images", tasks=sorted(folder.name for folder in folders), parallel=parallel)
         return 0
 
     async def ready(_: Any) -> None: ...
@@ -178,6 +198,21 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
 
     async def documented(*_: Any) -> Contract:
         return TINKER_DOCUMENTS
+
+    class NotedStarts(StartLimit):
+        def __init__(self, most: int, per_second: float) -> None:
+            recorder.note("starts", most=most, per_second=per_second)
+            super().__init__(most, per_second)
+
+    class NotedDaemon(Daemon):
+        def __init__(self, limit_sec: float, ping: Ping) -> None:
+            recorder.note("daemon", limit_sec=limit_sec, asked=ping.__name__)
+            super().__init__(limit_sec, ping)
+
+    def limits(config: Config) -> Gates:
+        made = Gates.of(config)
+        recorder.note("verifiers", at_once=made.verifying._value)
+        return made
 
     def wandb(_run: Any, project: str | None, name: str | None, config: dict[str, Any]) -> FakeWandb | None:
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
@@ -197,6 +232,9 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)
     monkeypatch.setattr(session, "start_wandb", wandb)
     monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)
+    monkeypatch.setattr(rollouts, "Daemon", NotedDaemon)
+    monkeypatch.setattr(rollouts, "Gates", SimpleNamespace(of=limits))
+    monkeypatch.setattr(gates, "StartLimit", NotedStarts)
     monkeypatch.setattr("harbor.trial.trial.Trial.create", create)
 
 

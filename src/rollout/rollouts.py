@@ -1,4 +1,4 @@
-"""Batches of trials: every task's group at once under one limit, faults retried once, then dropped."""
+"""Batches of trials: every task's group at once under the run's limits, faults retried once, then dropped."""
 
 import asyncio
 import logging
@@ -15,6 +15,8 @@ from src.config import Config
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.rollout.docker.engine import client_cpu_seconds
+from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
+from src.rollout.gates import Gates
 from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.job_files import write_job_files
 from src.rollout.outcome import SAMPLING, TREATMENTS, Treatment
@@ -23,6 +25,8 @@ from src.rollout.trial import TrialRequest, TrialSettings, run_trial
 from src.tinker_llm import PolicySampler
 
 log = logging.getLogger("harbortrainer")
+
+MAX_OUTAGES = 10  # of the daemon in one trial's attempts; each is waited for and none counts as a fault of the trial
 
 OnTrajectory = Callable[[Trajectory], None]
 
@@ -48,11 +52,13 @@ class _Batch:
 
 
 class Rollouts:
-    """Runs trials for one run, at most `n_parallel_envs` at a time."""
+    """Runs trials for one run: `n_parallel_envs` agents at a time, the next ones' environments started ahead."""
 
     def __init__(self, config: Config, sampler: PolicySampler, template: ChatTemplate, run_id: str) -> None:
-        self._settings = TrialSettings(config, sampler, template, run_id)
-        self._slots = asyncio.Semaphore(config.n_parallel_envs)
+        ping = ping_docker if config.environment_type == "docker" else ping_nobody
+        self._gates = Gates.of(config)
+        self._daemon = Daemon(config.env_outage_limit_sec, ping)
+        self._settings = TrialSettings(config, sampler, template, run_id, self._gates, self._daemon)
         self._seed = config.seed
 
     @property
@@ -69,6 +75,7 @@ class Rollouts:
         """At the end of a run: wait for containers that are being removed, give up requests of cancelled trials."""
         from src.rollout.docker import removal
 
+        self._daemon.close()
         await removal.drain()
         await self._settings.sampler.abandon()
 
@@ -117,28 +124,46 @@ class Rollouts:
 
     async def _member(self, request: TrialRequest, batch: _Batch) -> Trajectory:
         """One member of a group: its trial, and once more when the first was lost to a fault."""
-        again = replace(request, name=f"{request.name}-a2", seed=self._trial_seed(f"{request.name}-a2"), attempt=2)
-        for name in (request.name, again.name):
-            if name in batch.done and batch.done[name].reward is not None:
-                return batch.done[name]
-        trajectory = await self._run(request)
-        batch.note(trajectory)
-        if TREATMENTS[trajectory.outcome] is Treatment.RETRY:
-            log.warning("trial %s is run again: %s: %s", request.name, trajectory.outcome, trajectory.detail)
-            trajectory = await self._run(again)
-            batch.note(trajectory)
+        for name, trajectory in batch.done.items():
+            if trajectory.reward is not None and (name == request.name or name.startswith(f"{request.name}-a")):
+                return trajectory
+        trajectory = await self._attempts(request, batch)
         if trajectory.reward is None:
             log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
         if batch.on_trajectory is not None:
             await asyncio.to_thread(batch.on_trajectory, trajectory)  # it writes to disk
         return trajectory
 
-    async def _run(self, request: TrialRequest) -> Trajectory:
-        async with self._slots:
+    async def _attempts(self, request: TrialRequest, batch: _Batch) -> Trajectory:
+        """A second attempt after a fault, and as many more as the daemon's outages took."""
+        faults = outages = 0
+        while True:
+            trajectory, hit = await self._attempt(self._again(request, 1 + faults + outages))
+            if not hit:
+                batch.note(trajectory)
+            if TREATMENTS[trajectory.outcome] is not Treatment.RETRY:
+                return trajectory
+            faults, outages = faults + (not hit), outages + hit
+            if faults > 1 or outages > MAX_OUTAGES:
+                return trajectory
+            log.warning("trial %s is run again: %s: %s", request.name, trajectory.outcome, trajectory.detail)
+
+    def _again(self, request: TrialRequest, attempt: int) -> TrialRequest:
+        name = request.name if attempt == 1 else f"{request.name}-a{attempt}"
+        return replace(request, name=name, seed=self._trial_seed(name), attempt=attempt)
+
+    async def _attempt(self, request: TrialRequest) -> tuple[Trajectory, bool]:
+        """The trial, and whether the daemon went away during it."""
+        async with self._gates.containers:
+            await self._daemon.ready()
+            before = self._daemon.outages
             leftover = request.trials_dir / request.name  # of a process that was killed during this trial
             if leftover.exists():
                 await asyncio.to_thread(shutil.rmtree, leftover)
-            return await run_trial(request, self._settings)
+            trajectory = await run_trial(request, self._settings)
+        if TREATMENTS[trajectory.outcome] is Treatment.RETRY:
+            await self._daemon.suspect()
+        return trajectory, self._daemon.outages > before
 
 
 def _import_harbor() -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.docker.health import Daemon
+from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
 from src.rollout.outcome import classify
 from src.rollout.task import Task
@@ -22,7 +24,6 @@ if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.result import ExceptionInfo, TimingInfo, TrialResult
 
 CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
-VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 SOURCE = Path(__file__).resolve().parents[1]
 BUGS = {"TypeError", "AttributeError", "NameError", "KeyError", "IndexError", "AssertionError"}
 
@@ -47,15 +48,20 @@ class TrialSettings:
     sampler: PolicySampler
     template: ChatTemplate
     run_id: str
+    gates: Gates
+    daemon: Daemon
 
 
 async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
     """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
 
-    Faults end in the trajectory's outcome; only cancellation, a UserError of the environment's settings and errors in
-    our own code are raised. Cancelled, it returns when the trial has stopped its environment.
+    Time spent waiting for a place among the running is not the trial's. Faults end in the trajectory's outcome; only
+    cancellation, a UserError of the environment and errors in our own code are raised. Cancelled, it returns when the
+    trial has stopped its environment.
     """
     from harbor.trial.trial import Trial
+
+    from src.rollout.phases import Phases
 
     config = settings.config
     started = time.monotonic()
@@ -74,15 +80,18 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
             detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
         limit = config.trial_timeout_sec
-        if limit:
-            llm.deadline = asyncio.get_running_loop().time() + limit - _reserve(limit, trial.verifier_timeout_sec)
+        phases = Phases(trial, llm, settings.gates, settings.daemon, limit)
         try:
-            result = await run_to_end(trial.run(), limit)
+            result = await run_to_end(trial.run(), phases.clock)
         except TimeoutError:
             detail = f"not over after trial_timeout_sec={limit:g}"
-            return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
+            total = {"total": _since(started) - phases.waited}
+            return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), total)
+        finally:
+            phases.leave()
     raise_own_bug(result.exception_info)
-    return _trajectory(request, llm, classify(result, llm), stage_times(result, llm) | {"total": _since(started)})
+    times = {"total": _since(started) - phases.waited, "queued": phases.waited}
+    return _trajectory(request, llm, classify(result, llm), stage_times(result, llm) | times)
 
 
 def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
@@ -115,14 +124,14 @@ def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig
     )
 
 
-async def run_to_end[T](work: Coroutine[Any, Any, T], limit_sec: float) -> T:
-    """Result of `work`. Late (0 = no limit) or cancelled, it is cancelled once and its clean-up awaited.
+async def run_to_end[T](work: Coroutine[Any, Any, T], clock: asyncio.Timeout) -> T:
+    """Result of `work`. Late by the clock or cancelled, it is cancelled once and its clean-up awaited.
 
     A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
     """
     task = asyncio.create_task(work)
     try:
-        async with asyncio.timeout(limit_sec or None):
+        async with clock:
             return await asyncio.shield(task)
     finally:
         if not task.done():
@@ -185,11 +194,6 @@ def _trajectory(
         stats={"parse_failures": float(llm.parse_failures), "own_cpu_seconds": llm.cpu_seconds},
         trial_dir=str(request.trials_dir / request.name),
     )
-
-
-def _reserve(limit_sec: float, verifier_timeout_sec: float) -> float:
-    """Part of a trial's time that the agent has to leave to the verifier."""
-    return min(verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
 
 
 def _since(started: float) -> float:

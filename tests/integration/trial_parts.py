@@ -6,6 +6,8 @@ from typing import Any
 
 from src.config import Config
 from src.policy_sampler import PolicySampler
+from src.rollout.docker.health import Daemon
+from src.rollout.gates import Gates
 from src.rollout.task import Task, digest
 from src.rollout.trial import TrialRequest, TrialSettings
 from tests.fakes import ScriptedClient, chat_template
@@ -61,7 +63,9 @@ def settings(
         "context_limit": 32000,
         "trial_timeout_sec": 120.0,
     }
-    return TrialSettings(Config(**defaults | fields), sampler, template, "test-trials"), client
+    config = Config(**defaults | fields)
+    daemon = Daemon(config.env_outage_limit_sec)
+    return TrialSettings(config, sampler, template, "test-trials", Gates.of(config), daemon), client
 
 
 def request(task: Task, folder: Path, name: str = "s000000-p00-g00") -> TrialRequest:

@@ -12,6 +12,7 @@ from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.policy_sampler import PolicySampler
 from src.rollout import rollouts as module
+from src.rollout.docker import health
 from src.rollout.outcome import SAMPLING
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
@@ -51,7 +52,7 @@ class Rig:
                 self.running -= 1
 
         monkeypatch.setattr(module, "run_trial", run_trial)
-        config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4} | fields)
+        config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4, "n_warm_envs": 0} | fields)
         self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run")
 
     async def go(self, group_size: int = 3, done: dict[str, Trajectory] | None = None) -> Any:
@@ -103,6 +104,34 @@ async def test_a_fault_is_retried_once_and_only_its_member(
     assert len(rig.requests) == 10 and len(rig.finished) == 9 and not groups[0].lost
     first, second = [request for request in rig.requests if "p00-g01" in request.name]
     assert first.seed != second.seed
+
+
+async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = True
+
+    def run(request: TrialRequest) -> Trajectory:
+        nonlocal up
+        if request.attempt == 1:
+            up = False
+            return lost(request)
+        if request.attempt == 2 and request.name.startswith("s000004-p00"):
+            return lost(request, Outcome.VERIFIER_ERROR)  # a fault of its own: the one that it may have
+        return graded(request)
+
+    def ping() -> str | None:
+        nonlocal up
+        answer, up = None if up else "refused", True
+        return answer
+
+    monkeypatch.setattr(health, "FIRST_PAUSE_SEC", 0.001)
+    rig = Rig(tmp_path, monkeypatch, run, n_parallel_envs=2)
+    monkeypatch.setattr(rig.rollouts._daemon, "_ping", ping)
+    groups = await rig.go()
+    assert [len(group.trajectories_G) for group in groups] == [3, 3, 3]
+    assert {t.attempt for group in groups[1:] for t in group.trajectories_G} == {2}
+    assert {t.attempt for t in groups[0].trajectories_G} == {3}
 
 
 async def test_a_second_fault_drops_the_member(

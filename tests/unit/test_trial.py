@@ -42,7 +42,7 @@ class Work:
 
 async def test_cancelling_twice_reaches_the_trial_once_and_waits_for_its_clean_up() -> None:
     work = Work()
-    outer = asyncio.create_task(run_to_end(work.run(), 0))
+    outer = asyncio.create_task(run_to_end(work.run(), asyncio.timeout(None)))
     await work.started.wait()
     outer.cancel()
     await work.cleaning.wait()
@@ -59,13 +59,13 @@ async def test_a_late_trial_is_cancelled_and_cleaned_up() -> None:
     work = Work()
     work.may_end.set()
     with pytest.raises(TimeoutError):
-        await run_to_end(work.run(), 0.01)
+        await run_to_end(work.run(), asyncio.timeout(0.01))
     assert work.cleaned and work.cancelled == 1
 
 
 async def test_cancelled_while_a_late_trial_cleans_up_is_cancelled() -> None:
     work = Work()
-    outer = asyncio.create_task(run_to_end(work.run(), 0.01))
+    outer = asyncio.create_task(run_to_end(work.run(), asyncio.timeout(0.01)))
     await work.cleaning.wait()
     outer.cancel()
     await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_a_clean_up_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "CLEANUP_LIMIT_SEC", 0.02)
     work = Work()
     with pytest.raises(TimeoutError):
-        await run_to_end(work.run(), 0.01)
+        await run_to_end(work.run(), asyncio.timeout(0.01))
     assert work.cancelled == 1 and not work.cleaned
     work.may_end.set()
 
@@ -91,9 +91,9 @@ async def test_results_and_errors_pass() -> None:
     async def broken() -> int:
         raise LookupError("x")
 
-    assert await run_to_end(fine(), 5) == 3
+    assert await run_to_end(fine(), asyncio.timeout(5)) == 3
     with pytest.raises(LookupError):
-        await run_to_end(broken(), 5)
+        await run_to_end(broken(), asyncio.timeout(5))
 
 
 def fault(kind: str, file: str) -> ExceptionInfo:

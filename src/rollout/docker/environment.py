@@ -104,6 +104,14 @@ class DockerEngineEnvironment(BaseEnvironment):
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
         await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
 
+    # -- phases
+
+    async def open_agent_phase(self) -> None:
+        """Before the agent acts."""
+
+    async def close_agent_phase(self, *, final: bool) -> None:
+        """Before a verifier runs in this container; `final` = the agent does not act again."""
+
     # -- commands
 
     async def exec(

@@ -22,10 +22,9 @@ from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.engine import engine
 from src.rollout.docker.owner import DIGEST, LABEL
 
-N_PARALLEL_BUILDS = 2
 _LOG_TAIL_LINES = 20
 _log = logging.getLogger(__name__)
-_builders = ThreadPoolExecutor(N_PARALLEL_BUILDS, thread_name_prefix="docker-build")
+_builders = ThreadPoolExecutor(32, thread_name_prefix="docker-build")
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
 _digests: dict[Path, tuple[int, str]] = {}  # environment folder -> (hash of its stat results, content digest)
@@ -69,8 +68,10 @@ async def task_image(environment_dir: Path, docker_image: str | None, *, force: 
     return await _shared(reference, produce)
 
 
-async def prepare_images(task_dirs: Sequence[Path], progress: Callable[[str, int, int], None] | None = None) -> int:
-    """Build or pull the images of tasks before the first trial, a few at a time; how many were not here yet.
+async def prepare_images(
+    task_dirs: Sequence[Path], parallel: int = 2, progress: Callable[[str, int, int], None] | None = None
+) -> int:
+    """Build or pull the images of tasks before the first trial, `parallel` at a time; how many were not here yet.
 
     `progress` gets an image's name, how many are done and how many there are. Tasks with a compose file are Harbor's
     to build. Raises UserError naming each task whose image cannot be had, with the end of its log.
@@ -78,10 +79,12 @@ async def prepare_images(task_dirs: Sequence[Path], progress: Callable[[str, int
     wanted = {source: task for task in task_dirs for source in _sources(task)}
     images: list[Image] = []
     faults: list[str] = []
+    limit = asyncio.Semaphore(parallel)
 
     async def prepare(environment_dir: Path, docker_image: str | None) -> None:
         try:
-            images.append(await task_image(environment_dir, docker_image))
+            async with limit:
+                images.append(await task_image(environment_dir, docker_image))
         except ImageError as error:
             faults.append(f"task {wanted[environment_dir, docker_image].name}: {error}")
         if progress:

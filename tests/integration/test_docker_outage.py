@@ -1,0 +1,93 @@
+"""A Docker daemon that goes away in mid-batch: the batch waits, goes on, and nobody is scored for it."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.errors import EnvironmentFault
+from src.learning.trajectory import TrajectoryGroup
+from src.rollout.docker import health
+from src.rollout.rollouts import Rollouts
+from tests.integration.own_daemon import OwnDaemon, own_daemon
+from tests.integration.trial_parts import answer, make_task, settings
+
+N_TRIALS = 4
+
+
+@pytest.fixture(scope="module")
+def daemon(docker_ready: str) -> Iterator[OwnDaemon]:
+    with own_daemon(docker_ready) as running:
+        yield running
+
+
+class Policy:
+    """Solves the task slowly, in every turn anew; tells when that many turns were asked for as there are trials."""
+
+    def __init__(self) -> None:
+        self.all_running = threading.Event()
+        self.turns = 0
+
+    def __call__(self, request: Any) -> str:
+        self.turns += 1
+        if self.turns >= N_TRIALS:
+            self.all_running.set()
+        return answer("sleep 1; echo Hello > hello.txt\n", wait=1.5)
+
+
+async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[TrajectoryGroup]:
+    made, _ = settings(policy, n_parallel_envs=N_TRIALS, n_warm_envs=0, max_turns=3, **fields)
+    rollouts = Rollouts(made.config, made.sampler, made.template, "outage")
+    try:
+        return await rollouts.run_groups([make_task(folder)], N_TRIALS, folder / "b", prefix="s", temperature=1.0)
+    finally:
+        await rollouts.close()
+
+
+async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
+    daemon: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", daemon.host)
+    policy = Policy()
+    batch = asyncio.create_task(run_batch(tmp_path, policy))
+    await asyncio.to_thread(policy.all_running.wait)
+    await asyncio.to_thread(daemon.stop)
+    while "Docker does not answer" not in caplog.text:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(daemon.start)
+    (group,) = await batch
+    assert [t.reward for t in group.trajectories_G] == [1.0] * N_TRIALS and not group.lost
+    assert all(t.attempt > 1 for t in group.trajectories_G)
+    assert "Docker is back" in caplog.text
+
+
+async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(
+    daemon: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", daemon.host)
+    policy = Policy()
+    batch = asyncio.create_task(run_batch(tmp_path, policy, env_outage_limit_sec=1.0))
+    await asyncio.to_thread(policy.all_running.wait)
+    await asyncio.to_thread(daemon.stop)
+    try:
+        with pytest.raises(EnvironmentFault, match=r"Docker did not answer for 1 s .* start it"):
+            await batch
+    finally:
+        await asyncio.to_thread(daemon.start)
+
+
+def test_a_frozen_daemon_is_told_from_one_that_answers(daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", daemon.host)
+    assert health.ping_docker() is None
+    monkeypatch.setattr(health, "PING_SEC", 0.2)
+    daemon.freeze()
+    try:
+        began = time.monotonic()
+        assert "timed out" in (health.ping_docker() or "").lower()
+        assert time.monotonic() - began < 60
+    finally:
+        daemon.thaw()

@@ -1,0 +1,139 @@
+"""A trial's way through the gates: one place at a time, its clock stopped while it waits, nothing kept at the end."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harbor.models.task.config import TaskConfig
+from harbor.trial.hooks import TrialEvent
+
+from src.config import Config
+from src.rollout import phases as module
+from src.rollout.docker.health import Daemon, ping_nobody
+from src.rollout.gates import Gates
+from src.rollout.phases import Phases
+
+STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
+SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
+
+
+class Environment:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def open_agent_phase(self) -> None:
+        self.calls.append("open")
+
+    async def close_agent_phase(self, *, final: bool) -> None:
+        self.calls.append("end" if final else "stop")
+
+
+class FakeTrial:
+    verifier_timeout_sec = 5.0
+
+    def __init__(self, toml: str = 'version = "1.0"\n') -> None:
+        self.hooks: dict[TrialEvent, Any] = {}
+        self.add_hook = self.hooks.__setitem__
+        self.agent_environment = Environment()
+        self.task = SimpleNamespace(config=TaskConfig.model_validate_toml(toml))
+
+    async def reach(self, *events: TrialEvent) -> None:
+        for event in events:
+            await self.hooks[event](None)
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DockerEngineEnvironment", Environment)
+
+
+def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
+    llm = SimpleNamespace(deadline=None)
+    return Phases(trial, llm, gates, Daemon(1.0, ping_nobody), limit_sec), llm  # pyright: ignore[reportArgumentType]
+
+
+def gates_of(**fields: Any) -> Gates:
+    return Gates.of(Config(model_name="m", tasks_dir=".", **fields))
+
+
+async def pass_once() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_place_is_held_for_its_phase_only() -> None:
+    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1, n_parallel_verifiers=1)
+    first, second = FakeTrial(), FakeTrial()
+    one, two = phases_of(first, gates)[0], phases_of(second, gates)[0]
+    async with one.clock, two.clock:
+        await first.reach(TrialEvent.ENVIRONMENT_START)
+        starting = asyncio.create_task(second.reach(TrialEvent.ENVIRONMENT_START))
+        await pass_once()
+        assert not starting.done(), "one start at once"
+        await first.reach(TrialEvent.AGENT_START)
+        await starting  # while the first one's agent runs
+        running = asyncio.create_task(second.reach(TrialEvent.AGENT_START))
+        await pass_once()
+        assert not running.done() and second.agent_environment.calls == [], "one agent at once"
+        await first.reach(TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START)
+        await running  # while the first one is verified
+        await second.reach(TrialEvent.AGENT_END)
+        verifying = asyncio.create_task(second.reach(TrialEvent.VERIFICATION_START))
+        await pass_once()
+        assert not verifying.done(), "one verifier at once"
+        one.leave()
+        await verifying
+        two.leave()
+    assert first.agent_environment.calls == second.agent_environment.calls == ["open", "end"]
+    assert not any(gate.locked() for gate in (gates.running, gates.verifying))
+
+
+async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
+    gates = gates_of(n_parallel_envs=1)
+    await gates.running.acquire()
+    trial = FakeTrial()
+    phases, llm = phases_of(trial, gates, limit_sec=0.05)
+    with pytest.raises(TimeoutError):
+        async with phases.clock:
+            await trial.reach(TrialEvent.ENVIRONMENT_START)
+            waiting = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
+            await asyncio.sleep(0.1)  # beyond the limit
+            gates.running.release()
+            await waiting
+            assert phases.waited >= 0.1 and (due := phases.clock.when()) is not None
+            assert due > asyncio.get_running_loop().time() - 0.1
+            assert llm.deadline == pytest.approx(due - 0.05 / 4)
+            await asyncio.sleep(10)  # the clock runs again
+
+
+async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:
+    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1, n_parallel_verifiers=1)
+    events = [TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START]
+    for n in range(1, 5):
+        trial = FakeTrial()
+        phases, _ = phases_of(trial, gates)
+        async with phases.clock:
+            await trial.reach(*events[:n])
+            phases.leave()
+            phases.leave()
+    assert not gates.running.locked() and not gates.verifying.locked()
+    await asyncio.wait_for(gates.starting.acquire(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("toml", "rounds", "calls"),
+    [
+        (STEPS, 2, ["open", "stop", "open", "end"]),  # the second step goes on in the terminal of the first
+        (SEPARATE, 1, ["open"]),  # graded in another container
+    ],
+)
+async def test_agents_are_ended_where_they_could_touch_the_reward(toml: str, rounds: int, calls: list[str]) -> None:
+    trial = FakeTrial(toml)
+    phases, _ = phases_of(trial, gates_of())
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START)
+        for _ in range(rounds):
+            await trial.reach(TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START)
+    phases.leave()
+    assert trial.agent_environment.calls == calls
