@@ -1,9 +1,12 @@
 """argv and environment -> Config. A wrong argument is one plain line, with the near field named."""
 
+import asyncio
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +38,30 @@ FIXED_ON_RESUME = (
 HELP = "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 FIELDS = tuple(chz.chz_fields(Config))
+
+
+def run_command(prepare: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Read the environment files, then run the coroutine that `prepare` makes; SIGTERM stops it like Ctrl-C.
+
+    Exit status: the coroutine's, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped.
+    """
+    try:
+        load_environment()
+        return asyncio.run(_until_stopped(prepare()))
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+async def _until_stopped(work: Coroutine[Any, Any, int]) -> int:
+    """One cancellation, clean-up awaited."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 def load_environment(folder: Path = Path()) -> None:

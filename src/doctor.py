@@ -7,9 +7,10 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import chz
 import tinker
@@ -19,7 +20,7 @@ from src.backend.connect import api_key, server_url
 from src.backend.faults import CALL_LIMIT_SEC, awaited
 from src.backend.health import check_health
 from src.backend.kind import kind_of
-from src.command_line import load_environment, read_arguments
+from src.command_line import read_arguments, run_command
 from src.config import Backend, Config
 from src.errors import UserError
 from src.probe.parity import ParityReport, compare
@@ -67,18 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 measured (parity: equal), 1 parity: they differ, 2 a mistake, told in a line, 130 stopped."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.CRITICAL)
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        load_environment()
-        if arguments[:1] == ["parity"]:
-            return asyncio.run(_parity(read_arguments(ParityArgs, arguments[1:], PARITY_HELP)))
-        return asyncio.run(_probe(read_arguments(ProbeArgs, arguments, f"{HELP}\n{PARITY_HELP}")))
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped", file=sys.stderr)
-        return 130
+    return run_command(lambda: _command(arguments))
+
+
+def _command(arguments: list[str]) -> Coroutine[Any, Any, int]:
+    if arguments[:1] == ["parity"]:
+        return _parity(read_arguments(ParityArgs, arguments[1:], PARITY_HELP))
+    return _probe(read_arguments(ProbeArgs, arguments, f"{HELP}\n{PARITY_HELP}"))
 
 
 async def _probe(args: ProbeArgs) -> int:

@@ -1,40 +1,26 @@
 """`python -m src.train field=value ...`: configuration -> checked -> wired -> run."""
 
-import asyncio
 import logging
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from src.command_line import load_environment, parse
-from src.errors import UserError
+from src.command_line import parse, run_command
 from src.validation import validate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    try:
-        load_environment()
-        config = parse(sys.argv[1:] if argv is None else argv)
-        validate(config)
-        from src.session import train  # heavy imports: only after the arguments are known to be right
-
-        return asyncio.run(_until_stopped(train(config)))
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped", file=sys.stderr)
-        return 130
+    return run_command(lambda: _training(sys.argv[1:] if argv is None else argv))
 
 
-async def _until_stopped(work) -> int:
-    """SIGTERM stops like Ctrl-C: one cancellation, clean-up awaited."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
+def _training(arguments: Sequence[str]) -> Coroutine[Any, Any, int]:
+    config = parse(arguments)
+    validate(config)
+    from src.session import train  # heavy imports: only after the arguments are known to be right
+
+    return train(config)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,17 @@
 """Which Harbor environment runs a task: ours for `docker`, Harbor's own for everything else."""
 
-import atexit
 import difflib
-import functools
-import hashlib
-import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from harbor.models.environment_type import EnvironmentType
 from harbor.models.task.config import NetworkMode, TaskConfig
 from harbor.models.trial.config import EnvironmentConfig
 from pydantic import ValidationError
 
 from src.errors import UserError
-from src.rollout.docker import owner
+from src.rollout.compose import overlay
 
 ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
 _ENGINE_KWARGS = ("pids_limit",)
@@ -41,9 +34,8 @@ def environment_config(
     _refuse_allowlist(task_dir)
     compose = task_dir / "environment" / "docker-compose.yaml"
     if compose.exists():
-        overlay = _overlay(compose, run_id)
         own = {name: value for name, value in environment_kwargs.items() if name not in _ENGINE_KWARGS}
-        files = [*own.pop("extra_docker_compose", []), overlay]
+        files = [*own.pop("extra_docker_compose", []), overlay(compose, run_id)]
         return _config(own, {}, type=chosen, extra_docker_compose=files)
     for name in environment_kwargs:
         if name not in _ENGINE_KWARGS + _FIELDS:
@@ -86,25 +78,3 @@ def _refuse_allowlist(task_dir: Path) -> None:
             f"task {task_dir.name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
             "in its task.toml, or another environment_type (daytona, modal, e2b)"
         )
-
-
-@functools.cache
-def _overlay_dir() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="harbortrainer-compose-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
-
-
-def _overlay(compose: Path, run_id: str) -> Path:
-    """A compose file on top of the task's own: no ten seconds of tear-down, and our labels for the reaper."""
-    services = (yaml.safe_load(compose.read_text()) or {}).get("services") or {}
-    labels = owner.labels(run_id)
-    content: dict[str, Any] = {
-        "services": {name: {"init": True, "stop_grace_period": "0s", "labels": labels} for name in {"main", *services}},
-        "networks": {"default": {"labels": labels}},
-    }
-    text = json.dumps(content, sort_keys=True)
-    path = _overlay_dir() / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    if not path.exists():
-        path.write_text(text)
-    return path
