@@ -11,6 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import requests
+from docker.errors import DockerException
+
 from src.backend.connect import Backend, connect
 from src.backend.policy import PolicyTrainer
 from src.backend.terms import Terms, agree
@@ -83,8 +86,10 @@ async def _train(
     )
     sampler = PolicySampler()
     rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
-    docker_tasks = [*train_tasks, *held_out] if config.environment_type == "docker" else []
-    async with _policy(config, backend, plan) as policy, _containers(plan.run.name, rollouts):
+    local = config.environment_type == "docker"
+    docker_tasks = [*train_tasks, *held_out] if local else []
+    containers = _containers(plan.run.name, display) if local else contextlib.nullcontext()
+    async with _policy(config, backend, plan) as policy, containers, contextlib.aclosing(rollouts):
         await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, config.n_parallel_builds, display))
         return await _run(config, plan, policy, sampler, rollouts, effective, display)
 
@@ -170,14 +175,16 @@ async def _policy(config: Config, backend: Backend, plan: Plan) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def _containers(run_id: str, rollouts: Rollouts) -> AsyncIterator[None]:
+async def _containers(run_id: str, display: Display) -> AsyncIterator[None]:
     """No container of a dead run is left before, none of ours after."""
     await asyncio.to_thread(reap, None)
     try:
         yield
     finally:
-        await rollouts.close()
-        await asyncio.to_thread(reap, run_id)
+        try:
+            await asyncio.to_thread(reap, run_id)
+        except (DockerException, requests.RequestException):
+            display.say("Docker does not answer, containers of this run may be left; the next run removes them")
 
 
 async def _build_images(tasks: Sequence[Task], parallel: int, display: Display) -> None:

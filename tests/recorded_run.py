@@ -228,7 +228,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(ChatTemplate, "load", template)
     monkeypatch.setattr(session, "check_docker", lambda parallel: recorder.note("docker", parallel=parallel))
     monkeypatch.setattr(session, "prepare_images", built)
-    monkeypatch.setattr(session, "reap", lambda run: None)
+    monkeypatch.setattr(session, "reap", lambda run: recorder.note("reap", own=run is not None))
     monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)
     monkeypatch.setattr(session, "start_wandb", wandb)
     monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)

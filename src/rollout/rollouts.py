@@ -71,7 +71,7 @@ class Rollouts:
         await asyncio.to_thread(_import_harbor)
         tame_harbor_log()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """At the end of a run: wait for containers that are being removed, give up requests of cancelled trials."""
         from src.rollout.docker import removal
 

@@ -45,7 +45,7 @@ async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[Traject
     try:
         return await rollouts.run_groups([make_task(folder)], N_TRIALS, folder / "b", prefix="s", temperature=1.0)
     finally:
-        await rollouts.close()
+        await rollouts.aclose()
 
 
 async def test_a_daemon_that_comes_back_costs_nobody_a_reward(

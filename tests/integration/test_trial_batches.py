@@ -50,7 +50,7 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
     groups = await rollouts.run_groups(
         [solved, unsolved], 3, folder, prefix="s000003", temperature=0.5, on_trajectory=finished.append
     )
-    await rollouts.close()
+    await rollouts.aclose()
     assert [group.rewards_G for group in groups] == [(1.0,) * 3, (0.25,) * 3]
     assert len(finished) == 6 and {request.temperature for request in client.requests} == {0.5}
     scanner = JobScanner(folder.parent)
@@ -73,7 +73,7 @@ async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(tmp
     groups = await rollouts.run_groups(
         [make_task(tmp_path)], 3, tmp_path / "step_000000", prefix="s000000", temperature=1.0
     )
-    await rollouts.close()
+    await rollouts.aclose()
     assert groups[0].rewards_G == (1.0, 1.0)
     lost = groups[0].lost[0]
     assert (lost.trial_name, lost.attempt, lost.outcome, lost.reward) == (
@@ -93,7 +93,7 @@ async def test_our_own_cpu_time_a_turn(tmp_path: Path) -> None:
     started = time.process_time()
     groups = await rollouts.run_groups([task], 6, tmp_path / "step_000001", prefix="s000001", temperature=1.0)
     seconds = time.process_time() - started
-    await rollouts.close()
+    await rollouts.aclose()
     turns = sum(len(trajectory.turns) for trajectory in groups[0].trajectories_G)
     assert turns == 60 and 1000 * seconds / turns <= 25
 
@@ -117,7 +117,7 @@ async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await batch
-    await rollouts.close()
+    await rollouts.aclose()
     assert containers() == []
     before = set(done)
     rerun: list[str] = []
@@ -130,7 +130,7 @@ async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path
         done=dict(done),
         on_trajectory=lambda trajectory: rerun.append(trajectory.trial_name),
     )
-    await rollouts.close()
+    await rollouts.aclose()
     assert groups[0].rewards_G == (1.0,) * 6
     assert before.isdisjoint(rerun) and len(before) + len(rerun) == 6
     stored = json.loads((folder / "result.json").read_text())

@@ -137,3 +137,9 @@ async def test_a_setting_has_an_effect_or_is_refused(name, run):
     base, changed = await run(*besides), await run(*besides, f"{name}={value}")
     assert name == "allow_broken_tasks" or not any('"refused"' in event for event in base), base
     assert changed != base, f"{name}={value} changes nothing that leaves this process"
+
+
+async def test_a_run_in_somebody_elses_environments_asks_docker_for_nothing(run):
+    docker = ('"docker"', '"images"', '"reap"')
+    assert all(any(f'"kind": {kind}' in event for event in await run()) for kind in docker)
+    assert not any(f'"kind": {kind}' in event for event in await run("environment_type=daytona") for kind in docker)
