@@ -6,27 +6,86 @@ import hashlib
 import json
 import shutil
 import tempfile
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from src.errors import UserError
 from src.rollout.docker import owner
+
+MAIN = "main"  # Harbor's name of the service that the agent works in
+
+
+class _Loader(yaml.SafeLoader):
+    """Compose's own tags (!reset, !override) are read as what they stand before."""
+
+
+def read_compose(file: Path) -> dict[str, dict[str, Any]]:
+    """A compose file's services, networks and volumes by name. Raises UserError naming the file."""
+    try:
+        document = yaml.load(file.read_text(), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: not a compose file ({' '.join(str(error).split())[:200]}); mend it") from None
+    if not isinstance(document, dict):
+        document = {}
+    return {part: _table(document.get(part)) for part in ("services", "networks", "volumes")}
 
 
 def overlay(compose: Path, run_id: str) -> Path:
-    """A compose file on top of the task's own: no ten seconds of tear-down, and our labels for the reaper."""
-    services = (yaml.safe_load(compose.read_text()) or {}).get("services") or {}
+    """A compose file on top of the task's own: no ten seconds of tear-down, and our labels for the reaper.
+
+    Raises UserError when the task's cannot be read.
+    """
+    given = read_compose(compose)
     labels = owner.labels(run_id)
-    content: dict[str, Any] = {
-        "services": {name: {"init": True, "stop_grace_period": "0s", "labels": labels} for name in {"main", *services}},
-        "networks": {"default": {"labels": labels}},
-    }
+    services = {name: _service(_table(service), labels) for name, service in ({MAIN: {}} | given["services"]).items()}
+    if not _has_image(compose.parent.parent):
+        services[MAIN] |= _built(labels)
+    content: dict[str, Any] = {"services": services, "networks": _labelled({"default": {}} | given["networks"], labels)}
+    if volumes := _labelled(given["volumes"], labels):
+        content["volumes"] = volumes
     text = json.dumps(content, sort_keys=True)
     path = _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     if not path.exists():
         path.write_text(text)
     return path
+
+
+def _service(given: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    own = {"init": True, "stop_grace_period": "0s", "labels": labels}
+    return own | (_built(labels) if "build" in given else {})
+
+
+def _built(labels: Mapping[str, str]) -> dict[str, Any]:
+    return {"build": {"labels": labels}}  # compose names an image after the trial: it goes with its owner
+
+
+def _has_image(task_dir: Path) -> bool:
+    """Whether Harbor makes the main service from an image of the task instead of building it."""
+    return bool(tomllib.loads((task_dir / "task.toml").read_text()).get("environment", {}).get("docker_image"))
+
+
+def _labelled(things: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Those that compose makes, not those that it finds."""
+    return {name: {"labels": labels} for name, thing in things.items() if not _table(thing).get("external")}
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _tagged(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+
+_Loader.add_multi_constructor("!", _tagged)
 
 
 @functools.cache

@@ -5,25 +5,50 @@ import contextlib
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from src.rollout.docker import container, environment, owner
+from src.rollout.docker.belongings import belongings
 from src.rollout.docker.engine import engine
+from src.rollout.docker.images import prepare_images
 from src.rollout.docker.reaper import reap
 from src.rollout.docker.removal import drain
-from tests.integration.docker_parts import containers, environment_of, run_trial, write_task
+from tests.integration.docker_parts import BASE, containers, environment_of, reward, run_trial, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-leaks"
+COMPOSE = """
+services:
+  main:
+    networks: [inner]
+    volumes: ["data:/data"]
+  side:
+    build: ./side
+    command: sleep infinity
+networks:
+  inner: {}
+volumes:
+  data: {}
+"""
+COMPOSE_VICTIM = """
+import asyncio, sys
+from pathlib import Path
+from tests.integration.docker_parts import run_trial
+
+asyncio.run(run_trial(Path(sys.argv[1]), sys.argv[2]))
+"""
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from tests.integration.docker_parts import environment_of
 
 async def main():
-    environments = [environment_of(Path(sys.argv[1]), "test-victim") for _ in range(4)]
+    task, run_id, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    environments = [environment_of(task, run_id) for _ in range(count)]
     await asyncio.gather(*(e.start(False) for e in environments))
     print("up", flush=True)
     await environments[0].exec("sleep 1000")
@@ -66,38 +91,69 @@ async def test_cancelled_while_a_command_runs(tmp_path: Path) -> None:
     assert containers(RUN) == []
 
 
-def _runs(command: str) -> bool:
+def _runs(command: str, run_id: str = RUN) -> bool:
     return any(
         command in " ".join(process)
-        for name in containers(RUN)
+        for name in containers(run_id)
         for process in engine().top(name, "-eo pid,args").get("Processes") or []
     )
 
 
-async def test_a_killed_process_is_cleaned_up_after_by_the_next_run(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def _process(script: str, *arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, *map(str, arguments), stdout=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        await _kill(process)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Path) -> None:
     task = write_task(tmp_path / "victim")
-    mine = environment_of(task, RUN)
-    await mine.start(force_build=False)
+    await prepare_images([task])
     stranger = engine().create_container(
         "harbortrainer/base:bookworm", command="true", labels={"harbortrainer.pid": "1:1"}
     )
-    victim = await asyncio.create_subprocess_exec(sys.executable, "-c", VICTIM, str(task), stdout=subprocess.PIPE)
     try:
-        assert victim.stdout is not None and await victim.stdout.readline() == b"up\n"
-        reap()
-        assert len(containers("test-victim")) == 4  # its owner lives
-        victim.kill()
-        await victim.wait()
-        reap()
-        assert containers("test-victim") == []
-        assert (await mine.exec("echo unharmed")).stdout == "unharmed\n"
+        async with _process(VICTIM, task, "test-victim", 16) as victim, _process(VICTIM, task, RUN, 1) as neighbour:
+            for process in (victim, neighbour):
+                assert process.stdout is not None and await process.stdout.readline() == b"up\n"
+            reap()
+            assert (len(containers("test-victim")), len(containers(RUN))) == (16, 1)  # their owners live
+            await _kill(victim)
+            assert len(await asyncio.to_thread(reap)) >= 16
+            assert (len(containers("test-victim")), len(containers(RUN))) == (0, 1)
+            assert reward(await run_trial(task, f"{RUN}-new")) == 1
+            await _kill(neighbour)
+            await asyncio.to_thread(reap)
+            assert containers(RUN) == []
         assert engine().inspect_container(stranger["Id"])
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            victim.kill()
         engine().remove_container(stranger["Id"])
-        await mine.stop(delete=True)
         await drain()
+
+
+async def test_what_compose_made_for_a_killed_trainer_goes_too(tmp_path: Path) -> None:
+    side = {"environment/docker-compose.yaml": COMPOSE, "environment/side/Dockerfile": BASE}
+    task = write_task(tmp_path / "composed", solve="sleep 1000\n", files=side)
+    run_id = f"{RUN}-compose"
+    async with _process(COMPOSE_VICTIM, task, run_id) as victim:
+        async with asyncio.timeout(120):
+            while not (await asyncio.to_thread(_runs, "sleep 1000", run_id)):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        mine = [thing for thing in belongings() if thing.labels.get(owner.RUN) == run_id]
+        assert Counter(thing.kind for thing in mine) == {"container": 2, "network": 2, "volume": 1, "image": 2}
+        await _kill(victim)
+        assert {thing.name for thing in mine} <= set(await asyncio.to_thread(reap))
+        assert not [thing for thing in belongings() if thing.labels.get(owner.RUN) == run_id]
 
 
 async def test_reaping_a_run_takes_all_of_it_and_nothing_else(tmp_path: Path) -> None:
@@ -118,7 +174,7 @@ async def test_an_engine_that_is_gone_ends_the_trial_with_its_error(
     result = await run_trial(task, RUN)
     assert result.exception_info is not None and "Connection" in result.exception_info.exception_traceback
     assert result.verifier_result is None
-    await drain()
+    await drain(patience_sec=0)
 
 
 def test_labels_of_a_network_are_reaped_too() -> None:

@@ -15,6 +15,7 @@ from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
 from src.rollout.agent import TrainableTerminus2
+from src.rollout.docker.removal import drain
 
 ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
 DONE = answers.answer(answers.DONE[0], answers.FINISH, None, complete=True)
@@ -99,5 +100,8 @@ async def test_real_prompts_are_those_of_the_pretraining(tmp_path: Path) -> None
         unclosed = answers.broken(answers.START[0], answers.CAREFUL, commands[name])
         return await real_prompts(tmp_path, name, [unclosed, typed(commands[name]), DONE, DONE])
 
-    found = dict(zip(cases, await asyncio.gather(*map(real, cases)), strict=True))
+    try:
+        found = dict(zip(cases, await asyncio.gather(*map(real, cases)), strict=True))
+    finally:
+        await drain()
     assert found == {name: simulated_prompts(case, commands[name]) for name, case in cases.items()}

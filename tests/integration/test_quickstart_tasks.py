@@ -10,6 +10,8 @@ from pathlib import Path
 import docker
 import pytest
 
+from src.rollout.docker.removal import drain
+
 TASKS = Path("datasets/quickstart")
 NAMES = sorted(path.parent.name for path in TASKS.glob("*/task.toml"))
 PARALLEL = 4
@@ -98,4 +100,7 @@ async def harbor_reward(folder: Path, task: str, agent: str) -> float | None:
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
 async def test_harbor_itself_grades_the_tasks(tmp_path: Path, agent: str, reward: float) -> None:
     tasks = ("create-1", "permissions-2", "count-3", "search-5")
-    assert await asyncio.gather(*(harbor_reward(tmp_path, task, agent) for task in tasks)) == [reward] * len(tasks)
+    try:
+        assert await asyncio.gather(*(harbor_reward(tmp_path, task, agent) for task in tasks)) == [reward] * len(tasks)
+    finally:
+        await drain()

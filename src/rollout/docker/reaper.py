@@ -1,45 +1,44 @@
 """Removal of what dead runs left behind. Only things with our label are ever looked at."""
 
-import contextlib
-from collections.abc import Mapping
-from http.client import CONFLICT
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 
-from docker.errors import APIError, NotFound
+from docker.errors import APIError
 
-from src.rollout.docker.engine import engine
-from src.rollout.docker.owner import LABEL, RUN, owner_is_dead
+from src.rollout.docker.belongings import Belonging, belongings
+from src.rollout.docker.belongings import remove_container as remove_container
+from src.rollout.docker.owner import PID, RUN, owner_is_dead
+
+_PARALLEL = 4
+_log = logging.getLogger("harbortrainer")
 
 
 def reap(run_id: str | None = None) -> list[str]:
-    """Remove our containers and networks whose owner is dead, and all those of `run_id` when given.
+    """Remove what belongs to processes that are dead, and all that belongs to `run_id` when given.
 
-    Blocking, safe to repeat and from an exit or signal handler. Returns the names removed.
-    Raises docker.errors.DockerException when the daemon does not answer.
+    Images are shared between runs and stay, but for those that Harbor's compose environment builds for one trial.
+    Blocking, safe to repeat. Returns the names removed; what the daemon does not
+    let go is told in the log. Raises docker.errors.DockerException when it does not answer.
     """
-    ours = {"label": f"{LABEL}=1"}
-    removed = []
-    for container in engine().containers(all=True, filters=ours):
-        if _condemned(container["Labels"], run_id):
-            remove_container(container["Id"])
-            removed.append(container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12])
-    for network in engine().networks(filters=ours):
-        if _condemned(network["Labels"], run_id):
-            with contextlib.suppress(NotFound):
-                engine().remove_network(network["Id"])
-            removed.append(network["Name"])
+    removed: list[str] = []
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="docker-reap") as pool:
+        condemned = (thing for thing in belongings() if is_condemned(thing, run_id))
+        for _, things in groupby(condemned, key=lambda thing: thing.kind):  # a kind after the other: they depend
+            removed += [name for name in pool.map(_removed, things) if name]
     return removed
 
 
-def remove_container(name: str) -> None:
-    """Kill and remove a container with its volumes. Returns when it is gone, whoever removed it."""
-    with contextlib.suppress(NotFound):
-        try:
-            engine().remove_container(name, force=True, v=True)
-        except APIError as error:
-            if error.status_code != CONFLICT:  # its removal is already in progress
-                raise
-            engine().wait(name, condition="removed")
+def is_condemned(thing: Belonging, run_id: str | None = None) -> bool:
+    """Whether it belongs to a dead process, or to `run_id`. Shared images name no process."""
+    owned = PID in thing.labels
+    return owned and (owner_is_dead(thing.labels) or (run_id is not None and thing.labels.get(RUN) == run_id))
 
 
-def _condemned(marks: Mapping[str, str], run_id: str | None) -> bool:
-    return (run_id is not None and marks.get(RUN) == run_id) or owner_is_dead(marks)
+def _removed(thing: Belonging) -> str:
+    try:
+        thing.remove()
+    except APIError as error:
+        _log.warning("%s %s stays: %s", thing.kind, thing.name, error.explanation or error)
+        return ""
+    return thing.name

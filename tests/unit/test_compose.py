@@ -1,0 +1,63 @@
+"""What is laid on top of a task's compose file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from src.errors import UserError
+from src.rollout.compose import overlay
+from src.rollout.docker import owner
+
+Lay = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def lay(tmp_path: Path) -> Lay:
+    def lay(compose: str, toml: str = "") -> dict[str, Any]:
+        (tmp_path / "environment").mkdir()
+        (tmp_path / "task.toml").write_text(toml)
+        file = tmp_path / "environment" / "docker-compose.yaml"
+        file.write_text(compose)
+        return yaml.safe_load(overlay(file, "run7").read_text())
+
+    return lay
+
+
+def test_everything_that_compose_makes_is_labelled_and_nothing_that_it_finds(lay: Lay) -> None:
+    content = lay("""
+services: {db: {image: x}, web: {build: ./web}}
+networks: {inner: , found: {external: true}}
+volumes: {data: {}, kept: {external: true}}
+""")
+    labels = owner.labels("run7")
+    assert {name: service["labels"] for name, service in content["services"].items()} == dict.fromkeys(
+        ("main", "db", "web"), labels
+    )
+    assert content["networks"] == {"default": {"labels": labels}, "inner": {"labels": labels}}
+    assert content["volumes"] == {"data": {"labels": labels}}
+    built = {name for name, service in content["services"].items() if service.get("build") == {"labels": labels}}
+    assert built == {"main", "web"}
+
+
+def test_an_image_of_the_task_is_not_built(lay: Lay) -> None:
+    content = lay("services: {main: {}}\n", '[environment]\ndocker_image = "debian"\n')
+    assert "build" not in content["services"]["main"] and "volumes" not in content
+
+
+def test_tags_of_compose_are_read(lay: Lay) -> None:
+    content = lay("services:\n  main: !override\n    build: !reset {}\n  db: {ports: !reset []}\n")
+    assert set(content["services"]) == {"main", "db"}
+
+
+@pytest.mark.parametrize("text", ["", "services:\n", "- a\n"])
+def test_an_empty_file_still_names_the_main_service(lay: Lay, text: str) -> None:
+    assert set(lay(text)["services"]) == {"main"}
+
+
+def test_a_broken_file_is_one_line(lay: Lay) -> None:
+    with pytest.raises(UserError, match=r"docker-compose.yaml: not a compose file") as fault:
+        lay("services: [")
+    assert "\n" not in str(fault.value)

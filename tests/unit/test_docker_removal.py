@@ -1,0 +1,72 @@
+"""Removal in the background: tried again while the daemon is away, given up at the end of the run."""
+
+import asyncio
+import time
+from http.client import INTERNAL_SERVER_ERROR
+
+import pytest
+import requests
+from docker.errors import APIError
+
+from src.rollout.docker import removal
+
+GONE = requests.ConnectionError("refused")
+
+
+class Daemon:
+    """`answers`: what each removal raises in turn; None = done. The last one is given again and again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> None:
+        self.asked = 0
+        self._answers = answers
+        monkeypatch.setattr(removal, "remove_container", self.remove)
+        monkeypatch.setattr(removal, "FIRST_PAUSE_SEC", 0.001)
+        monkeypatch.setattr(removal, "LONGEST_PAUSE_SEC", 0.002)
+
+    def remove(self, _name: str) -> None:
+        self.asked += 1
+        if (fault := self._answers[min(self.asked, len(self._answers)) - 1]) is not None:
+            raise fault
+
+
+def refusal() -> APIError:
+    response = requests.Response()
+    response.status_code = INTERNAL_SERVER_ERROR
+    return APIError("busy", response)
+
+
+async def test_a_daemon_that_comes_back_loses_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon(monkeypatch, GONE, GONE, refusal(), None)
+    removal.in_background(removal.remove_after("c", None))
+    await removal.drain()
+    assert daemon.asked == 4 and not removal._pending
+
+
+async def test_a_daemon_that_stays_away_is_given_up_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = Daemon(monkeypatch, GONE)
+    removal.in_background(removal.remove_after("c", None))
+    while daemon.asked < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    began = time.monotonic()
+    await removal.drain(patience_sec=0)
+    assert not removal._pending and time.monotonic() - began < removal.DRAIN_SEC
+    assert "container c is left to the reaper" in caplog.text
+
+
+async def test_a_daemon_that_refuses_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon(monkeypatch, refusal())
+    await removal.remove_after("c", None)
+    assert daemon.asked == removal.MAX_REFUSALS
+
+
+async def test_a_container_that_is_still_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon(monkeypatch, None)
+    creation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    work = removal.in_background(removal.remove_after("c", creation))
+    await asyncio.sleep(0)
+    assert daemon.asked == 0
+    creation.set_exception(RuntimeError("it could not be made"))
+    await work
+    assert daemon.asked == 1
