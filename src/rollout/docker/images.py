@@ -5,7 +5,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,11 @@ from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
 from src.errors import UserError
+from src.rollout.docker import owner
+from src.rollout.docker.build_leftovers import noting_layers, sweeping
 from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.engine import engine
-from src.rollout.docker.owner import DIGEST, LABEL
+from src.rollout.docker.image_uses import note_use
 
 _LOG_TAIL_LINES = 20
 _log = logging.getLogger(__name__)
@@ -44,16 +46,21 @@ class Image:
     fresh: bool = False  # built or pulled by this process
 
 
-async def task_image(environment_dir: Path, docker_image: str | None, *, force: bool = False) -> Image:
+async def task_image(
+    environment_dir: Path, docker_image: str | None, *, force: bool = False, run_id: str = ""
+) -> Image:
     """The image of a task: `docker_image` pulled if it is not here, or `environment_dir` built if its content is new.
 
-    `force` builds even when an image of this content is here, once a process. Raises ImageError.
+    `force` builds even when an image of this content is here, once a process. `run_id` is noted on what is built.
+    Raises ImageError.
     """
     if docker_image is None:
         digest = await asyncio.to_thread(content_digest, environment_dir)
         reference = f"harbortrainer/task:{digest[:12]}"
     else:
         digest, reference = "", docker_image
+    if docker_image is None:
+        note_use(reference)
     if reference in _ready:
         return _ready[reference]
 
@@ -62,14 +69,18 @@ async def task_image(environment_dir: Path, docker_image: str | None, *, force: 
         if fresh and docker_image is not None:
             _pull(reference, stop)
         elif fresh:
-            _build(environment_dir, reference, digest, stop)
+            _build(environment_dir, reference, owner.image_labels(digest, run_id), stop)
         return _inspect(reference, fresh)
 
     return await _shared(reference, produce)
 
 
 async def prepare_images(
-    task_dirs: Sequence[Path], parallel: int = 2, progress: Callable[[str, int, int], None] | None = None
+    task_dirs: Sequence[Path],
+    parallel: int = 2,
+    progress: Callable[[str, int, int], None] | None = None,
+    *,
+    run_id: str = "",
 ) -> int:
     """Build or pull the images of tasks before the first trial, `parallel` at a time; how many were not here yet.
 
@@ -84,7 +95,7 @@ async def prepare_images(
     async def prepare(environment_dir: Path, docker_image: str | None) -> None:
         try:
             async with limit:
-                images.append(await task_image(environment_dir, docker_image))
+                images.append(await task_image(environment_dir, docker_image, run_id=run_id))
         except ImageError as error:
             faults.append(f"task {wanted[environment_dir, docker_image].name}: {error}")
         if progress:
@@ -201,18 +212,18 @@ def _split_tag(reference: str) -> tuple[str, str]:
     return (name, tag) if colon and "/" not in tag else (reference, "latest")
 
 
-def _build(environment_dir: Path, reference: str, digest: str, stop: threading.Event) -> None:
-    labels = {LABEL: "1", DIGEST: digest}
+def _build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event) -> None:
     what = f"cannot build {environment_dir}"
     _log.info("building %s from %s", reference, environment_dir)
     if feature := buildkit_feature((environment_dir / "Dockerfile").read_text()):
         _follow(build_with_cli(environment_dir, reference, labels, feature, stop), what, stop)
         return
     try:
-        events = engine().build(
-            path=str(environment_dir), tag=reference, labels=labels, rm=True, forcerm=True, decode=True
-        )
-        _follow(events, what, stop)
+        with sweeping():
+            events = engine().build(
+                path=str(environment_dir), tag=reference, labels=dict(labels), rm=True, forcerm=True, decode=True
+            )
+            _follow(noting_layers(events), what, stop)
     except (APIError, DockerBuildError) as error:
         raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
 

@@ -4,6 +4,7 @@ import functools
 import os
 import socket
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 LABEL = "harbortrainer"
@@ -12,11 +13,23 @@ TRIAL = "harbortrainer.trial"
 HOST = "harbortrainer.host"
 PID = "harbortrainer.pid"
 DIGEST = "harbortrainer.digest"
+BUILT = "harbortrainer.built"  # an image is shared: these two only tell when it was built, and for which run
+BUILT_FOR = "harbortrainer.built-for"
 
 
 def labels(run_id: str, trial: str = "") -> dict[str, str]:
     """Labels of a container, network or volume of this process."""
-    return {LABEL: "1", RUN: run_id, TRIAL: trial, HOST: _host(), PID: f"{os.getpid()}:{_started(os.getpid())}"}
+    return {LABEL: "1", RUN: run_id, TRIAL: trial} | process()
+
+
+def image_labels(digest: str, run_id: str) -> dict[str, str]:
+    """Labels of an image that is built once for all runs."""
+    return {LABEL: "1", DIGEST: digest, BUILT: datetime.now(UTC).isoformat(timespec="seconds"), BUILT_FOR: run_id}
+
+
+def process() -> dict[str, str]:
+    """The labels that tell this process from any other."""
+    return {HOST: _host(), PID: f"{os.getpid()}:{_started(os.getpid())}"}
 
 
 def owner_is_dead(marks: Mapping[str, str]) -> bool:
@@ -24,10 +37,20 @@ def owner_is_dead(marks: Mapping[str, str]) -> bool:
 
     False when it may live out of our sight (another host or PID namespace).
     """
+    return marks.get(LABEL) == "1" and _lives(marks) is False
+
+
+def owner_is_alive(marks: Mapping[str, str]) -> bool:
+    """Whether the process that these labels name runs where we can see it."""
+    return _lives(marks) is True
+
+
+def _lives(marks: Mapping[str, str]) -> bool | None:
+    """None = out of our sight."""
     pid, _, started = marks.get(PID, "").partition(":")
-    if marks.get(LABEL) != "1" or marks.get(HOST) != _host() or not pid.isdigit():
-        return False
-    return _started(int(pid)) != started
+    if marks.get(HOST) != _host() or not pid.isdigit():
+        return None
+    return _started(int(pid)) == started
 
 
 @functools.cache
