@@ -63,6 +63,14 @@ class Config:
     environment_kwargs: dict[str, Any] = chz.field(
         default_factory=dict, doc="passed to the environment: environment_kwargs.NAME=VALUE"
     )
+    max_attempts: int = chz.field(default=3, doc="trials for one place in a group, when faults keep it from a grade")
+    quarantine_after: int = chz.field(
+        default=6, doc="faults of one task in a row, after which it is left out of the run; 0 = never"
+    )
+    outcome_policy: dict[str, Any] = chz.field(
+        default_factory=dict,
+        doc="outcome_policy.OUTCOME=train, mask, replace or a reward: what training does with trials that end so",
+    )
     trial_timeout_sec: float = chz.field(default=3600.0, doc="seconds for a whole trial, start to reward; 0 = no limit")
 
     # -- agent (Terminus-2)

@@ -32,6 +32,7 @@ from src.run.checkpoints import Checkpoint, CheckpointLog, Policy, require_check
 from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory, write_json
 from src.run.display import Display
+from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog, cut_metrics, start_wandb
 from src.terminus2_trainer import Parts, Terminus2Trainer
 from src.tinker_llm import PolicySampler
@@ -59,7 +60,9 @@ async def train(config: Config) -> int:
         load_tasks(config.tasks_dir, config.allow_broken_tasks), config.eval_split, config.eval_tasks, config.seed
     )
     if config.environment_type == "docker":
-        await asyncio.to_thread(check_docker, n_containers(config))
+        paths = [task.path for task in (*train_tasks, *held_out)]
+        for note in await asyncio.to_thread(check_docker, paths, n_containers(config), config.environment_kwargs):
+            display.say(note)
     template = ChatTemplate.load(config.model_name, config.enable_thinking)
     async with _connected(config, display) as backend:
         return await _train(config, backend, template, train_tasks, held_out, display)
@@ -85,13 +88,16 @@ async def _train(
         f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
     )
     sampler = PolicySampler()
-    rollouts = Rollouts(config, sampler, template, run_id=plan.run.name)
+    ledger = Ledger(plan.run.ledger)
+    if plan.checkpoint is not None:
+        ledger.resumed(plan.checkpoint.step)
+    rollouts = Rollouts(config, sampler, template, plan.run.name, ledger, ledger.quarantined)
     local = config.environment_type == "docker"
     docker_tasks = [*train_tasks, *held_out] if local else []
     containers = _containers(plan.run.name, display) if local else contextlib.nullcontext()
     async with _policy(config, backend, plan) as policy, containers, contextlib.aclosing(rollouts):
         await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, config.n_parallel_builds, display))
-        return await _run(config, plan, policy, sampler, rollouts, effective, display)
+        return await _run(config, plan, policy, sampler, rollouts, ledger, effective, display)
 
 
 def _plan(config: Config, template: ChatTemplate, train_tasks: list[Task], held_out: list[Task]) -> Plan:
@@ -122,6 +128,7 @@ async def _run(
     policy: PolicyTrainer,
     sampler: PolicySampler,
     rollouts: Rollouts,
+    ledger: Ledger,
     effective: dict[str, Any],
     display: Display,
 ) -> int:
@@ -130,7 +137,7 @@ async def _run(
     metrics = MetricsLog(plan.run, wandb_run)
     updater = Updater(config, policy, plan.order.total_steps)
     checkpoints = CheckpointLog(plan.run.checkpoints, config.keep_checkpoints)
-    parts = Parts(policy, plan.policy, sampler, rollouts, updater, metrics, checkpoints, display)
+    parts = Parts(policy, plan.policy, sampler, rollouts, updater, metrics, checkpoints, ledger, display)
     start_step = plan.checkpoint.step if plan.checkpoint else 0
     trainer = Terminus2Trainer(config, plan.run, parts, plan.order, plan.held_out, start_step)
     done = False
@@ -141,6 +148,7 @@ async def _run(
         metrics.close(0 if done else 1)
         picture = plan.run.path / "reward_curve.png"
         draw_reward_curve(plan.run.metrics, picture, f"{plan.run.name}: {Path(config.model_name).name}")
+        display.say(ledger.summary())
         if not done:
             display.say(f"stopped after step {trainer.step}; continue with: python -m src.train resume={plan.run.path}")
     display.say(f"done; metrics.jsonl and reward_curve.png are in {plan.run.path}")

@@ -24,6 +24,7 @@ from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory
 from src.run.display import Display
+from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, write_trajectory
 from src.run.usage import Usage
@@ -42,6 +43,7 @@ class Parts:
     updater: Updater
     metrics: MetricsLog
     checkpoints: CheckpointLog
+    ledger: Ledger
     display: Display
 
 
@@ -88,15 +90,15 @@ class Terminus2Trainer:
         sampled = usage.sampled(groups_P)
         started = time.monotonic()
         batch = assemble(groups_P, self.config)
-        await asyncio.to_thread(self._write_advantages, groups_P, batch)
         await self.parts.sampler.drain()
         updated = await self.parts.updater.update(self.step, batch)
+        await asyncio.to_thread(self._book, batch, int(updated.get("optim/steps", 0)))
         update_seconds = time.monotonic() - started
         self.step += 1
         published = time.monotonic()
         if batch.sequences_D:
             await self._publish()
-        row = batch_metrics(groups_P) | batch.metrics | sampled | updated
+        row = batch_metrics(groups_P) | batch.metrics | sampled | updated | self.parts.ledger.metrics()
         row |= {
             "time/update": update_seconds,
             "time/publish": time.monotonic() - published,
@@ -136,14 +138,13 @@ class Terminus2Trainer:
                 temperature=temperature,
                 on_trajectory=finished,
                 done=read_batch(folder),
+                training=kind == "step",
             )
             return await self.parts.policy.while_answering("sampling", trials)
 
-    def _write_advantages(self, groups_P: Sequence[TrajectoryGroup], batch: TrainingBatch) -> None:
-        folder = self.run_directory.trajectories("step", self.step)
-        for group in groups_P:
-            for trajectory in group.trajectories_G:
-                write_trajectory(folder, trajectory, batch.advantages[trajectory.trial_name], durable=False)
+    def _book(self, batch: TrainingBatch, optimizer_steps: int) -> None:
+        trials = dict.fromkeys(sequence.trial_name for sequence in batch.sequences_D)
+        self.parts.ledger.trained(self.step, batch.advantages, list(trials), optimizer_steps)
 
     async def _publish(self) -> None:
         """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""

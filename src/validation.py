@@ -4,16 +4,17 @@ from collections.abc import Iterator
 
 from src.config import Config
 from src.errors import UserError
+from src.learning.treatment import outcome_problems
 
 _POSITIVE = (
     "lora_rank", "eval_group_size", "batch_size", "group_size", "n_epochs", "n_parallel_envs", "max_tokens",
     "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps", "n_parallel_builds",
-    "n_parallel_starts", "env_outage_limit_sec",
+    "n_parallel_starts", "env_outage_limit_sec", "max_attempts",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "eval_every", "max_steps", "trial_timeout_sec", "max_turns", "proactive_summarization_threshold", "warmup_steps",
     "weight_decay", "grad_clip_norm", "kl_penalty_coef", "save_every", "keep_checkpoints", "seed",
-    "env_starts_per_sec",
+    "env_starts_per_sec", "quarantine_after",
 )  # fmt: skip
 
 
@@ -22,6 +23,7 @@ def validate(config: Config) -> None:
     problems = [
         *_ranges(config),
         *_environments(config),
+        *outcome_problems(config.outcome_policy),
         *_agent(config),
         *_learning(config),
         *_evaluation(config),

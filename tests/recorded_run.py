@@ -14,6 +14,7 @@ import pytest
 import tinker
 from harbor.models.task.config import TaskConfig
 from harbor.models.trial.config import TrialConfig
+from harbor.models.trial.result import ExceptionInfo
 from harbor.trial.hooks import TrialEvent
 
 from src import session
@@ -154,6 +155,8 @@ class FakeTrial:
         member, problem = int(name.split("-g")[1][:2]), int(name.split("-p")[1][:2])
         rewards = {"reward": 1.0 if problem % 2 else (0.0, 1.0, 0.25, 0.0)[member % 4]}
         nothing = dict.fromkeys(("exception_info", "step_results", "environment_setup", "agent_setup", "verifier"))
+        if name.startswith("s000000-p01-g02"):
+            nothing["exception_info"] = ExceptionInfo.from_exception(RuntimeError("this place never gets a grade"))
         graded = SimpleNamespace(rewards=rewards)
         return SimpleNamespace(**nothing, agent_execution=None, verifier_result=graded, finished_at=None)
 
@@ -218,6 +221,10 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
 
+    def docker(_tasks: Any, parallel: int, _kwargs: Any) -> list[str]:
+        recorder.note("docker", parallel=parallel)
+        return []
+
     monkeypatch.setattr(connecting, "check_health", healthy)
     monkeypatch.setattr(connecting, "_rest_client", opened)
     monkeypatch.setattr(connecting, "_service", opened)
@@ -226,7 +233,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         monkeypatch.setattr(module, "read_base_model", lambda name: BaseModel(("Qwen3ForCausalLM",), 1000, None))
     monkeypatch.setattr(policy.PolicyTrainer, "close", ready)
     monkeypatch.setattr(ChatTemplate, "load", template)
-    monkeypatch.setattr(session, "check_docker", lambda parallel: recorder.note("docker", parallel=parallel))
+    monkeypatch.setattr(session, "check_docker", docker)
     monkeypatch.setattr(session, "prepare_images", built)
     monkeypatch.setattr(session, "reap", lambda run: recorder.note("reap", own=run is not None))
     monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)

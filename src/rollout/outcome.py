@@ -1,7 +1,6 @@
-"""How a trial ended, and what is done with it: one table, one function."""
+"""How a trial ended: one function. What is done with it stands in `treatment`."""
 
 import math
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from src.learning.trajectory import Outcome
@@ -10,25 +9,6 @@ from src.tinker_llm import TinkerLLM
 if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo, TrialResult
 
-
-class Treatment(StrEnum):
-    """What becomes of a trial."""
-
-    TRAIN = "train"  # with the verifier's reward
-    RETRY = "retry"  # once, with a fresh trial; then dropped from its group, never scored 0
-    DROP = "drop"
-
-
-TREATMENTS = {
-    Outcome.COMPLETED: Treatment.TRAIN,
-    Outcome.MAX_TURNS: Treatment.TRAIN,
-    Outcome.CONTEXT_LENGTH: Treatment.TRAIN,
-    Outcome.AGENT_TIMEOUT: Treatment.TRAIN,
-    Outcome.POLICY_ERROR: Treatment.TRAIN,
-    Outcome.INFRASTRUCTURE_ERROR: Treatment.RETRY,
-    Outcome.VERIFIER_ERROR: Treatment.RETRY,
-    Outcome.CANCELLED: Treatment.DROP,
-}
 
 # The agent's stop reason -> outcome of a trial that was graded.
 GRADED = {

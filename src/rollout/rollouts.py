@@ -1,12 +1,9 @@
-"""Batches of trials: every task's group at once under the run's limits, faults retried once, then dropped."""
+"""Batches of trials: every task's group at once under the run's limits."""
 
 import asyncio
 import logging
-import shutil
-import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,52 +11,62 @@ from src.chat_template import ChatTemplate
 from src.config import Config
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from src.learning.treatment import DEFAULT, outcome_policy
+from src.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, takes_place_of, trial_seed
 from src.rollout.docker.engine import client_cpu_seconds
 from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.job_files import write_job_files
-from src.rollout.outcome import SAMPLING, TREATMENTS, Treatment
+from src.rollout.outcome import SAMPLING
+from src.rollout.quarantine import Quarantine
 from src.rollout.task import Task
-from src.rollout.trial import TrialRequest, TrialSettings, run_trial
+from src.rollout.trial import TrialRequest, TrialSettings
 from src.tinker_llm import PolicySampler
 
 log = logging.getLogger("harbortrainer")
 
-MAX_OUTAGES = 10  # of the daemon in one trial's attempts; each is waited for and none counts as a fault of the trial
-
-OnTrajectory = Callable[[Trajectory], None]
+Fill = Callable[[TrialRequest], Awaitable[Trajectory]]
 
 
-@dataclass(slots=True)
-class _Batch:
-    """What the trials of one batch share."""
+class _Patience:
+    """Gives a batch up when nothing works: so many faults, of more than one task, and nothing was graded."""
 
-    done: Mapping[str, Trajectory]
-    on_trajectory: OnTrajectory | None
-    patience: int  # faults before the first graded trial, of more than one task, after which it is given up
-    graded: bool = False
-    faults: list[Trajectory] = field(default_factory=list)
+    def __init__(self, faults: int) -> None:
+        self._graded = False
+        self._most = faults
+        self._faults: list[Trajectory] = []
 
     def note(self, trajectory: Trajectory) -> None:
-        """Count an attempt. Raises BackendError or EnvironmentFault when nothing else can be expected to work."""
-        self.graded = self.graded or trajectory.reward is not None
+        """Count a trial. Raises BackendError or EnvironmentFault."""
+        self._graded = self._graded or trajectory.reward is not None
         if trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR:
-            self.faults.append(trajectory)
-        tasks = {fault.task_name for fault in self.faults}
-        if not self.graded and len(tasks) > 1 and len(self.faults) >= self.patience:
-            raise _refusal(self.faults)
+            self._faults.append(trajectory)
+        tasks = {fault.task_name for fault in self._faults}
+        if not self._graded and len(tasks) > 1 and len(self._faults) >= self._most:
+            raise _refusal(self._faults)
 
 
 class Rollouts:
     """Runs trials for one run: `n_parallel_envs` agents at a time, the next ones' environments started ahead."""
 
-    def __init__(self, config: Config, sampler: PolicySampler, template: ChatTemplate, run_id: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sampler: PolicySampler,
+        template: ChatTemplate,
+        run_id: str,
+        book: Book = NOBODY,
+        quarantined: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`quarantined`: tasks that an earlier process of this run gave up, and why."""
         ping = ping_docker if config.environment_type == "docker" else ping_nobody
-        self._gates = Gates.of(config)
         self._daemon = Daemon(config.env_outage_limit_sec, ping)
-        self._settings = TrialSettings(config, sampler, template, run_id, self._gates, self._daemon)
-        self._seed = config.seed
+        self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon)
+        self._policy = outcome_policy(config.outcome_policy)
+        self._quarantine = Quarantine(config.quarantine_after, quarantined)
+        self._attempts = Attempts(self._settings, self._quarantine, book)
+        self._graded = False  # whether any trial of this run ever was
 
     @property
     def docker_cpu_seconds(self) -> float:
@@ -87,18 +94,24 @@ class Rollouts:
         *,
         prefix: str,
         temperature: float,
-        on_trajectory: OnTrajectory | None = None,
+        on_trajectory: OnTrajectory = lambda _: None,
         done: Mapping[str, Trajectory] = MappingProxyType({}),
+        training: bool = True,
     ) -> list[TrajectoryGroup]:
-        """`group_size` trials of each task, named `<prefix>-pNN-gNN`; a second attempt ends with `-a2`.
+        """`group_size` trials of each task, named `<prefix>-pNN-gNN`; the second one for a place ends with `-a2`.
 
-        `on_trajectory` is called in a thread, once a trial, when nothing about it will change. `done`: graded
-        trajectories of an earlier process by trial name; they are not run again. When cancelled, it returns when every
-        trial has ended. Raises EnvironmentFault or BackendError when no trial can be run: each failed, and not by the
-        policy's doing.
+        `on_trajectory` is called in a thread, once a place, when nothing about it will change. `done`: graded
+        trajectories of an earlier process by trial name; they are not run again. `training`: `outcome_policy` holds.
+        When cancelled, it returns when every trial has ended. Raises EnvironmentFault or BackendError when no trial can
+        be run: each failed, and not by the policy's doing.
         """
-        batch = _Batch(done, on_trajectory, patience=2 * self._settings.config.n_parallel_envs)
+        patience = _Patience(2 * self._settings.config.n_parallel_envs)
+        policy = self._policy if training else DEFAULT
         trials_dir.mkdir(parents=True, exist_ok=True)
+
+        async def fill(request: TrialRequest) -> Trajectory:
+            return await self._attempts.fill(request, policy, patience.note, on_trajectory)
+
         running_P: list[list[asyncio.Task[Trajectory]]] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -107,63 +120,35 @@ class Rollouts:
                         self._request(f"{prefix}-p{problem:02d}-g{member:02d}", task, trials_dir, temperature)
                         for member in range(group_size)
                     ]
-                    running_P.append([group.create_task(self._member(request, batch)) for request in requests])
+                    running_P.append([group.create_task(self._member(request, done, fill)) for request in requests])
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         finally:
             await asyncio.to_thread(write_job_files, trials_dir, len(tasks_P) * group_size)
         trajectories_P = [[task.result() for task in running] for running in running_P]
-        _refuse_all_lost([trajectory for trajectories in trajectories_P for trajectory in trajectories])
+        self._refuse_all_lost([trajectory for trajectories in trajectories_P for trajectory in trajectories])
         return [group_trajectories(task.name, ts) for task, ts in zip(tasks_P, trajectories_P, strict=True)]
 
+    def _refuse_all_lost(self, trajectories: Sequence[Trajectory]) -> None:
+        """A batch of one bad task is no reason to stop, once another task could be graded."""
+        self._graded = self._graded or any(t.reward is not None for t in trajectories)
+        one_task = len({t.task_name for t in trajectories}) == 1
+        lost = [t for t in trajectories if t.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.CANCELLED)]
+        if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
+            raise _refusal(lost)
+
     def _request(self, name: str, task: Task, trials_dir: Path, temperature: float) -> TrialRequest:
-        return TrialRequest(name, task, trials_dir.resolve(), temperature, self._trial_seed(name))
+        return TrialRequest(name, task, trials_dir.resolve(), temperature, trial_seed(self._settings.config.seed, name))
 
-    def _trial_seed(self, name: str) -> int:
-        return zlib.crc32(f"{self._seed}/{name}".encode())
-
-    async def _member(self, request: TrialRequest, batch: _Batch) -> Trajectory:
-        """One member of a group: its trial, and once more when the first was lost to a fault."""
-        for name, trajectory in batch.done.items():
-            if trajectory.reward is not None and (name == request.name or name.startswith(f"{request.name}-a")):
+    async def _member(self, request: TrialRequest, done: Mapping[str, Trajectory], fill: Fill) -> Trajectory:
+        """One member of a group, from an earlier process or by a trial of ours."""
+        for name, trajectory in done.items():
+            if trajectory.reward is not None and takes_place_of(name, request.name):
                 return trajectory
-        trajectory = await self._attempts(request, batch)
+        trajectory = await fill(request)
         if trajectory.reward is None:
             log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
-        if batch.on_trajectory is not None:
-            await asyncio.to_thread(batch.on_trajectory, trajectory)  # it writes to disk
         return trajectory
-
-    async def _attempts(self, request: TrialRequest, batch: _Batch) -> Trajectory:
-        """A second attempt after a fault, and as many more as the daemon's outages took."""
-        faults = outages = 0
-        while True:
-            trajectory, hit = await self._attempt(self._again(request, 1 + faults + outages))
-            if not hit:
-                batch.note(trajectory)
-            if TREATMENTS[trajectory.outcome] is not Treatment.RETRY:
-                return trajectory
-            faults, outages = faults + (not hit), outages + hit
-            if faults > 1 or outages > MAX_OUTAGES:
-                return trajectory
-            log.warning("trial %s is run again: %s: %s", request.name, trajectory.outcome, trajectory.detail)
-
-    def _again(self, request: TrialRequest, attempt: int) -> TrialRequest:
-        name = request.name if attempt == 1 else f"{request.name}-a{attempt}"
-        return replace(request, name=name, seed=self._trial_seed(name), attempt=attempt)
-
-    async def _attempt(self, request: TrialRequest) -> tuple[Trajectory, bool]:
-        """The trial, and whether the daemon went away during it."""
-        async with self._gates.containers:
-            await self._daemon.ready()
-            before = self._daemon.outages
-            leftover = request.trials_dir / request.name  # of a process that was killed during this trial
-            if leftover.exists():
-                await asyncio.to_thread(shutil.rmtree, leftover)
-            trajectory = await run_trial(request, self._settings)
-        if TREATMENTS[trajectory.outcome] is Treatment.RETRY:
-            await self._daemon.suspect()
-        return trajectory, self._daemon.outages > before
 
 
 def _import_harbor() -> None:
@@ -177,12 +162,6 @@ def _first(errors: BaseExceptionGroup) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _refuse_all_lost(trajectories: Sequence[Trajectory]) -> None:
-    faults = [t for t in trajectories if t.outcome is Outcome.INFRASTRUCTURE_ERROR]
-    if trajectories and len(faults) == len(trajectories):
-        raise _refusal(faults)
 
 
 def _refusal(faults: Sequence[Trajectory]) -> BackendError | EnvironmentFault:

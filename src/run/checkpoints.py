@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from src.errors import UserError
-from src.run.jsonl import append_line, read_lines, rewrite
+from src.run.jsonl import append_line, cut_torn_line, read_lines, rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class CheckpointLog:
     def __init__(self, path: Path, keep: int) -> None:
         self._path = path
         self._keep = keep
+        cut_torn_line(path)
         self.records = [Checkpoint(**record) for record in read_lines(path)]
 
     def latest(self) -> Checkpoint | None:

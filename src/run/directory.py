@@ -15,7 +15,8 @@ from src.run.files import replace_text
 class RunDirectory:
     """Paths of one run.
 
-    config.json, effective.json (loss, optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl;
+    config.json, effective.json (loss, optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl,
+    ledger.jsonl (what became of every trial);
     `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's
     trial folders (`harbor view RUN/rollouts --jobs`), `trajectories/` the same trials as training data.
     """
@@ -41,6 +42,10 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.jsonl"
 
     @property
     def rollouts(self) -> Path:

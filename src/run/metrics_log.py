@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from src.run.directory import RunDirectory
-from src.run.jsonl import append_line, read_lines, rewrite
+from src.run.jsonl import append_line, cut_torn_line, read_lines, rewrite
 
 
 class _WandbRun(Protocol):
@@ -19,6 +19,7 @@ class MetricsLog:
     def __init__(self, run: RunDirectory, wandb_run: _WandbRun | None = None) -> None:
         self._path = run.metrics
         self._wandb = wandb_run
+        cut_torn_line(self._path)
         rows = read_lines(self._path)
         self._last_step = rows[-1]["global_step"] if rows else -1
 

@@ -1,4 +1,4 @@
-"""One compact file a trajectory: token ids, logprobs, advantage, outcome, times. Written when the trial ends."""
+"""One compact file a trajectory: token ids, logprobs, reward, outcome, times. Written when the trial ends."""
 
 import json
 import os
@@ -24,18 +24,15 @@ TURN = np.dtype(
 )
 
 
-def write_trajectory(
-    folder: Path, trajectory: Trajectory, advantage: float | None = None, *, durable: bool = True
-) -> Path:
-    """Write `<trial_name>.npz`, whole or not at all.
+def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
+    """Write `<trial_name>.npz`, whole or not at all, and fsynced: it survives a crash of the machine too.
 
     tokens_T: each turn's new and sampled ids in order; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
-    `durable`: fsynced, so that it survives a crash of the machine too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     turns = trajectory.turns
     arrays: dict[str, Any] = {
-        "meta": np.array(json.dumps(_meta(trajectory, advantage))),
+        "meta": np.array(json.dumps(_meta(trajectory))),
         "tokens_T": np.array([t for turn in turns for t in (*turn.new_tokens_T, *turn.completion_tokens_T)], np.int32),
         "logprobs_T": np.array([value for turn in turns for value in turn.logprobs_T], np.float32),
         "turns": np.array([_row(turn) for turn in turns], TURN),
@@ -44,9 +41,8 @@ def write_trajectory(
     temporary = folder / f".{trajectory.trial_name}.tmp"
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
     return path
 
@@ -65,7 +61,7 @@ def read_batch(folder: Path) -> dict[str, Trajectory]:
     return {path.stem: read_trajectory(path) for path in sorted(folder.glob("*.npz"))}
 
 
-def _meta(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:
+def _meta(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "task_name": trajectory.task_name,
@@ -78,7 +74,6 @@ def _meta(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:
         "stats": trajectory.stats,
         "trial_dir": trajectory.trial_dir,
         "texts": [turn.text for turn in trajectory.turns],
-        "advantage": advantage,
     }
 
 

@@ -8,8 +8,9 @@ import pytest
 from harbor.models.trial.result import ExceptionInfo, TimingInfo
 
 from src.learning.trajectory import Outcome, Turn
+from src.learning.treatment import TREATMENTS, Treatment
 from src.policy_sampler import SamplingError
-from src.rollout.outcome import GRADED, SAMPLING, TREATMENTS, Treatment, classify, read_reward
+from src.rollout.outcome import GRADED, SAMPLING, classify, read_reward
 
 TURN = Turn(0, (1,), (2,), (-0.5,), 0)
 
@@ -35,8 +36,8 @@ def llm(stop_reason: str = "done", *, turns: tuple[Turn, ...] = (TURN,), broken:
 
 def test_every_outcome_has_a_treatment_and_faults_are_never_trained_on() -> None:
     assert set(TREATMENTS) == set(Outcome)
-    retried = {outcome for outcome, treatment in TREATMENTS.items() if treatment is Treatment.RETRY}
-    assert retried == {Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR}
+    replaced = {outcome for outcome, treatment in TREATMENTS.items() if treatment is Treatment.REPLACE}
+    assert replaced == {Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR}
     assert TREATMENTS[Outcome.CANCELLED] is Treatment.DROP
 
 

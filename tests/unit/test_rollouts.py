@@ -1,7 +1,8 @@
 """Batches: limits, retries, what is dropped, what is not run again, and when a batch refuses to go on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from src.config import Config
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.policy_sampler import PolicySampler
-from src.rollout import rollouts as module
+from src.rollout import attempts
 from src.rollout.docker import health
 from src.rollout.outcome import SAMPLING
 from src.rollout.rollouts import Rollouts
@@ -30,6 +31,24 @@ def graded(request: TrialRequest, reward: float = 1.0) -> Trajectory:
 
 def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR, detail: str = "no disk") -> Trajectory:
     return Trajectory(request.task.name, request.name, (), None, outcome, detail, attempt=request.attempt)
+
+
+class Book:
+    """Notes what it is told; `stored`: the trials that are on disk by then."""
+
+    def __init__(self, stored: list[str]) -> None:
+        self.started_trials: list[tuple[str, str]] = []
+        self.fates: list[tuple[str, str]] = []
+        self.stored_first = True
+        self._stored = stored
+
+    def started(self, trial_name: str, task_name: str, attempt: int) -> None:
+        self.started_trials.append((trial_name, task_name))
+
+    def ended(self, trajectory: Trajectory, fate: str) -> None:
+        self.fates.append((trajectory.trial_name, fate))
+        if fate in ("graded", "dropped"):
+            self.stored_first = self.stored_first and trajectory.trial_name in self._stored
 
 
 class Rig:
@@ -51,19 +70,27 @@ class Rig:
             finally:
                 self.running -= 1
 
-        monkeypatch.setattr(module, "run_trial", run_trial)
+        monkeypatch.setattr(attempts, "run_trial", run_trial)
         config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4, "n_warm_envs": 0} | fields)
-        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run")
+        self.book = Book(self.finished)
+        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.book)
 
-    async def go(self, group_size: int = 3, done: dict[str, Trajectory] | None = None) -> Any:
+    async def go(
+        self,
+        group_size: int = 3,
+        done: dict[str, Trajectory] | None = None,
+        tasks: Sequence[Task] = TASKS,
+        training: bool = True,
+    ) -> Any:
         return await self.rollouts.run_groups(
-            TASKS,
+            tasks,
             group_size,
             self.folder / "step_000004",
             prefix="s000004",
             temperature=0.7,
             on_trajectory=lambda trajectory: self.finished.append(trajectory.trial_name),
             done=done or {},
+            training=training,
         )
 
     @property
@@ -91,7 +118,7 @@ async def test_seeds_repeat_for_the_same_trial_and_run(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("outcome", [Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR])
-async def test_a_fault_is_retried_once_and_only_its_member(
+async def test_a_fault_is_replaced_and_only_its_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
 ) -> None:
     def run(request: TrialRequest) -> Trajectory:
@@ -134,14 +161,69 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
     assert {t.attempt for t in groups[0].trajectories_G} == {3}
 
 
-async def test_a_second_fault_drops_the_member(
+async def test_a_task_that_keeps_failing_is_quarantined_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r), n_parallel_envs=1)
+    groups = await rig.go(group_size=8)
+    assert [len(group.trajectories_G) for group in groups] == [8, 0, 8]
+    tried = [request.name for request in rig.requests if request.task.name == "b"]
+    assert 6 <= len(tried) <= 7, "not 8 places x 3 attempts; one may have been under way"
+    assert "task b is left out of the run after 6 faults in a row, the last: infrastructure_error" in caplog.text
+    assert {name for name, _ in rig.book.fates if "p01" in name} == set(tried), "who was not started is not booked"
+    began = len(rig.requests)
+    again = await rig.go(group_size=8)
+    assert [len(group.trajectories_G) for group in again] == [8, 0, 8]
+    assert not any(request.task.name == "b" for request in rig.requests[began:])
+    assert {t.outcome for t in again[1].lost} == {Outcome.CANCELLED}
+
+
+async def test_a_batch_of_one_bad_task_stops_the_run_only_when_nothing_ever_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r))
+    with pytest.raises(EnvironmentFault, match="no disk"):
+        await rig.go(tasks=TASKS[1:2])
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r))
+    await rig.go(tasks=TASKS[:1])
+    (group,) = await rig.go(tasks=TASKS[1:2])
+    assert not group.trajectories_G and len(group.lost) == 3
+
+
+async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(request: TrialRequest) -> Trajectory:
+        return replace(graded(request), outcome=Outcome.MAX_TURNS) if request.attempt == 1 else graded(request)
+
+    rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"})
+    assert {t.attempt for group in await rig.go() for t in group.trajectories_G} == {2}
+    assert {t.attempt for group in await rig.go(training=False) for t in group.trajectories_G} == {1}
+
+
+async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(request: TrialRequest) -> Trajectory:
+        return lost(request) if request.name == "s000004-p00-g01" or "p02-g00" in request.name else graded(request)
+
+    rig = Rig(tmp_path, monkeypatch, run)
+    await rig.go()
+    assert [name for name, _ in rig.book.started_trials] == rig.names
+    fates = dict(rig.book.fates)
+    assert fates["s000004-p00-g01"] == "replaced by s000004-p00-g01-a2" and fates["s000004-p00-g01-a2"] == "graded"
+    assert fates["s000004-p02-g00-a3"] == "dropped" and len(fates) == 9 + 1 + 2
+    assert rig.book.stored_first
+
+
+async def test_a_third_fault_drops_the_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if "p02-g00" in r.name else graded(r))
     groups = await rig.go()
     assert len(groups[2].trajectories_G) == 2
-    assert [(t.trial_name, t.reward) for t in groups[2].lost] == [("s000004-p02-g00-a2", None)]
-    assert "s000004-p02-g00-a2 is dropped: infrastructure_error: no disk" in caplog.text
+    assert [(t.trial_name, t.reward) for t in groups[2].lost] == [("s000004-p02-g00-a3", None)]
+    assert "s000004-p02-g00-a3 is dropped: infrastructure_error: no disk" in caplog.text
 
 
 async def test_trials_of_an_earlier_process_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +285,8 @@ async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path, monkeypatc
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await batch
-    assert rig.running == 0 and len(rig.requests) == 4
+    assert rig.running == 0 and 1 <= len(rig.requests) <= 4
+    assert dict(rig.book.fates) == dict.fromkeys(rig.names, "cancelled")
 
 
 async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

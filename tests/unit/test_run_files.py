@@ -25,7 +25,7 @@ def trajectory(name="s000000-p00-g00", reward: float | None = 1.0, **changes) ->
 
 def test_trajectory_file_returns_what_was_written(tmp_path):
     original = trajectory(times={"total": 2.0}, stats={"parse_failures": 1.0}, detail="x", attempt=2)
-    path = write_trajectory(tmp_path, original, advantage=0.5)
+    path = write_trajectory(tmp_path, original)
     assert read_trajectory(path) == original
     assert read_batch(tmp_path) == {original.trial_name: original}
 

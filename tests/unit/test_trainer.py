@@ -19,6 +19,7 @@ from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory
 from src.run.display import Display
 from src.run.jsonl import read_lines
+from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch
 from src.terminus2_trainer import Parts, Terminus2Trainer
@@ -86,7 +87,7 @@ class FakeRollouts:
         self.names: list[str] = []
         self.tasks: list[list[str]] = []
 
-    async def run_groups(self, tasks_P, group_size, trials_dir, *, prefix, temperature, on_trajectory, done):
+    async def run_groups(self, tasks_P, group_size, trials_dir, *, prefix, temperature, on_trajectory, done, training):
         self.sampler.calls.append(f"sample {prefix}")
         self.tasks.append([task.name for task in tasks_P])
         groups = []
@@ -135,6 +136,7 @@ class Run:
             Updater(self.config, policy, order.total_steps),
             MetricsLog(self.directory),
             CheckpointLog(self.directory.checkpoints, self.config.keep_checkpoints),
+            Ledger(self.directory.ledger),
             Display(Console(quiet=True)),
         )
         self.trainer = Terminus2Trainer(self.config, self.directory, parts, order, self.held_out, start_step)
@@ -213,14 +215,16 @@ async def test_resumed_run_trains_the_same_batches_and_repeats_no_finished_trial
     assert resumed.policy.batches == whole.policy.batches[-1:]
 
 
-async def test_trajectory_files_carry_the_advantage(tmp_path):
-    run = Run(tmp_path, max_steps=1)
+async def test_the_ledger_says_which_trials_became_which_step(tmp_path):
+    run = Run(tmp_path)
     await run.trainer.run()
-    import json
-
-    path = run.directory.trajectories("step", 0) / "s000000-p00-g00.npz"
-    with np.load(path) as arrays:
-        assert json.loads(str(arrays["meta"]))["advantage"] == 0.5
+    trained = [record for record in read_lines(run.directory.ledger) if record["event"] == "trained"]
+    assert [record["step"] for record in trained] == list(range(len(run.policy.batches)))
+    for record, batch in zip(trained, run.policy.batches, strict=True):
+        assert sorted(record["trials"]) == sorted(batch) == sorted(record["advantages"])
+        assert sorted(record["advantages"].values()) == [-0.5, -0.5, 0.5, 0.5][: len(batch)]
+        assert record["optimizer_steps"] == 1
+    assert run.rows[-1]["funnel/trained"] == sum(map(len, run.policy.batches))
 
 
 async def test_kl_penalty_asks_the_base_model(tmp_path):

@@ -1,0 +1,75 @@
+"""What training does with an outcome: the table, a run's changes of it, and what may not be changed."""
+
+import pytest
+
+from src.config import Config
+from src.errors import UserError
+from src.learning.batch import assemble
+from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from src.learning.treatment import DEFAULT, FAULTS, outcome_policy, outcome_problems
+from src.validation import validate
+
+TURN = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), 0)
+OUTCOMES = (Outcome.COMPLETED, Outcome.MAX_TURNS, Outcome.COMPLETED)
+
+
+def group():
+    rewards = (1.0, 0.5, 0.0)
+    trials = [Trajectory("t", f"g{i}", (TURN,), r, o) for i, (r, o) in enumerate(zip(rewards, OUTCOMES, strict=True))]
+    return group_trajectories("t", [*trials, Trajectory("t", "g3", (), None, Outcome.INFRASTRUCTURE_ERROR)])
+
+
+def test_by_default_every_grade_is_trained_on() -> None:
+    assert DEFAULT.treat(group()) == group()
+    assert {outcome for outcome in Outcome if DEFAULT.replaces(outcome)} == {
+        Outcome.INFRASTRUCTURE_ERROR,
+        Outcome.VERIFIER_ERROR,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "rewards"),
+    [
+        ("mask", {"g0": 1.0, "g2": 0.0}),
+        ("-1", {"g0": 1.0, "g1": -1.0, "g2": 0.0}),
+        (0.25, {"g0": 1.0, "g1": 0.25, "g2": 0.0}),
+    ],
+)
+def test_a_changed_outcome_is_masked_or_has_its_own_reward(change: object, rewards: dict[str, float]) -> None:
+    treated = outcome_policy({"max_turns": change}).treat(group())
+    assert {t.trial_name: t.reward for t in treated.trajectories_G} == rewards
+    assert len(treated.trajectories_G) + len(treated.lost) == 4
+
+
+def test_a_masked_trial_is_neither_trained_on_nor_a_baseline_and_is_counted() -> None:
+    config = Config(model_name="m", tasks_dir=".", outcome_policy={"max_turns": "mask"})
+    batch = assemble([group()], config)
+    assert batch.advantages == {"g0": 0.5, "g2": -0.5}
+    assert {s.trial_name for s in batch.sequences_D} == {"g0", "g2"}
+    assert batch.metrics["group/trials_masked"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("infrastructure_error", "0.0", "nobody graded has no reward"),
+        ("verifier_error", "train", "it is replaced"),
+        (
+            "timeout",
+            "mask",
+            "no such outcome; one of completed, max_turns, context_length, agent_timeout",
+        ),
+        ("max_turns", "skip", "give train, mask, replace, or a reward"),
+        ("max_turns", "nan", "give train, mask, replace, or a reward"),
+        ("max_turns", True, "give train, mask, replace, or a reward"),
+    ],
+)
+def test_nonsense_is_refused_in_a_line_that_names_it(name: str, value: object, words: str) -> None:
+    (line,) = outcome_problems({name: value})
+    assert line.startswith(f"outcome_policy.{name}={value}: ") and words in line
+    with pytest.raises(UserError, match=f"outcome_policy.{name}"):
+        validate(Config(model_name="m", tasks_dir=".", outcome_policy={name: value}))
+
+
+def test_no_fault_can_be_given_a_reward() -> None:
+    assert all(outcome_problems({outcome: value}) for outcome in FAULTS for value in ("train", "0", "mask"))
