@@ -1,7 +1,6 @@
-"""Ownership labels, preflight, and the choice of environment: all without a daemon."""
+"""Ownership labels and the choice of environment: all without a daemon."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +10,8 @@ import pytest
 import yaml
 from harbor.models.environment_type import EnvironmentType
 
-from src.errors import EnvironmentFault, UserError
-from src.rollout.docker import owner, preflight
+from src.errors import UserError
+from src.rollout.docker import owner
 from src.rollout.docker.container import container_name
 from src.rollout.environment import ENGINE_ENVIRONMENT, environment_config
 
@@ -49,36 +48,17 @@ def test_owners_out_of_our_sight_and_strangers_are_left_alone() -> None:
     assert not owner.owner_is_dead({})
 
 
+def test_only_an_owner_that_we_see_is_alive() -> None:
+    assert owner.owner_is_alive(owner.process())
+    assert not owner.owner_is_alive(owner.process() | {owner.PID: f"{os.getpid()}:1"})
+    assert not owner.owner_is_alive(owner.process() | {owner.HOST: "elsewhere"})
+    assert not owner.owner_is_alive({})
+
+
 def test_container_names_are_valid_and_never_repeat() -> None:
     first, second = (container_name("s1-täsk with/odd:chars__env") for _ in range(2))
     assert first != second
     assert first.isascii() and not set(first) & set(" /:")
-
-
-def test_no_daemon_is_one_line_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    with pytest.raises(EnvironmentFault, match=r"not running.*start it") as fault:
-        preflight.check_docker(8)
-    assert "\n" not in str(fault.value)
-
-
-def test_a_refusing_daemon_and_a_closed_socket_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    with pytest.raises(EnvironmentFault, match="refuses"):
-        preflight.check_docker(8)
-    assert "usermod" in preflight._explain("PermissionError(13, 'Permission denied')", "unix:///var/run/docker.sock")
-
-
-def test_a_remote_daemon_over_ssh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@somewhere")
-    with pytest.raises(EnvironmentFault, match="plain connection"):
-        preflight.check_docker(8)
-
-
-def test_a_full_disk_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(EnvironmentFault, match=f"free on Docker's disk \\({tmp_path}\\)"):
-        preflight._check_disk(str(tmp_path), remote=False)
 
 
 def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from http.client import CONFLICT
+from typing import Any
 
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from src.rollout.docker.engine import engine
-from src.rollout.docker.owner import LABEL
+from src.rollout.docker.owner import BUILT, LABEL
 
 _OURS = {"label": f"{LABEL}=1"}
 
@@ -22,6 +23,7 @@ class Belonging:
     name: str
     labels: Mapping[str, str]
     created: float = 0.0  # seconds since 1970; 0 = not known
+    id: str = ""  # the daemon's; a volume has none
 
     def remove(self) -> None:
         """Blocking; nothing happens when it is gone. Raises docker.errors.DockerException."""
@@ -40,14 +42,14 @@ def belongings() -> Iterator[Belonging]:
     """All that is ours, in an order in which it can be removed. Blocking. Raises docker.errors.DockerException."""
     for container in engine().containers(all=True, filters=_OURS):
         name = container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12]
-        yield Belonging("container", name, container["Labels"], container["Created"])
+        yield Belonging("container", name, container["Labels"], container["Created"], container["Id"])
     for network in engine().networks(filters=_OURS):
-        yield Belonging("network", network["Name"], network["Labels"], _seconds(network["Created"]))
+        yield Belonging("network", network["Name"], network["Labels"], _seconds(network["Created"]), network["Id"])
     for volume in engine().volumes(filters=_OURS)["Volumes"] or ():
         yield Belonging("volume", volume["Name"], volume["Labels"], _seconds(volume.get("CreatedAt", "")))
     for image in engine().images(filters=_OURS):
         for name in [tag for tag in image["RepoTags"] or () if tag != "<none>:<none>"] or [image["Id"]]:
-            yield Belonging("image", name, image["Labels"], image["Created"])
+            yield Belonging("image", name, image["Labels"], _built(image), image["Id"])
 
 
 def remove_container(name: str) -> None:
@@ -59,6 +61,11 @@ def remove_container(name: str) -> None:
             if error.status_code != CONFLICT:  # its removal is already in progress
                 raise
             engine().wait(name, condition="removed")
+
+
+def _built(image: Mapping[str, Any]) -> float:
+    """BuildKit gives an image that comes from its cache the time of the cached one: our label is asked first."""
+    return _seconds(image["Labels"].get(BUILT, "")) or image["Created"]
 
 
 def _seconds(time: str) -> float:

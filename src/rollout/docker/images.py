@@ -56,7 +56,7 @@ async def task_image(
     """
     if docker_image is None:
         digest = await asyncio.to_thread(content_digest, environment_dir)
-        reference = f"harbortrainer/task:{digest[:12]}"
+        reference = _reference(digest)
     else:
         digest, reference = "", docker_image
     if docker_image is None:
@@ -65,7 +65,7 @@ async def task_image(
         return _ready[reference]
 
     def produce(stop: threading.Event) -> Image:
-        fresh = force or not _is_here(reference)
+        fresh = force or not is_here(reference)
         if fresh and docker_image is not None:
             _pull(reference, stop)
         elif fresh:
@@ -144,6 +144,15 @@ async def _in_thread(produce: Callable[[threading.Event], Image]) -> Image:
         stop.set()  # only matters when cancelled: the thread ends at its next line of output
 
 
+def task_reference(environment_dir: Path) -> str:
+    """The name of the image that is, or would be, built from a folder. Blocking."""
+    return _reference(content_digest(environment_dir))
+
+
+def _reference(digest: str) -> str:
+    return f"harbortrainer/task:{digest[:12]}"
+
+
 def content_digest(environment_dir: Path) -> str:
     """SHA-256 over names, kinds, modes and contents of the build context; read again only when a stat changed."""
     paths = _context(environment_dir)
@@ -175,7 +184,7 @@ def _stat(path: Path) -> tuple[int, int, int]:
     return stat.st_mode, stat.st_size, stat.st_mtime_ns
 
 
-def _is_here(reference: str) -> bool:
+def is_here(reference: str) -> bool:
     try:
         engine().inspect_image(reference)
     except ImageNotFound:

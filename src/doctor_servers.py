@@ -1,0 +1,120 @@
+"""The doctor's commands for Tinker APIs: what one does with what it is sent, and whether two do the same."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+import chz
+import tinker
+from rich.console import Console
+
+from src.backend.connect import api_key, server_url
+from src.backend.faults import CALL_LIMIT_SEC, awaited
+from src.backend.health import check_health
+from src.backend.kind import kind_of
+from src.config import Backend, Config
+from src.doctor_output import JSON, give_json
+from src.errors import UserError
+from src.probe.parity import ParityReport, compare
+from src.probe.probe import load_or_probe
+from src.probe.report import ServerReport
+from src.probe.table import show, show_parity
+
+
+@chz.chz
+class ProbeArgs:
+    backend: Backend = chz.field(default="tinker", doc="tinker (cloud) or skyrl-tx (self-hosted)")
+    skyrl_tx_url: str | None = chz.field(
+        default=None, doc="URL of the self-hosted server; None = environment variable SKYRL_TX_URL"
+    )
+    tinker_base_url: str | None = chz.field(default=None, doc="URL of Tinker cloud; None = the SDK's own")
+    model_name: str | None = chz.field(default=None, doc="base model; None = the first that the server names")
+    json: str | None = chz.field(default=None, doc=JSON)
+    refresh: bool = chz.field(default=True, doc="measure again; false = take what was measured before, if anything was")
+
+
+@chz.chz
+class ParityArgs:
+    A: str = chz.field(doc="URL of a server; tinker = Tinker cloud")
+    B: str = chz.field(doc="URL of the other one; tinker = Tinker cloud")
+    model_name: str | None = chz.field(default=None, doc="base model; None = the first that A names")
+    steps: int = chz.field(default=4, doc="optimizer steps")
+    json: str | None = chz.field(default=None, doc=JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`model_name`: as asked for, else the first that the server names."""
+
+    service: tinker.ServiceClient
+    url: str
+    model_name: str
+
+
+async def probe(args: ProbeArgs) -> int:
+    config = Config(
+        backend=args.backend,
+        skyrl_tx_url=args.skyrl_tx_url,
+        tinker_base_url=args.tinker_base_url,
+        model_name=args.model_name or "",
+        tasks_dir="",
+    )
+    server = await _open(config)
+    _give(await load_or_probe(server.service, server.url, server.model_name, args.refresh), args.json)
+    return 0
+
+
+async def parity(args: ParityArgs) -> int:
+    if args.steps < 1:
+        raise UserError(f"steps={args.steps}: must be above 0")
+    a = await _open(_side(args.A, args.model_name))
+    b = await _open(_side(args.B, args.model_name))
+    report = await compare(a.service, a.url, a.model_name, b.service, b.url, b.model_name, args.steps)
+    _give(report, args.json)
+    return 0 if report.equal else 1
+
+
+def _side(url: str, model_name: str | None) -> Config:
+    if url == "tinker":
+        return Config(backend="tinker", model_name=model_name or "", tasks_dir="")
+    return Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=model_name or "", tasks_dir="")
+
+
+async def _open(config: Config) -> Server:
+    """Raises UserError when URL, key, health or model are wrong."""
+    kind, url = kind_of(config), server_url(config)
+    key = api_key(kind)
+    await check_health(url, config)
+    if not kind.needs_key:
+        os.environ.setdefault("TINKER_TELEMETRY", "0")
+    service = await awaited(f"opening a session at {url}", asyncio.to_thread(_service, url, key), CALL_LIMIT_SEC)
+    rest = await awaited(f"connecting to {url}", asyncio.to_thread(_rest, url, key), CALL_LIMIT_SEC)
+    answer = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
+    served = [model.model_name for model in answer.supported_models if model.model_name]
+    model = config.model_name or next(iter(served), "")
+    if not model:
+        raise UserError("model_name: the server names no model; give model_name=NAME")
+    if served and model not in served:
+        raise UserError(f"model_name={model}: the server serves {', '.join(sorted(served)[:8])}; choose one of them")
+    return Server(service, url, model)
+
+
+# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
+def _service(url: str, key: str) -> tinker.ServiceClient:
+    service = tinker.ServiceClient(base_url=url, api_key=key)
+    _ = service.holder  # opens the session
+    return service
+
+
+def _rest(url: str, key: str) -> tinker.RestClient:
+    return tinker.RestClient(base_url=url, api_key=key)
+
+
+def _give(report: ServerReport | ParityReport, json: str | None) -> None:
+    if give_json(report.to_json(), json):
+        return
+    console = Console(highlight=False)
+    show_parity(report, console) if isinstance(report, ParityReport) else show(report, console)
+
+
+COMMANDS = {"": (ProbeArgs, probe), "parity": (ParityArgs, parity)}

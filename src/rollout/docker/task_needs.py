@@ -1,0 +1,55 @@
+"""What a task asks of the daemon, read from its files before the run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harbor.models.task.config import EnvironmentConfig, TaskConfig
+
+from src.rollout.compose import MAIN, read_compose
+from src.rollout.docker.buildkit import buildkit_feature
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNeeds:
+    """Of one trial. 0 = no limit is set. `networks`: that compose makes; `buildkit`: why the CLI has to build."""
+
+    name: str
+    path: Path
+    cpus: float
+    memory_mb: int
+    compose: bool = False
+    networks: int = 0
+    buildkit: str | None = None
+
+
+def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNeeds:
+    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml. Raises UserError, OSError."""
+    config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    environments = list(_environments(config))
+    cpus = environment_kwargs.get("override_cpus") or max(float(one.cpus or 0) for one in environments)
+    memory_mb = environment_kwargs.get("override_memory_mb") or max(one.memory_mb or 0 for one in environments)
+    folder = task_dir / "environment"
+    compose, dockerfile = folder / "docker-compose.yaml", folder / "Dockerfile"
+    if compose.exists():
+        return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, True, _networks(compose))
+    built = dockerfile.exists() and not config.environment.docker_image
+    feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
+    return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, buildkit=feature)
+
+
+def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
+    """The agent's, and those of separate verifiers."""
+    yield config.environment
+    for verifier in (config.verifier, *(step.verifier for step in config.steps or ())):
+        if verifier is not None and verifier.environment is not None:
+            yield verifier.environment
+
+
+def _networks(compose: Path) -> int:
+    given = read_compose(compose)
+    own = sum(not (isinstance(network, dict) and network.get("external")) for network in given["networks"].values())
+    services = {MAIN: {}} | given["services"]
+    bare = any(not isinstance(one, dict) or not one.keys() & {"networks", "network_mode"} for one in services.values())
+    return own + (bare and "default" not in given["networks"])

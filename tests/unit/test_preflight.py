@@ -1,0 +1,193 @@
+"""What is looked at before a run, without a daemon: one line each, errors and warnings."""
+
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.errors import EnvironmentFault
+from src.rollout.docker import capacity, preflight
+from src.rollout.docker.capacity import Findings, check_cpus, check_memory, check_networks, check_tools
+from src.rollout.docker.task_needs import TaskNeeds, task_needs
+
+GIB = 1024**3
+LOCAL = "http+docker://localhost"
+
+
+def task(name: str = "t", **needs: float | int | bool | str) -> TaskNeeds:
+    asked: dict = {"cpus": 1, "memory_mb": 1024} | needs
+    return TaskNeeds(name, Path(name), **asked)
+
+
+def only(findings: Findings) -> str:
+    """The one line there is."""
+    (line,) = [*findings.errors, *findings.warnings]
+    assert "\n" not in line
+    return line
+
+
+# -- the daemon
+
+
+def test_no_daemon_is_one_line_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    with pytest.raises(EnvironmentFault, match=r"not running.*start it") as fault:
+        preflight.check_docker([], 8, {})
+    assert "\n" not in str(fault.value)
+
+
+def test_a_refusing_daemon_and_a_closed_socket_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    with pytest.raises(EnvironmentFault, match="refuses"):
+        preflight.check_docker([], 8, {})
+    assert "usermod" in preflight._explain("PermissionError(13, 'Permission denied')", "unix:///var/run/docker.sock")
+
+
+def test_a_remote_daemon_over_ssh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@somewhere")
+    with pytest.raises(EnvironmentFault, match="plain connection"):
+        preflight.check_docker([], 8, {})
+
+
+def test_an_old_daemon_and_another_system_are_two_lines() -> None:
+    preflight._check_daemon("1.38", {"OSType": "windows"}, findings := Findings())
+    assert len(findings.errors) == 2 and "19.03" in findings.errors[0] and "windows" in findings.errors[1]
+
+
+def test_a_full_disk_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    preflight._check_disk(str(tmp_path), LOCAL, findings := Findings())
+    assert f"free on Docker's disk ({tmp_path})" in only(findings) and findings.errors
+
+
+@pytest.mark.parametrize(("root", "url"), [("/var", "http://10.0.0.1:2375"), ("/no/such/folder", LOCAL)])
+def test_a_disk_out_of_sight_is_told(root: str, url: str) -> None:
+    preflight._check_disk(root, url, findings := Findings())
+    assert "could not be checked" in only(findings) and findings.warnings
+
+
+def test_open_files_are_raised_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    preflight._check_descriptors(8, findings := Findings())
+    assert asked == [(320, 1024)] and not findings.errors
+    preflight._check_descriptors(1000, findings)
+    assert "the limit is 1024" in only(findings)
+
+
+# -- memory, CPUs
+
+
+def test_a_task_that_needs_more_memory_than_there_is_is_an_error() -> None:
+    check_memory([task(), task("big", memory_mb=9000)], 2, 8 * GIB, findings := Findings())
+    assert only(findings).startswith("task big: memory_mb=9000, Docker has 8192 MiB") and findings.errors
+
+
+@pytest.mark.parametrize(("n", "told"), [(8, False), (9, True)])
+def test_memory_for_less_than_all_is_a_warning(n: int, told: bool) -> None:
+    check_memory([task()], n, 8 * GIB, findings := Findings())
+    assert bool(findings.warnings) is told and not findings.errors
+    assert not told or "9216 MiB" in only(findings)
+
+
+def test_too_many_cpus_stop_compose_alone() -> None:
+    check_cpus([task("ours", cpus=4), task("composed", cpus=4, compose=True)], 1, 2, findings := Findings())
+    assert findings.errors[0].startswith("task composed: cpus=4, Docker has 2")
+    assert findings.warnings[0].startswith("task ours: cpus=4")
+
+
+@pytest.mark.parametrize(("n", "told"), [(16, False), (17, True)])
+def test_cpus_are_shared_up_to_a_point(n: int, told: bool) -> None:
+    check_cpus([task()], n, 2, findings := Findings())
+    assert bool(findings.warnings) is told and not findings.errors
+
+
+# -- networks, tools
+
+
+def test_networks_are_counted_only_for_compose() -> None:
+    check_networks([task()], 100, (), 31, findings := Findings())
+    check_networks([task(), task(compose=True, networks=1)], 30, (), 1, findings)
+    assert findings == Findings()
+    check_networks([task(compose=True, networks=2)], 30, (), 1, findings)
+    assert "may need 60 networks at once, Docker has addresses for 30" in only(findings) and findings.warnings
+    check_networks([task(compose=True, networks=2)], 1, (), 30, findings := Findings())
+    assert "need 2 networks each, Docker has addresses for 1" in only(findings) and findings.errors
+
+
+def test_the_daemons_own_pools_count() -> None:
+    pools = [{"Base": "10.0.0.0/16", "Size": 24}, {"Base": "10.1.0.0/24", "Size": 28}]
+    check_networks([task(compose=True, networks=1)], 272, pools, 0, findings := Findings())
+    assert findings == Findings()
+    check_networks([task(compose=True, networks=1)], 273, pools, 0, findings)
+    assert "272 more" in only(findings)
+
+
+def test_missing_tools_are_named_with_who_needs_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check_tools([task()], findings := Findings())
+    assert findings == Findings()
+    check_tools([task("c", compose=True), task("d", compose=True), task("b", buildkit="heredoc")], findings)
+    assert findings.errors[0].startswith("task c and 1 more: docker-compose.yaml")
+    assert findings.errors[1].startswith("task b: the Dockerfile uses heredoc")
+
+
+@pytest.mark.parametrize(
+    ("script", "able"),
+    [
+        ('[ "$1" = buildx ]', True),
+        ('[ "$1" = --version ] && echo Docker version 20.10.24, build 1', True),
+        ('[ "$1" = --version ] && echo Docker version 28.2.2, build 1', False),
+    ],
+)
+def test_which_cli_can_buildkit(script: str, able: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cli = tmp_path / "docker"
+    cli.write_text(f"#!/bin/sh\n{script} && echo yes\n")
+    cli.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert capacity.can_buildkit() is able
+
+
+# -- what tasks ask for
+
+MakeTask = Callable[..., Path]
+
+
+@pytest.fixture
+def make_task(tmp_path: Path) -> MakeTask:
+    def make(toml: str, **files: str) -> Path:
+        (tmp_path / "environment").mkdir()
+        (tmp_path / "task.toml").write_text(f'schema_version = "1.4"\n{toml}')
+        for name, text in files.items():
+            (tmp_path / "environment" / name.replace("compose", "docker-compose.yaml")).write_text(text)
+        return tmp_path
+
+    return make
+
+
+def test_requests_of_a_task_and_their_overrides(make_task: MakeTask) -> None:
+    path = make_task(
+        "[environment]\ncpus = 2\nmemory_mb = 512\n[verifier.environment]\nmemory_mb = 2048\n",
+        Dockerfile="FROM x\nRUN <<EOF\necho\nEOF\n",
+    )
+    needs = task_needs(path, {})
+    assert (needs.cpus, needs.memory_mb, needs.compose, needs.buildkit) == (2, 2048, False, "heredoc")
+    needs = task_needs(path, {"override_cpus": 1, "override_memory_mb": 256})
+    assert (needs.cpus, needs.memory_mb) == (1, 256)
+
+
+@pytest.mark.parametrize(
+    ("compose", "networks"),
+    [
+        ("services: {main: {}, db: {image: x}}", 1),
+        ("services: {main: {networks: [a]}, db: {networks: [a]}}\nnetworks: {a: {}}", 1),
+        ("services: {main: {networks: [a]}, db: {}}\nnetworks: {a: {}}", 2),
+        ("services: {main: {network_mode: none}}\nnetworks: {a: {external: true}}", 0),
+    ],
+)
+def test_networks_of_a_compose_file(make_task: MakeTask, compose: str, networks: int) -> None:
+    needs = task_needs(make_task("", compose=compose), {})
+    assert (needs.compose, needs.networks, needs.memory_mb) == (True, networks, 0)
