@@ -57,8 +57,25 @@ class Shells:
         self._give(shell, user)
         return output
 
+    async def last_words(self, script: str, seconds: float) -> None:
+        """Have a root shell itself run `script`, see `Shell.last_words`; no idle shell is left.
+
+        Raises TimeoutError, ShellGone, docker.errors.DockerException.
+        """
+        async with asyncio.timeout(seconds):
+            shell = await self._take("root")
+            self.drop()
+            try:
+                await shell.last_words(script)
+            finally:
+                shell.close()
+
     def close(self) -> None:
         self._closed = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the idle shells; the next command opens one anew."""
         for shells in self._idle.values():
             for shell in shells:
                 shell.close()
