@@ -113,6 +113,9 @@ class Config:
     kl_penalty_coef: float = chz.field(default=0.0, doc="penalty per nat of log-ratio to the base model; 0 = off")
 
     # -- run
+    server_outage_limit_sec: float = chz.field(
+        default=1800.0, doc="seconds to wait for a server that went away; then the run stops, to be resumed"
+    )
     logs_dir: str = chz.field(default="./runs", doc="parent folder of run directories")
     run_name: str | None = chz.field(
         default=None, doc="name of the run directory; None = wandb_name or model, and the time"

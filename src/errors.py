@@ -12,5 +12,9 @@ class BackendError(UserError):
     """The Tinker API refused, vanished or answered nonsense."""
 
 
+class ServerLost(BackendError):
+    """The server went away, or came back without the adapter: a saved state can be restored once it answers."""
+
+
 class EnvironmentFault(UserError):
     """Docker or another environment provider cannot be used at all (not one failed trial: that is data)."""

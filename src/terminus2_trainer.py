@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from src.backend.policy import PolicyTrainer
 from src.config import Config
+from src.errors import ServerLost
 from src.learning.batch import TrainingBatch, assemble
 from src.learning.trajectory import Trajectory, TrajectoryGroup
+from src.recovery import Recovery
 from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
@@ -65,23 +67,39 @@ class Terminus2Trainer:
         self.order = order
         self.held_out = list(held_out)
         self.step = start_step
+        self.recovery = Recovery(
+            parts.policy, parts.sampler, parts.checkpoints, parts.display, config.server_outage_limit_sec
+        )
 
     async def run(self) -> None:
-        """Train to the end. Cancelled, or at a fault, it stops there: the last checkpoint and finished trials stay."""
+        """Train to the end. Cancelled, or at a fault, it stops there: the last checkpoint and finished trials stay.
+
+        A server that is lost is waited for; then the last checkpoint is restored and the updates since are made again
+        from the trials on disk.
+        """
+        while True:
+            try:
+                await self._go_on()
+                return
+            except ServerLost as error:
+                self.step = await self.recovery.restore(error, self.step)
+
+    async def _go_on(self) -> None:
         total = self.order.total_steps
         await self._publish()
-        if self.step == 0:
+        if self.parts.checkpoints.latest() is None:
             await self._save()
-            if self.held_out:
-                self.parts.metrics.log(0, await self._evaluate())
+        if self.step == 0 and self.held_out and self.parts.metrics.last_step < 0:
+            self.parts.metrics.log(0, await self._evaluate())
         while self.step < total:
             row = await self._train_step()
             last = self.step == total
-            if last or (self.config.save_every and self.step % self.config.save_every == 0):
-                await self._save()
             if self._evaluation_due(last):
                 row |= await self._evaluate()
-            self.parts.metrics.log(self.step, row)
+            if self.step > self.parts.metrics.last_step:  # not again what a restored state repeats
+                self.parts.metrics.log(self.step, row)
+            if last or (self.config.save_every and self.step % self.config.save_every == 0):
+                await self._save()  # after the row: what a state has behind it is never done again
 
     async def _train_step(self) -> dict[str, float]:
         """One batch. The step counts when its update is done and its weights are published."""

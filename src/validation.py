@@ -9,7 +9,7 @@ from src.learning.treatment import outcome_problems
 _POSITIVE = (
     "lora_rank", "eval_group_size", "batch_size", "group_size", "n_epochs", "n_parallel_envs", "max_tokens",
     "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps", "n_parallel_builds",
-    "n_parallel_starts", "env_outage_limit_sec", "max_attempts",
+    "n_parallel_starts", "env_outage_limit_sec", "max_attempts", "server_outage_limit_sec",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "eval_every", "max_steps", "trial_timeout_sec", "max_turns", "proactive_summarization_threshold", "warmup_steps",

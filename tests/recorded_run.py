@@ -17,7 +17,7 @@ from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import ExceptionInfo
 from harbor.trial.hooks import TrialEvent
 
-from src import session
+from src import session, terminus2_trainer
 from src.backend import connect as connecting
 from src.backend import policy
 from src.backend.base_model import BaseModel
@@ -26,6 +26,7 @@ from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
 from src.errors import UserError
+from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
 from src.rollout.docker.health import Daemon, Ping
 from src.rollout.gates import Gates, StartLimit
@@ -212,6 +213,11 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
             recorder.note("daemon", limit_sec=limit_sec, asked=ping.__name__)
             super().__init__(limit_sec, ping)
 
+    class NotedRecovery(Recovery):
+        def __init__(self, *parts: Any) -> None:
+            recorder.note("recovery", limit_sec=parts[-1])
+            super().__init__(*parts)
+
     def limits(config: Config) -> Gates:
         made = Gates.of(config)
         recorder.note("verifiers", at_once=made.verifying._value)
@@ -240,6 +246,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(session, "start_wandb", wandb)
     monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)
     monkeypatch.setattr(rollouts, "Daemon", NotedDaemon)
+    monkeypatch.setattr(terminus2_trainer, "Recovery", NotedRecovery)
     monkeypatch.setattr(rollouts, "Gates", SimpleNamespace(of=limits))
     monkeypatch.setattr(gates, "StartLimit", NotedStarts)
     monkeypatch.setattr("harbor.trial.trial.Trial.create", create)

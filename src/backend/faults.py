@@ -8,7 +8,7 @@ import httpx
 import tinker
 from tinker.lib.retryable_exception import RetryableException
 
-from src.errors import BackendError
+from src.errors import BackendError, ServerLost
 
 # Seconds. The first call of a shape compiles for up to half a minute on JAX; a cloud queue may take long.
 HEALTH_LIMIT_SEC = 10.0
@@ -20,6 +20,9 @@ CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it any mo
 
 # What the SDK raises for an answer of the server: its own errors, and plain ValueErrors for failed futures.
 SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
+
+GONE = (tinker.APIConnectionError, tinker.InternalServerError, httpx.TransportError, ConnectionError)
+FORGOTTEN = re.compile(r"Model \S+ not loaded|Session \S+ (?:not found|does not exist|expired)")  # by a restart
 
 HINTS = (
     (
@@ -63,15 +66,24 @@ HINTS = (
 
 
 async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
-    """Await an SDK call under a limit. Raises BackendError that says what was waited for and what to do."""
+    """Await an SDK call under a limit. Raises BackendError that says what was waited for and what to do.
+
+    ServerLost, when a restored state may mend it.
+    """
     try:
         return await asyncio.wait_for(work, limit_sec)
     except TimeoutError:
-        raise BackendError(
-            f"{what}: no answer within {limit_sec:.0f} s; look at the server's log, then resume"
-        ) from None
+        raise ServerLost(f"{what}: no answer within {limit_sec:.0f} s; look at the server's log, then resume") from None
     except SDK_ERRORS as error:
-        raise BackendError(f"{what}: {plain(error)}") from error
+        kind = ServerLost if _lost(error) else BackendError
+        raise kind(f"{what}: {plain(error)}") from error
+
+
+def _lost(error: BaseException) -> bool:
+    """Whether the server is at fault rather than what it was asked."""
+    if isinstance(error, GONE):
+        return True
+    return FORGOTTEN.search(str(error)) is not None
 
 
 def plain(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Is a Tinker API there, and is it still there."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -8,10 +9,10 @@ import httpx
 
 from src.backend.faults import HEALTH_LIMIT_SEC, awaited
 from src.config import Config
-from src.errors import BackendError, UserError
+from src.errors import BackendError, ServerLost, UserError
 
 PATH = "/api/v1/healthz"
-POLL_SEC = 10.0
+FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
 POLLS_WITHOUT_ANSWER = 12  # then the server counts as gone
 
 
@@ -41,14 +42,14 @@ async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float) 
 
 
 async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` for as long as the server answers; else cancel it, await its end and raise BackendError."""
+    """Await `work` for as long as the server answers; else cancel it, await its end and raise ServerLost."""
     call = asyncio.create_task(work)
     outage = asyncio.create_task(_outage(url))
     try:
         await asyncio.wait({call, outage}, return_when=asyncio.FIRST_COMPLETED)
         if call.done():
             return call.result()
-        raise BackendError(
+        raise ServerLost(
             f"{what}: {url} has not answered for {POLL_SEC * POLLS_WITHOUT_ANSWER:.0f} s; look at the server's log, "
             "start it again and continue with resume=RUN_DIR"
         )
@@ -56,6 +57,24 @@ async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T]) 
         call.cancel()
         outage.cancel()
         await asyncio.wait({call, outage})
+
+
+async def until_answering(url: str, limit_sec: float) -> None:
+    """Wait, asking ever more rarely, until the server answers. Raises BackendError after `limit_sec`."""
+    began, pause = time.monotonic(), FIRST_PAUSE_SEC
+    async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+        while True:
+            try:
+                (await client.get(url + PATH)).raise_for_status()
+                return
+            except httpx.HTTPError as error:
+                if time.monotonic() - began > limit_sec:
+                    raise BackendError(
+                        f"{url} did not answer for {limit_sec:g} s ({error or type(error).__name__}); start it again, "
+                        "continue with resume=RUN_DIR, or let the run wait longer (server_outage_limit_sec)"
+                    ) from None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, POLL_SEC)
 
 
 async def _outage(url: str) -> None:

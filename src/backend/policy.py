@@ -24,7 +24,7 @@ from src.backend.faults import (
     UPDATE_LIMIT_SEC,
     plain,
 )
-from src.backend.health import watched, while_answering
+from src.backend.health import until_answering, watched, while_answering
 from src.config import Config
 from src.errors import BackendError, UserError
 from src.learning.datums import TrainingSequence
@@ -80,9 +80,19 @@ class PolicyTrainer:
             raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
         if info.lora_rank != config.lora_rank:
             raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
-        work = backend.service.create_training_client_from_state_with_optimizer(path)
-        client = await watched(backend.url, f"restoring {path}", work, CREATE_LIMIT_SEC)
-        return cls(backend, client, config)
+        return cls(backend, await _restored(backend, path), config)
+
+    async def reload(self, path: str) -> None:
+        """Go on from a saved state instead, after the server lost the adapter. Raises BackendError."""
+        await self._unload()  # a server that only hung still has it
+        self._client = await _restored(self._backend, path)
+        self.model_id = self._client.model_id
+        self._run = secrets.token_hex(4)
+        self._sampler_path = self._base = None
+
+    async def until_answering(self, limit_sec: float) -> None:
+        """Wait for the server. Raises BackendError after `limit_sec`."""
+        await until_answering(self._backend.url, limit_sec)
 
     async def update(
         self,
@@ -147,6 +157,9 @@ class PolicyTrainer:
         """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""
         if self._background:
             await asyncio.wait(self._background, timeout=CLOSE_LIMIT_SEC)
+        await self._unload()
+
+    async def _unload(self) -> None:
         if self._backend.kind.needs_key:
             return
         body = {"model_id": self.model_id, "type": "unload_model"}
@@ -163,6 +176,11 @@ class PolicyTrainer:
         task = asyncio.create_task(self.delete(path), name=f"delete {path}")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+async def _restored(backend: Backend, path: str) -> tinker.TrainingClient:
+    work = backend.service.create_training_client_from_state_with_optimizer(path)
+    return await watched(backend.url, f"restoring {path}", work, CREATE_LIMIT_SEC)
 
 
 async def _all[T](futures: Sequence[Awaitable[T]]) -> list[T]:

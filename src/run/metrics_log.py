@@ -21,12 +21,12 @@ class MetricsLog:
         self._wandb = wandb_run
         cut_torn_line(self._path)
         rows = read_lines(self._path)
-        self._last_step = rows[-1]["global_step"] if rows else -1
+        self.last_step = rows[-1]["global_step"] if rows else -1
 
     def log(self, global_step: int, metrics: dict[str, float]) -> None:
-        if global_step <= self._last_step:
-            raise ValueError(f"global_step {global_step} was logged already (last {self._last_step})")
-        self._last_step = global_step
+        if global_step <= self.last_step:
+            raise ValueError(f"global_step {global_step} was logged already (last {self.last_step})")
+        self.last_step = global_step
         row = {"global_step": global_step, **metrics}
         append_line(self._path, row)
         if self._wandb is not None:

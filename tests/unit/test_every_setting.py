@@ -83,6 +83,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "logs_dir": ("OTHER_LOGS", ()),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
+    "server_outage_limit_sec": ("10", ()),
     "save_every": ("1", LONG),
     "keep_checkpoints": ("1", ("save_every=1", *LONG)),
     "wandb_project": ("p", ()),

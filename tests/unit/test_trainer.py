@@ -1,7 +1,7 @@
 """The whole loop on fakes: order of calls, what is logged, what a resumed run does."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -76,6 +76,9 @@ class FakeSampler:
     async def drain(self) -> None:
         self.calls.append("drain")
 
+    async def abandon(self) -> None:
+        self.calls.append("abandon")
+
 
 class FakeRollouts:
     """Member 0 of each group gets reward 1, the others 0; `lost` are infrastructure failures, `stop` a cancellation."""
@@ -113,27 +116,33 @@ class FakeRollouts:
 
 class Run:
     def __init__(
-        self, folder: Path, start_step: int = 0, held_out: int = 1, rollouts: Any = None, **changes: Any
+        self,
+        folder: Path,
+        start_step: int = 0,
+        held_out: int = 1,
+        rollouts: Any = None,
+        policy: Callable[[list[str]], FakePolicy] = FakePolicy,
+        **changes: Any,
     ) -> None:
         values = {"model_name": "m", "tasks_dir": "d", "batch_size": 2, "group_size": 2, "n_epochs": 2, "save_every": 2}
         self.config = Config(**(values | changes))
         self.directory = RunDirectory(folder)
         self.calls: list[str] = []
-        self.policy = FakePolicy(self.calls)
+        self.policy = policy(self.calls)
         self.sampler = FakeSampler(self.calls)
         self.rollouts = FakeRollouts(self.sampler, **(rollouts or {}))
         train, self.held_out = TASKS[held_out:], TASKS[:held_out]
         c = self.config
         order = TaskOrder(train, batch_size=c.batch_size, n_epochs=c.n_epochs, max_steps=c.max_steps, seed=c.seed)
-        policy: Any = self.policy
+        policy_: Any = self.policy
         sampler: Any = self.sampler
         rollouts_: Any = self.rollouts
         parts = Parts(
-            policy,
+            policy_,
             Policy("m", 32, "chat_template:1", "off"),
             sampler,
             rollouts_,
-            Updater(self.config, policy, order.total_steps),
+            Updater(self.config, policy_, order.total_steps),
             MetricsLog(self.directory),
             CheckpointLog(self.directory.checkpoints, self.config.keep_checkpoints),
             Ledger(self.directory.ledger),
@@ -152,7 +161,7 @@ async def test_a_step_samples_what_was_just_published_and_trains_when_nothing_is
     assert run.calls == [
         "drain", "publish 0", "save 0", "sample e000000",
         "sample s000000", "drain", "update", "drain", "publish 1",
-        "sample s000001", "drain", "update", "drain", "publish 2", "save 2", "sample e000002",
+        "sample s000001", "drain", "update", "drain", "publish 2", "sample e000002", "save 2",
     ]  # fmt: skip
 
 

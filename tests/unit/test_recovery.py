@@ -1,0 +1,139 @@
+"""A server lost in any phase: the last checkpoint is restored, and updates are made again from the same trials."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import recovery
+from src.errors import BackendError, ServerLost
+from src.run.jsonl import read_lines
+from tests.unit.test_trainer import FakePolicy, Run
+
+
+class FragilePolicy(FakePolicy):
+    """Loses the server the n-th time that `phase` is called; `history`: (batches of the restored state, this batch)."""
+
+    def __init__(self, calls: list[str], phase: str, nth: int, times: int = 1) -> None:
+        super().__init__(calls)
+        self.phase, self.nth, self.times = phase, nth, times
+        self.states: dict[str, list[list[str]]] = {}
+        self.waited = 0
+
+    def _lose(self, phase: str) -> None:
+        if phase == self.phase:
+            self.nth -= 1
+            if self.nth < 0 and self.times:
+                self.times -= 1
+                raise ServerLost(f"{phase}: the server does not answer")
+
+    async def update(self, sequences_D, **named: Any) -> Any:
+        self._lose("before update")
+        result = await super().update(sequences_D, **named)
+        self._lose("after update")
+        return result
+
+    async def publish(self, step: int) -> Any:
+        self._lose("publish")
+        return await super().publish(step)
+
+    async def save(self, step: int) -> str:
+        self._lose("before save")
+        path = await super().save(step)
+        self.states[path] = list(self.batches)
+        self._lose("after save")
+        return path
+
+    async def while_answering(self, what: str, work: Any) -> Any:
+        result = await work
+        self._lose("sample")
+        return result
+
+    async def until_answering(self, limit_sec: float) -> None:
+        self.waited += 1
+
+    async def reload(self, path: str) -> None:
+        self._lose("reload")
+        self.calls.append(f"reload {path.rsplit('/', 1)[-1]}")
+        self.batches = list(self.states[path])
+        self.version = len(self.batches)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_SEC", 0.001)
+
+
+def fragile(folder: Path, phase: str, nth: int, times: int = 1, **changes: Any) -> Run:
+    folder.mkdir(exist_ok=True)
+
+    def policy(calls: list[str]) -> FragilePolicy:
+        return FragilePolicy(calls, phase, nth, times)
+
+    return Run(folder, policy=policy, save_every=2, n_epochs=4, **changes)
+
+
+@pytest.fixture
+async def whole(tmp_path: Path) -> Run:
+    (tmp_path / "whole").mkdir()
+    run = Run(tmp_path / "whole", save_every=2, n_epochs=4)
+    await run.trainer.run()
+    return run
+
+
+@pytest.mark.parametrize("nth", [0, 1, 3])
+@pytest.mark.parametrize("phase", ["sample", "before update", "after update", "publish", "before save", "after save"])
+async def test_lost_in_any_phase_the_updates_are_those_of_an_unbroken_run(
+    whole: Run, tmp_path: Path, phase: str, nth: int
+) -> None:
+    run = fragile(tmp_path / "lost", phase, nth)
+    if phase in ("publish", "before save", "after save") and nth == 0:
+        with pytest.raises(ServerLost):  # before there was any checkpoint: nothing to go back to
+            await run.trainer.run()
+        return
+    await run.trainer.run()
+    assert run.policy.batches == whole.policy.batches, "each update once, in order, of the same trials"
+    assert sum(call.startswith("reload") for call in run.calls) == 1
+    assert len(run.rollouts.names) == len(set(run.rollouts.names)), "no finished trial was run again"
+    rows = [{k: v for k, v in row.items() if k.startswith(("reward/", "group/"))} for row in run.rows]
+    assert rows == [{k: v for k, v in row.items() if k.startswith(("reward/", "group/"))} for row in whole.rows]
+    assert [row["global_step"] for row in run.rows] == [row["global_step"] for row in whole.rows]
+    assert run.rows[-1]["funnel/trained"] == whole.rows[-1]["funnel/trained"]
+    trained = {r["step"]: r["trials"] for r in read_lines(run.directory.ledger) if r["event"] == "trained"}
+    assert list(trained.values()) == run.policy.batches
+
+
+async def test_a_server_that_answers_before_it_works_is_asked_again(whole: Run, tmp_path: Path) -> None:
+    run = fragile(tmp_path / "lost", "sample", 2)
+    policy: Any = run.policy
+    original, failures = policy.reload, 2
+
+    async def reload(path: str) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ServerLost("restoring: no engine yet")
+        await original(path)
+
+    policy.reload = reload
+    await run.trainer.run()
+    assert policy.waited == 3 and policy.batches == whole.policy.batches
+
+
+async def test_a_server_that_is_lost_again_and_again_stops_the_run(tmp_path: Path) -> None:
+    run = fragile(tmp_path, "before update", 1, times=99)
+    with pytest.raises(ServerLost, match="before update"):
+        await run.trainer.run()
+    assert sum(call.startswith("reload") for call in run.calls) == recovery.MAX_LOSSES
+
+
+async def test_other_refusals_are_not_tried_again(tmp_path: Path) -> None:
+    run = fragile(tmp_path, "never", 0)
+
+    async def update(*_: Any, **__: Any) -> None:
+        raise BackendError("loss_fn: the server does not have it")
+
+    run.policy.update = update  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(BackendError, match="does not have it"):
+        await run.trainer.run()
+    assert not any(call.startswith("reload") for call in run.calls)
