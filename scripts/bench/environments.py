@@ -1,0 +1,159 @@
+"""What trials cost in Harbor's own Docker environment, in ours, and as bare Engine API calls. The policy is instant.
+
+    python -m scripts.bench.environments [--rounds 3] [--trials 24] [--turns 20] [--parallel 8] [--write]
+    python -m scripts.bench.environments --at-once 64
+    python -m scripts.bench.environments --in-a-row 500
+
+Short trials have three turns (a command, and twice "done"), long ones `--turns` turns with a command each. An instant
+policy saturates the machine; ours are measured with one that takes 1 s a turn too. The variants take turns within each
+round; medians over the rounds count. CPU is that of the whole machine: leave it alone meanwhile.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+os.environ.setdefault("HARBOR_TELEMETRY", "0")
+
+from scripts.bench import endurance, report
+from scripts.bench.meters import Cost, metered
+from scripts.bench.policy import Script
+from scripts.bench.variants import RUN_ID, VARIANTS, Ours, Run, Stock, Variant, write_task
+from src.rollout.docker.images import prepare_images
+from src.rollout.docker.reaper import reap
+
+SHORT = Script(n_commands=1, turns=3)
+PACED = Script(n_commands=3, turns=5, latency_sec=1.0)  # a machine with CPU to spare, as while a model is sampled
+HEADINGS = (
+    "",
+    "trials/s",
+    "s outside the agent",
+    "the same, policy 1 s a turn",
+    "s/turn",
+    "CPU ms/trial: own",
+    "dockerd",
+    "rest",
+    "CPU ms/turn",
+)
+Numbers = dict[str, float]
+
+
+def main() -> None:
+    arguments = _arguments()
+    try:
+        asyncio.run(_run(arguments))
+    finally:
+        reap(RUN_ID)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=24, help="short trials a round; of stock as many as --parallel")
+    parser.add_argument("--turns", type=int, default=20, help="turns of a long trial; 0 = no long trials")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds that the policy asks to wait for a command")
+    parser.add_argument("--parallel", type=int, default=8, help="trials at once")
+    parser.add_argument("--variants", nargs="+", choices=[v.name for v in VARIANTS], default=[v.name for v in VARIANTS])
+    parser.add_argument("--at-once", type=int, metavar="N", help="instead: N of our trials, all alive at the same time")
+    parser.add_argument("--in-a-row", type=int, metavar="N", help="instead: N of our trials, and what we hold then")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    return parser.parse_args()
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        task = write_task(Path(folder))
+        await prepare_images([task])
+        if arguments.at_once:
+            await endurance.at_once(task, arguments.at_once, arguments.write)
+        elif arguments.in_a_row:
+            await endurance.in_a_row(task, arguments.in_a_row, arguments.parallel, arguments.write)
+        else:
+            await _compare(task, arguments)
+
+
+async def _compare(task: Path, arguments: argparse.Namespace) -> None:
+    variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
+    rounds: defaultdict[str, list[Numbers]] = defaultdict(list)
+    long = Script(arguments.turns, arguments.turns, arguments.wait)
+    for variant in variants:  # imports, caches, Docker's image store
+        await variant(task, 1, SHORT).run(1)
+    for _ in range(arguments.rounds):
+        for variant in variants:
+            rounds[variant.name].append(await _round(variant, task, arguments, long))
+    rows = [[name, *_row(medians(numbers))] for name, numbers in rounds.items()]
+    ratios = _ratios(rounds)
+    report.show(f"{arguments.parallel} parallel, median of {arguments.rounds} rounds", HEADINGS, rows)
+    print("\n".join(ratios))
+    if arguments.write:
+        head = report.circumstances("scripts.bench.environments")
+        text = "\n".join([head, "", report.markdown(HEADINGS, rows), *(f"* {line}" for line in ratios)])
+        report.replace_part(report.BENCHMARKS, "environments", text)
+
+
+async def _round(variant: type[Variant], task: Path, arguments: argparse.Namespace, long: Script) -> Numbers:
+    parallel = arguments.parallel
+    # stock's trials take half a minute each
+    numbers = await _short(variant(task, parallel, SHORT), parallel if variant is Stock else arguments.trials)
+    if variant is Ours:
+        numbers["paced_outside"] = (await _short(variant(task, parallel, PACED), 3 * parallel))["outside"]
+    if long.turns and variant.has_turns:
+        numbers |= await _long(variant(task, parallel, long), parallel, long.turns)
+    print(variant.name, " ".join(f"{name}={value:.3g}" for name, value in numbers.items()), flush=True)
+    return numbers
+
+
+async def _short(variant: Variant, n: int) -> Numbers:
+    with metered() as cost:
+        runs = await variant.run(n)
+    _refuse_faults(variant.name, runs)
+    numbers = {"trials_per_s": n / cost.wall} | _cpu("trial", cost, n)
+    return numbers | ({"outside": statistics.median(run.outside for run in runs)} if runs else {})
+
+
+async def _long(variant: Variant, n: int, turns: int) -> Numbers:
+    with metered() as cost:
+        runs = await variant.run(n)
+    _refuse_faults(variant.name, runs)
+    per_turn = statistics.median(run.agent for run in runs) / turns
+    return {"turn": per_turn, "turn_cpu": 1000 * (cost.own + cost.daemon + cost.rest) / n / turns}
+
+
+def _cpu(unit: str, cost: Cost, n: int) -> Numbers:
+    return {f"{unit}_{part}": 1000 * getattr(cost, part) / n for part in ("own", "daemon", "rest")}
+
+
+def medians(rounds: list[Numbers]) -> Numbers:
+    return {name: statistics.median(numbers[name] for numbers in rounds) for name in rounds[0]}
+
+
+def _row(numbers: Mapping[str, float]) -> list[str]:
+    names = {"trials_per_s": "{:.2f}", "outside": "{:.2f}", "paced_outside": "{:.2f}", "turn": "{:.3f}"}
+    names |= dict.fromkeys(("trial_own", "trial_daemon", "trial_rest", "turn_cpu"), "{:.0f}")
+    return [form.format(numbers[name]) if name in numbers else "" for name, form in names.items()]
+
+
+def _ratios(rounds: Mapping[str, list[Numbers]]) -> list[str]:
+    """Ours against the others: medians over the rounds of the ratio within a round."""
+    lines = []
+    for other in ("stock", "raw"):
+        if other in rounds and "ours" in rounds:
+            pairs = zip(rounds["ours"], rounds[other], strict=True)
+            ratios = [ours["trials_per_s"] / theirs["trials_per_s"] for ours, theirs in pairs]
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            lines.append(f"trials a second, ours / {other}: {statistics.median(ratios):.2f} ({spread})")
+    return lines
+
+
+def _refuse_faults(name: str, runs: list[Run]) -> None:
+    if faults := [run.fault for run in runs if run.fault]:
+        raise SystemExit(f"{name}: {len(faults)} of {len(runs)} trials failed, the first with: {faults[0]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The same trials in three ways: as Harbor runs them, as we do, and the bare Engine API calls beneath them."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.utils import kwargs_from_env
+from harbor.models.environment_type import EnvironmentType
+from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
+from harbor.models.trial.result import TrialResult
+from harbor.trial.trial import Trial
+
+from scripts.bench.policy import Script, ScriptedClient
+from src.chat_template import ChatTemplate
+from src.config import Config
+from src.learning.trajectory import Trajectory
+from src.rollout.docker import removal
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task, digest
+from src.tinker_llm import PolicySampler
+
+IMAGE = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
+RUN_ID = "bench"
+TOKENIZER = Path(__file__).resolve().parents[2] / "models" / "quickstart"
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trial that ended: seconds inside and outside of the agent's time, and a fault in one line."""
+
+    agent: float
+    outside: float
+    fault: str = ""
+
+
+class NoBook:
+    def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
+    def ended(self, trajectory: Trajectory, fate: str) -> None: ...
+
+
+class Ours:
+    """Trials through `Rollouts`, as a training run has them."""
+
+    name = "ours"
+    has_turns = True
+
+    def __init__(self, task: Path, parallel: int, script: Script, together: int = 0) -> None:
+        """`together`: no trial gets an answer before that many have asked for their first one."""
+        config = Config(
+            model_name="bench/instant",
+            tasks_dir=str(task.parent),
+            n_parallel_envs=parallel,
+            max_turns=script.turns,
+            context_limit=1_000_000,
+            max_attempts=1,
+        )
+        template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
+        sampler = PolicySampler()
+        sampler.publish(ScriptedClient(template, script, together), 0)
+        self._rollouts = Rollouts(config, sampler, template, RUN_ID, NoBook())
+        self._task = Task(task.name, task, digest(task))
+        self._folder = task.parent / "trials"
+
+    async def run(self, n: int) -> list[Run]:
+        """`n` trials, at most `parallel` at a time, and the removal of their containers."""
+        prefix = f"{self.name}{next(_names)}"
+        groups = await self._rollouts.run_groups([self._task], n, self._folder, prefix=prefix, temperature=1.0)
+        await removal.drain()
+        return [_ran(t) for group in groups for t in (*group.trajectories_G, *group.lost)]
+
+
+def _ran(trajectory: Trajectory) -> Run:
+    agent = trajectory.times.get("agent", 0.0)
+    fault = "" if trajectory.reward == 1.0 else f"{trajectory.outcome} {trajectory.detail} reward {trajectory.reward}"
+    return Run(agent - trajectory.times.get("sampling", 0.0), trajectory.times["total"] - agent, fault)
+
+
+class Stock:
+    """Harbor's own agent in Harbor's own Docker environment."""
+
+    name = "stock"
+    has_turns = True
+
+    def __init__(self, task: Path, parallel: int, script: Script) -> None:
+        self._task = task
+        self._limit = asyncio.Semaphore(parallel)
+        self._options: dict[str, Any] = {
+            "max_turns": script.turns,
+            "enable_summarize": False,
+            "record_terminal_session": False,
+            "llm_kwargs": {"n_commands": script.n_commands, "wait_sec": script.wait_sec},
+        }
+
+    async def run(self, n: int) -> list[Run]:
+        return await asyncio.gather(*(self._one() for _ in range(n)))
+
+    async def _one(self) -> Run:
+        agent = AgentConfig(
+            import_path="scripts.bench.policy:InstantTerminus", model_name="instant", kwargs=self._options
+        )
+        config = TrialConfig(
+            task=TaskConfig(path=self._task),
+            trial_name=f"stock{next(_names)}",
+            trials_dir=self._task.parent / "trials",
+            agent=agent,
+            environment=EnvironmentConfig(type=EnvironmentType.DOCKER),
+        )
+        async with self._limit:
+            result = await (await Trial.create(config)).run()
+        rewards = result.verifier_result.rewards if result.verifier_result else None
+        agent_time = _seconds(result.agent_execution)
+        fault = "" if rewards == {"reward": 1} else f"{result.exception_info} rewards {rewards}"
+        return Run(agent_time, _seconds(result) - agent_time, fault)
+
+
+def _seconds(timing: TrialResult | Any) -> float:
+    if timing is None or timing.started_at is None or timing.finished_at is None:
+        return 0.0
+    return (timing.finished_at - timing.started_at).total_seconds()
+
+
+class Raw:
+    """Create, start, two execs, remove: nothing of a trial but what Docker does for it."""
+
+    name = "raw"
+    has_turns = False
+
+    def __init__(self, task: Path, parallel: int, script: Script) -> None:
+        self._threads = ThreadPoolExecutor(parallel)
+        self._client = docker.APIClient(version="auto", max_pool_size=parallel, **kwargs_from_env())
+
+    async def run(self, n: int) -> list[Run]:
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(self._threads, self._cycle) for _ in range(n)))
+        return []
+
+    def _cycle(self) -> None:
+        client = self._client
+        container = client.create_container(IMAGE, ["sleep", "infinity"], labels={"harbortrainer.bench": "1"})["Id"]
+        try:
+            client.start(container)
+            for _ in range(2):
+                client.exec_start(client.exec_create(container, ["true"])["Id"])
+        finally:
+            client.remove_container(container, force=True)
+
+
+Variant = Ours | Stock | Raw
+VARIANTS: Sequence[type[Variant]] = (Stock, Ours, Raw)
+
+
+def write_task(folder: Path) -> Path:
+    """A light task: any trial of it earns 1."""
+    task = folder / "bench-task"
+    files = {
+        "task.toml": 'schema_version = "1.4"\n[task]\nname = "bench/light"\n[verifier]\ntimeout_sec = 60.0\n',
+        "instruction.md": "Say hello.\n",
+        "environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /app\n",
+        "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n",
+    }
+    for name, text in files.items():
+        path = task / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return task
