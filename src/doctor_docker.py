@@ -59,6 +59,8 @@ class Line:
 
 async def preflight(args: PreflightArgs) -> int:
     """Errors are raised as one UserError, as before a run."""
+    if args.n_parallel_envs < 1:
+        raise UserError(f"n_parallel_envs={args.n_parallel_envs}: must be above 0")
     config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
     tasks = load_tasks(args.tasks_dir, allow_broken=True) if args.tasks_dir else []
     n = n_containers(config)

@@ -177,6 +177,25 @@ async def test_an_engine_that_is_gone_ends_the_trial_with_its_error(
     await drain(patience_sec=0)
 
 
+def test_what_the_daemon_does_not_let_go_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    client, labels = engine(), owner.labels(f"{RUN}-held")
+    client.create_network("test-leaks-held", labels=labels)
+    volume = client.create_volume("test-leaks-volume", labels=labels)["Name"]
+    holder = client.create_container(
+        "harbortrainer/base:bookworm",
+        "sleep 600",
+        networking_config=client.create_networking_config({"test-leaks-held": client.create_endpoint_config()}),
+        host_config=client.create_host_config(init=True),
+    )
+    try:
+        client.start(holder["Id"])
+        assert reap(f"{RUN}-held") == [volume]
+        assert "network test-leaks-held stays" in caplog.text
+    finally:
+        client.remove_container(holder["Id"], force=True)
+        assert reap(f"{RUN}-held") == ["test-leaks-held"]
+
+
 def test_labels_of_a_network_are_reaped_too() -> None:
     network = engine().create_network("test-leaks-network", labels=owner.labels(f"{RUN}-network"))
     assert "test-leaks-network" in reap(f"{RUN}-network")

@@ -15,6 +15,10 @@ from src.doctor import main
         (["parity", "A=http://a:1"], "missing: B"),
         (["parity", "A=http://a:1", "B=http://b:1", "steps=0"], "steps=0: must be above 0"),
         (["parity", "A=a:1", "B=http://b:1"], "skyrl_tx_url=a:1: must start with http://"),
+        (["clean", "remov=true"], "remov: no such field; did you mean remove?"),
+        (["clean", "images_max_gb=-1"], "images_max_gb=-1.0: must be 0 or more, or None"),
+        (["docker", "tasks_dir=no/such"], "tasks_dir: no/such is not a folder"),
+        (["docker", "n_parallel_envs=0"], "n_parallel_envs=0: must be above 0"),
     ],
 )
 def test_a_mistake_is_one_line(argv, words, capsys, monkeypatch, tmp_path):
@@ -24,15 +28,33 @@ def test_a_mistake_is_one_line(argv, words, capsys, monkeypatch, tmp_path):
     assert error.startswith(f"error: {words}") and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["clean", "docker"])
+def test_a_daemon_that_is_not_there_is_one_line(command, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    assert main([command]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: Docker is not running") and error.count("\n") == 1
+
+
 def test_a_server_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["backend=skyrl-tx", "skyrl_tx_url=http://127.0.0.1:9"]) == 2
     assert "connection refused" in capsys.readouterr().err
 
 
-def test_help_names_both_commands(capsys):
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--help"], ("parity A=URL B=URL", "src.doctor docker", "src.doctor clean", "skyrl_tx_url")),
+        (["parity", "--help"], ("A=URL", "steps")),
+        (["clean", "--help"], ("remove", "images_older_than_days", "images_max_gb")),
+        (["docker", "--help"], ("tasks_dir", "n_parallel_envs")),
+    ],
+)
+def test_help_names_commands_and_fields(argv, words, capsys):
     with pytest.raises(SystemExit) as left:
-        main(["--help"])
+        main(argv)
     assert left.value.code == 0
     text = capsys.readouterr().out
-    assert "parity A=URL B=URL" in text and "skyrl_tx_url" in text
+    assert all(word in text for word in words)

@@ -17,13 +17,13 @@ _OURS = {"label": f"{LABEL}=1"}
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """`name`: what the daemon takes to remove it; an image's is its tag, or its ID when it has none."""
+    """`name`: a container's, network's or volume's; an image's tag, or its ID when it has none."""
 
     kind: str  # container, network, volume or image
     name: str
     labels: Mapping[str, str]
     created: float = 0.0  # seconds since 1970; 0 = not known
-    id: str = ""  # the daemon's; a volume has none
+    id: str = ""  # a volume has none
 
     def remove(self) -> None:
         """Blocking; nothing happens when it is gone. Raises docker.errors.DockerException."""
@@ -31,7 +31,7 @@ class Belonging:
             if self.kind == "container":
                 remove_container(self.name)
             elif self.kind == "network":
-                engine().remove_network(self.name)
+                engine().remove_network(self.id)  # two may have one name
             elif self.kind == "volume":
                 engine().remove_volume(self.name)
             else:

@@ -1,0 +1,36 @@
+"""A Docker daemon whose disk is small enough to be filled."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.integration.own_daemon import OwnDaemon
+
+
+@contextmanager
+def daemon_on_small_disk(
+    image: str, mib: int, make: str = "mkfs.ext4 -q -F", options: str = "loop"
+) -> Iterator[OwnDaemon]:
+    """A running daemon with `image`, its data on a file system of `mib` MiB of its own. Needs root."""
+    with tempfile.TemporaryDirectory(prefix="ht-disk-") as name, ExitStack() as undo:
+        folder = Path(name)
+        disk, data = folder / "disk", folder / "data"
+        data.mkdir()
+        with disk.open("wb") as file:
+            file.truncate(mib * 1024**2)
+        _run(*make.split(), str(disk))
+        _run("mount", "-o", options, str(disk), str(data))
+        undo.callback(_run, "umount", "--lazy", str(data))
+        daemon = OwnDaemon(folder, data_root=data)
+        undo.callback(daemon.stop)
+        daemon.start()
+        daemon.load(image)
+        yield daemon
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")

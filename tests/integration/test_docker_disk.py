@@ -1,0 +1,116 @@
+"""Docker's disk: a policy that fills it is ended alone; `doctor clean` takes what nobody needs and nothing else."""
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from src.doctor import main
+from src.rollout.docker import disk_space, owner
+from src.rollout.docker.disk_guard import guarding_disk, why_ended
+from src.rollout.docker.engine import engine
+from src.rollout.docker.image_uses import note_use
+from src.rollout.docker.removal import drain
+from tests.integration.docker_parts import containers, environment_of, run_trial, write_task
+from tests.integration.own_daemon import OwnDaemon
+from tests.integration.small_disk import daemon_on_small_disk
+
+RUN = "test-disk"
+PREBUILT = '[environment]\ndocker_image = "harbortrainer/base:bookworm"\n'
+# not faster than a guard can look on a slow machine
+FILL = "i=0; while i=$((i+1)); do head -c 4M /dev/zero > /fill$i || exit 9; sleep 0.05; done"
+GO_ON = "while [ ! -e /stop ]; do head -c 1M /dev/zero > /mine || exit 9; sync /mine; sleep 0.05; done"
+
+
+@pytest.fixture(scope="module")
+def small_disk(docker_ready: str) -> Iterator[OwnDaemon]:
+    with daemon_on_small_disk(docker_ready, mib=512) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def small_docker(small_disk: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> OwnDaemon:
+    monkeypatch.setenv("DOCKER_HOST", small_disk.host)
+    return small_disk
+
+
+async def test_who_fills_the_disk_is_ended_alone(
+    small_docker: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_space, "LOCAL_SEC", 0.1)
+    filler = write_task(tmp_path / "filler", dockerfile=None, toml=PREBUILT, solve=FILL)
+    neighbour = environment_of(write_task(tmp_path / "neighbour", dockerfile=None, toml=PREBUILT), RUN)
+    await neighbour.start(force_build=False)
+    try:
+        with guarding_disk(RUN):
+            going_on = asyncio.create_task(neighbour.exec(GO_ON))
+            ended = await run_trial(filler, RUN)
+            assert "its container had written" in why_ended(ended.trial_name) and not why_ended("neighbour")
+            assert ended.exception_info is not None and ended.verifier_result is None  # not a failure of the policy's
+            async with asyncio.timeout(120):
+                while len(containers(RUN)) > 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert (await neighbour.exec("head -c 64M /dev/zero > /more && touch /stop")).return_code == 0
+            assert (await going_on).return_code == 0
+    finally:
+        await neighbour.stop(delete=True)
+        await drain()
+
+
+def _image(name: str, **labels: str) -> str:
+    dockerfile = io.BytesIO(f"FROM harbortrainer/base:bookworm\nRUN head -c 1M /dev/zero > /{name}\n".encode())
+    tag = f"harbortrainer/task:{name}"
+    list(engine().build(fileobj=dockerfile, tag=tag, rm=True, labels=labels))
+    return tag
+
+
+def _names() -> set[str]:
+    """All that is on the daemon, whoever made it."""
+    client = engine()
+    names = {container["Names"][0] for container in client.containers(all=True)}
+    names |= {network["Name"] for network in client.networks()}
+    names |= {volume["Name"] for volume in client.volumes()["Volumes"] or ()}
+    return names | {tag for image in client.images() for tag in image["RepoTags"] or ()}
+
+
+def _make_things(kind: str, labels: dict[str, str]) -> set[str]:
+    client = engine()
+    client.create_container("harbortrainer/base:bookworm", "true", name=f"{kind}-container", labels=labels)
+    client.create_network(f"{kind}-network", labels=labels)
+    client.create_volume(f"{kind}-volume", labels=labels)
+    return {f"/{kind}-container", f"{kind}-network", f"{kind}-volume"}
+
+
+def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
+    small_docker: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    mine, old = owner.labels("r"), {owner.LABEL: "1", owner.BUILT: "2020-01-01T00:00:00+00:00"}
+    dead = _make_things("dead", mine | {owner.PID: f"{os.getpid()}:1"})
+    kept = _make_things("mine", mine) | _make_things("strange", {owner.PID: f"{os.getpid()}:1"})
+    unused, held, in_use = _image("unused", **old), _image("held", **old), _image("in-use", **old)
+    kept |= {held, in_use, _image("new", **{owner.LABEL: "1"}), _image("foreign")}
+    engine().create_container(held, "true", name="holder")
+    note_use(in_use)
+    before = _names()
+    assert main(["clean", "json=found.json"]) == 1
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {thing["name"].removesuffix("-container") for thing in found} == {
+        "dead", "dead-network", "dead-volume", unused
+    }  # fmt: skip
+    assert "add remove=true" in capsys.readouterr().out and _names() == before
+    assert main(["clean", "remove=true"]) == 0
+    assert before - _names() == dead | {unused} and kept <= _names()
+    assert main(["clean"]) == 0
+    assert "nothing to remove" in capsys.readouterr().out
+    assert main(["clean", "images_max_gb=0", "json=-"]) == 1
+    assert {thing["name"] for thing in json.loads(capsys.readouterr().out)} == {"harbortrainer/task:new"}
+
+
+def test_ext4_has_no_quota(small_docker: OwnDaemon, docker_ready: str) -> None:
+    assert disk_space.storage_options(docker_ready, 1024) is None

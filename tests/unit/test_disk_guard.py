@@ -1,0 +1,109 @@
+"""The guard of Docker's disk, with a daemon that is told what its containers have written."""
+
+import logging
+from typing import Any
+
+import pytest
+import requests
+
+from src.rollout.docker import disk_guard
+from src.rollout.docker.disk_guard import GIB, DiskGuard, reserve_of, why_ended
+from src.rollout.docker.disk_space import Gauge, Space
+from src.rollout.docker.owner import TRIAL
+
+EVERY_SEC = 2.0
+
+
+class Disk:
+    """`written`: bytes by session; what a container has written is free again when it is removed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, **written: int) -> None:
+        self.free = free
+        self.written = written
+        self.volumes: dict[tuple[str, str], int] = {}
+        self.guard = DiskGuard("r", Gauge(lambda: Space(self.free, 100 * GIB), EVERY_SEC))
+        monkeypatch.setattr(disk_guard, "engine", lambda: self)
+        monkeypatch.setattr(disk_guard, "remove_container", self.remove)
+        monkeypatch.setattr(disk_guard, "disk_usage", lambda: self.volumes)
+        monkeypatch.setattr(disk_guard, "_ended", {})
+
+    def containers(self, **_: Any) -> list[dict[str, Any]]:
+        return [
+            {"Id": name, "Labels": {TRIAL: name}, "SizeRw": size, "Mounts": [{"Type": "volume", "Name": f"of-{name}"}]}
+            for name, size in self.written.items()
+        ]
+
+    def remove(self, name: str) -> None:
+        self.free += self.written.pop(name) + self.volumes.pop(("volume", f"of-{name}"), 0)
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "reserve"), [(80, 100, 5), (80, 1000, 8), (18, 20, 2), (3, 100, 1.5), (0, 100, 0)]
+)
+def test_the_reserve_is_a_share_within_limits_and_never_most_of_what_is_left(
+    free: int, total: int, reserve: float
+) -> None:
+    assert reserve_of(Space(free * GIB, total * GIB)) == reserve * GIB
+
+
+def test_the_biggest_writer_goes_until_the_reserve_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch, 20 * GIB, a__env=GIB, b__env=3 * GIB, c__env=2 * GIB)
+    assert disk.guard.look() == EVERY_SEC
+    disk.free = 1 * GIB
+    assert disk.guard.look() == 0.0 and set(disk.written) == {"a__env", "c__env"}
+    assert disk.guard.look() == 0.0 and set(disk.written) == {"a__env"}
+    assert disk.guard.look() == EVERY_SEC and set(disk.written) == {"a__env"}
+    assert why_ended("b").startswith("its container had written 3.00 GiB when Docker's disk had 1.00 GiB left")
+    assert why_ended("c") and not why_ended("a")
+
+
+def test_volumes_count_when_nothing_else_explains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch, 20 * GIB, a__env=0, b__env=1)
+    disk.guard.look()
+    disk.volumes = {("volume", "of-a__env"): 9 * GIB}
+    disk.free = GIB
+    assert disk.guard.look() == 0.0 and set(disk.written) == {"b__env"}
+
+
+def test_nobody_is_ended_for_what_others_write(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(monkeypatch, 20 * GIB, a__env=GIB // 10)
+    disk.guard.look()
+    disk.free = GIB
+    with caplog.at_level(logging.WARNING, "harbortrainer"):
+        disk.guard.look()
+        disk.guard.look()
+    assert set(disk.written) == {"a__env"}
+    assert caplog.text.count("no container of this run holds much") == 1
+
+
+def test_it_looks_sooner_while_the_disk_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100, 2))
+    monkeypatch.setattr(disk_guard.time, "monotonic", lambda: float(next(clock)))
+    disk = Disk(monkeypatch, 20 * GIB)
+    disk.guard._reserve = 5 * GIB
+    assert disk.guard._pause(20 * GIB) == EVERY_SEC
+    assert disk.guard._pause(18 * GIB) == EVERY_SEC  # 1 GiB/s: 6.5 s
+    assert disk.guard._pause(8 * GIB) == pytest.approx(0.3)  # 5 GiB/s: reached in 0.6 s
+    assert disk.guard._pause(4 * GIB) == disk_guard.FASTEST_SEC
+    assert disk.guard._pause(6 * GIB) == EVERY_SEC
+
+
+def test_a_daemon_that_is_away_does_not_end_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([requests.ConnectionError("away"), None])
+
+    def look() -> float:
+        if (fault := next(looks)) is not None:
+            raise fault
+        guard._closed.set()
+        return 0.0
+
+    guard = DiskGuard("r", Gauge(lambda: None, 0.001))
+    monkeypatch.setattr(guard, "look", look)
+    guard._watch()
+    assert next(looks, "used up") == "used up"
+
+
+def test_an_unknown_space_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DiskGuard("r", Gauge(lambda: None, 7.0)).look() == 7.0
