@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ async def test_who_fills_the_disk_is_ended_alone(
             async with asyncio.timeout(120):
                 while len(containers(RUN)) > 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
+            seen, real = disk_space._below_a_container(RUN), shutil.disk_usage(small_docker.data_root)
+            assert seen is not None and seen.total == real.total and abs(seen.free - real.free) < 64 * 1024**2
             assert (await neighbour.exec("head -c 64M /dev/zero > /more && touch /stop")).return_code == 0
             assert (await going_on).return_code == 0
     finally:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def _of_folder(root: str) -> Space:
 def _below_a_container(run_id: str) -> Space | None:
     client = engine()
     running = client.containers(filters={"label": [f"{LABEL}=1", f"{RUN}={run_id}"], "status": "running"})
-    for container in running[:1]:
+    for container in random.sample(running, min(1, len(running))):  # one may not answer, or lie
         job = client.exec_create(container["Id"], ["df", "-Pk", "/"], user="root")
         words = client.exec_start(job["Id"]).decode(errors="replace").split("\n")[1:2]
         numbers = [int(word) * 1024 for word in words[0].split()[1:4] if word.isdigit()] if words else []
