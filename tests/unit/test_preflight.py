@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from src.errors import EnvironmentFault
+from src.errors import EnvironmentFault, UserError
 from src.rollout.docker import capacity, preflight
 from src.rollout.docker.capacity import Findings, check_cpus, check_memory, check_networks, check_tools
 from src.rollout.docker.task_needs import TaskNeeds, task_needs
@@ -177,6 +177,8 @@ def test_requests_of_a_task_and_their_overrides(make_task: MakeTask) -> None:
     assert (needs.cpus, needs.memory_mb, needs.compose, needs.buildkit) == (2, 2048, False, "heredoc")
     needs = task_needs(path, {"override_cpus": 1, "override_memory_mb": 256})
     assert (needs.cpus, needs.memory_mb) == (1, 256)
+    with pytest.raises(UserError, match="environment_kwargs.override_cpus='many': must be a number"):
+        task_needs(path, {"override_cpus": "many"})
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from harbor.models.task.config import EnvironmentConfig, TaskConfig
 
+from src.errors import UserError
 from src.rollout.compose import MAIN, read_compose
 from src.rollout.docker.buildkit import buildkit_feature
 
@@ -28,8 +29,9 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNee
     """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml. Raises UserError, OSError."""
     config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
     environments = list(_environments(config))
-    cpus = environment_kwargs.get("override_cpus") or max(float(one.cpus or 0) for one in environments)
-    memory_mb = environment_kwargs.get("override_memory_mb") or max(one.memory_mb or 0 for one in environments)
+    cpus = _override(environment_kwargs, "override_cpus") or max(float(one.cpus or 0) for one in environments)
+    memory = _override(environment_kwargs, "override_memory_mb") or max(one.memory_mb or 0 for one in environments)
+    memory_mb = int(memory)
     folder = task_dir / "environment"
     compose, dockerfile = folder / "docker-compose.yaml", folder / "Dockerfile"
     if compose.exists():
@@ -37,6 +39,14 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNee
     built = dockerfile.exists() and not config.environment.docker_image
     feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
     return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, buildkit=feature)
+
+
+def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
+    value = environment_kwargs.get(name) or 0
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"environment_kwargs.{name}={value!r}: must be a number") from None
 
 
 def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
