@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import chz
+import requests
+from docker.errors import DockerException
 from rich.console import Console
 from rich.table import Table
 
 from src.config import Config
 from src.doctor_output import JSON, give_json
-from src.errors import UserError
+from src.errors import EnvironmentFault, UserError
 from src.rollout.docker.cleaning import GB, UNUSED_DAYS, Candidate, candidates, disk_usage
 from src.rollout.docker.owner import RUN
 from src.rollout.docker.preflight import check_docker, connect
@@ -79,8 +81,13 @@ async def clean(args: CleanArgs) -> int:
 
 def _clean(args: CleanArgs) -> int:
     connect()
-    found = candidates(args.images_older_than_days, args.images_max_gb, disk_usage())
-    lines = [_line(one, (one.remove() or "removed") if args.remove else "") for one in found]
+    try:
+        found = candidates(args.images_older_than_days, args.images_max_gb, disk_usage())
+        lines = [_line(one, (one.remove() or "removed") if args.remove else "") for one in found]
+    except (DockerException, requests.RequestException) as error:
+        raise EnvironmentFault(
+            f"Docker stopped answering ({' '.join(str(error).split())[:200]}): run it again"
+        ) from error
     if not give_json(json.dumps([asdict(line) for line in lines], indent=2), args.json):
         _show(lines, args.remove)
     return 0 if all(line.result == "removed" for line in lines) else 1

@@ -177,7 +177,7 @@ def test_requests_of_a_task_and_their_overrides(make_task: MakeTask) -> None:
     assert (needs.cpus, needs.memory_mb, needs.compose, needs.buildkit) == (2, 2048, False, "heredoc")
     needs = task_needs(path, {"override_cpus": 1, "override_memory_mb": 256})
     assert (needs.cpus, needs.memory_mb) == (1, 256)
-    with pytest.raises(UserError, match="environment_kwargs.override_cpus='many': must be a number"):
+    with pytest.raises(UserError, match=r"environment_kwargs\.override_cpus='many': must be a number"):
         task_needs(path, {"override_cpus": "many"})
 
 
