@@ -39,7 +39,7 @@ HINTS = (
     ),
     (
         r"Model (\S+) not loaded",
-        "the server was restarted and has forgotten the model {0}; continue with resume=RUN_DIR",
+        "the server was restarted and has forgotten the model {0}",
     ),
     (
         r"Engine is configured for '(.*?)'",

@@ -35,7 +35,7 @@ async def contract_of(
 
 async def _known(url: str, model_name: str) -> ServerReport | None:
     try:
-        return cache.load(url, (await identify(url)).fingerprint, model_name)
+        return cache.load((await identify(url)).fingerprint, model_name)
     except httpx.HTTPError:
         return None
 

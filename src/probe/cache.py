@@ -13,23 +13,23 @@ def cache_folder() -> Path:
     return Path(base) / "harbortrainer" / "contracts"
 
 
-def load(url: str, fingerprint: str, model_name: str) -> ServerReport | None:
+def load(fingerprint: str, model_name: str) -> ServerReport | None:
     """The report of exactly this server and model; None when there is none that can be read."""
     try:
-        report = ServerReport.from_json(_file(url, fingerprint, model_name).read_text())
+        report = ServerReport.from_json(_file(fingerprint, model_name).read_text())
     except (OSError, ValueError):
         return None
-    same = (report.url, report.fingerprint, report.model_name) == (url, fingerprint, model_name)
+    same = (report.fingerprint, report.model_name) == (fingerprint, model_name)
     return report if same else None
 
 
 def store(report: ServerReport) -> None:
     """Raises OSError when the folder cannot be written."""
-    path = _file(report.url, report.fingerprint, report.model_name)
+    path = _file(report.fingerprint, report.model_name)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, report.to_json())
 
 
-def _file(url: str, fingerprint: str, model_name: str) -> Path:
-    key = hashlib.sha256("\n".join((url, fingerprint, model_name)).encode()).hexdigest()
+def _file(fingerprint: str, model_name: str) -> Path:
+    key = hashlib.sha256(f"{fingerprint}\n{model_name}".encode()).hexdigest()
     return cache_folder() / f"{key[:32]}.json"

@@ -1,4 +1,4 @@
-"""Which server is it: what healthz says of it, else a hash of the API that it describes."""
+"""Which server is it: what healthz says of it, wherever it runs, else its URL and the API that it describes there."""
 
 import hashlib
 import json
@@ -32,7 +32,8 @@ async def identify(url: str) -> Identity:
             lasting = {name: value for name, value in server.items() if name != "instance"}
             return Identity(_hash(json.dumps(lasting, sort_keys=True)), server)
         described = await http.get(f"{url}/openapi.json")
-        return Identity(_hash(described.text if described.status_code == httpx.codes.OK else url), {})
+        api = described.text if described.status_code == httpx.codes.OK else ""
+        return Identity(_hash(f"{url}\n{api}"), {})
 
 
 def _server(answer: httpx.Response) -> dict[str, Any]:

@@ -27,7 +27,7 @@ async def load_or_probe(
     Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
     """
     identity = await _identify(url)
-    known = None if refresh else cache.load(url, identity.fingerprint, model_name)
+    known = None if refresh else cache.load(identity.fingerprint, model_name)
     if known is not None:
         return known
     report = await probe(service, url, model_name)

@@ -15,7 +15,7 @@ class Display:
     """Prints to stdout; one line a step, so that a log file reads well too."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, soft_wrap=True, emoji=False)
         self._start = time.monotonic()
 
     def say(self, text: str) -> None:

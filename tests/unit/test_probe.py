@@ -31,12 +31,12 @@ def test_what_is_no_report_is_refused(text):
         ServerReport.from_json(text)
 
 
-def test_the_cache_knows_a_server_by_url_fingerprint_and_model(report, tmp_path, monkeypatch):
+def test_the_cache_knows_a_server_by_fingerprint_and_model(report, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.load("http://a:1", "f1", "m") is None
+    assert cache.load("f1", "m") is None
     cache.store(report)
-    assert cache.load("http://a:1", "f1", "m") == report
-    for other in (("http://a:2", "f1", "m"), ("http://a:1", "f2", "m"), ("http://a:1", "f1", "n")):
+    assert cache.load("f1", "m") == report
+    for other in (("f2", "m"), ("f1", "n")):
         assert cache.load(*other) is None
 
 
@@ -45,7 +45,7 @@ def test_a_broken_cache_file_is_measured_again(report, tmp_path, monkeypatch):
     cache.store(report)
     [file] = cache.cache_folder().iterdir()
     file.write_text(file.read_text()[:100])
-    assert cache.load("http://a:1", "f1", "m") is None
+    assert cache.load("f1", "m") is None
 
 
 def test_the_table_shows_every_row(report, capsys):
