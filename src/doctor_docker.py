@@ -85,9 +85,8 @@ def _clean(args: CleanArgs) -> int:
         found = candidates(args.images_older_than_days, args.images_max_gb, disk_usage())
         lines = [_line(one, (one.remove() or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
-        raise EnvironmentFault(
-            f"Docker stopped answering ({' '.join(str(error).split())[:200]}): run it again"
-        ) from error
+        reason = " ".join(str(error).split())[:200]
+        raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error
     if not give_json(json.dumps([asdict(line) for line in lines], indent=2), args.json):
         _show(lines, args.remove)
     return 0 if all(line.result == "removed" for line in lines) else 1

@@ -1,8 +1,10 @@
+import asyncio
 import os
+import signal
 
 import pytest
 
-from src.command_line import load_environment, parse, to_json
+from src.command_line import load_environment, parse, run_command, to_json
 from src.errors import UserError
 from src.run.directory import RunDirectory, write_json
 
@@ -97,3 +99,34 @@ def test_env_files_fill_in_what_the_shell_leaves_open(tmp_path, monkeypatch):
     monkeypatch.setenv("HT_A", "shell")
     load_environment(tmp_path)
     assert [os.environ[name] for name in ("HT_A", "HT_B", "HT_C")] == ["shell", "own", "env"]
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+def test_a_signal_stops_a_command_after_its_clean_up(signal_name, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    cleaned = []
+
+    async def command() -> int:
+        os.kill(os.getpid(), signal.Signals[signal_name])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+        return 0
+
+    assert run_command(command) == 130
+    assert cleaned == [True] and capsys.readouterr().err == "stopped\n"
+
+
+def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMMAND_LINE_TEST", "")
+    monkeypatch.delenv("COMMAND_LINE_TEST")
+    (tmp_path / ".env").write_text("COMMAND_LINE_TEST=read\n")
+
+    async def command() -> int:
+        raise UserError(f"one {os.environ['COMMAND_LINE_TEST']}\ntwo")
+
+    assert run_command(command) == 2
+    assert capsys.readouterr().err == "error: one read\nerror: two\n"
