@@ -12,41 +12,14 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
+from scripts.bench.task_folder import BASE as BASE
+from scripts.bench.task_folder import SOLVE as SOLVE
+from scripts.bench.task_folder import TEST as TEST
+from scripts.bench.task_folder import write_task as write_task
 from src.rollout.docker import owner
 from src.rollout.docker.engine import engine
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.environment import environment_config
-
-BASE = "FROM harbortrainer/base:bookworm\n"
-SOLVE = "echo Hello > hello.txt\n"
-TEST = '[ "$(cat hello.txt 2>/dev/null)" = Hello ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
-
-
-def write_task(
-    folder: Path,
-    *,
-    dockerfile: str | None = BASE + "WORKDIR /app\n",
-    toml: str = "",
-    test: str = TEST,
-    solve: str = SOLVE,
-    files: dict[str, str] | None = None,
-) -> Path:
-    """A task named `folder`; `files` (path -> text) are added or replace what is there."""
-    head = f'schema_version = "1.4"\n[task]\nname = "test/{folder.name}"\n'
-    contents = {
-        "task.toml": head + toml,
-        "instruction.md": "Write Hello to hello.txt.\n",
-        "tests/test.sh": f"#!/bin/bash\n{test}",
-        "solution/solve.sh": f"#!/bin/bash\n{solve}",
-    }
-    if dockerfile is not None:
-        contents["environment/Dockerfile"] = dockerfile
-    for name, text in (contents | (files or {})).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (folder / "environment").mkdir(exist_ok=True)
-    return folder
 
 
 async def run_trial(task: Path, run_id: str, agent: str = "oracle") -> TrialResult:

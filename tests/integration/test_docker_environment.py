@@ -1,4 +1,4 @@
-"""Real Harbor trials in our environment, over the shapes tasks come in."""
+"""Real Harbor trials and single environments: limits, files, networks, images."""
 
 import asyncio
 import os
@@ -15,8 +15,6 @@ from src.rollout.docker.images import content_digest, prepare_images
 from src.rollout.docker.removal import drain
 from tests.integration.docker_parts import (
     BASE,
-    SOLVE,
-    TEST,
     containers,
     environment_of,
     reward,
@@ -26,83 +24,6 @@ from tests.integration.docker_parts import (
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-environment"
-NO_NETWORK = "[ $(ls /sys/class/net | wc -l) = 1 ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
-MILLION = (
-    'yes line | head -n 1000000\n[ -f "$(printf "a\\302\\240\\303\\244 b")" ] && echo 1 > /logs/verifier/reward.txt\n'
-)
-
-SHAPES: dict[str, dict] = {
-    "plain": {},
-    "entrypoint-that-exits": {"dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["false"]\n'},
-    "entrypoint-that-prepares": {
-        "dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["sh", "-c", "echo up > /up; exec \\"$@\\"", "sh"]\n',
-        "toml": '[environment.healthcheck]\ncommand = "test -f /up"\ninterval_sec = 0.2\nretries = 20\n',
-    },
-    "user": {"dockerfile": BASE + "RUN useradd -m dev && mkdir /app && chown dev /app\nUSER dev\nWORKDIR /app\n"},
-    "agent-and-verifier-users": {
-        "dockerfile": BASE + "RUN useradd dev && mkdir /app && chown dev /app\nWORKDIR /app\n",
-        "toml": '[agent]\nuser = "dev"\n[verifier]\nuser = "root"\n',
-        "test": '[ "$(stat -c %U hello.txt)-$(id -un)" = dev-root ] && echo 1 > /logs/verifier/reward.txt\n',
-    },
-    "workdir-and-env": {
-        "dockerfile": BASE + "ENV FROM_IMAGE=a\nRUN mkdir -p /srv/deep\n",
-        "toml": '[environment]\nworkdir = "/srv/deep"\n[environment.env]\nFROM_TASK = "b c"\n',
-        "test": '[ "$PWD $FROM_IMAGE $FROM_TASK" = "/srv/deep a b c" ] && echo 1 > /logs/verifier/reward.txt\n',
-    },
-    "old-keys": {"toml": '[environment]\nmemory = "256M"\nstorage = "1G"\n'},
-    "no-network": {"toml": '[environment]\nnetwork_mode = "no-network"\n', "test": NO_NETWORK},
-    "network-for-the-verifier-only": {
-        "toml": '[agent]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"\n',
-        "solve": "ls /sys/class/net | wc -l > links\n",
-        "test": '[ "$(cat links) $(ls /sys/class/net | wc -l)" = "1 2" ] && echo 1 > /logs/verifier/reward.txt\n',
-    },
-    "prebuilt": {
-        "dockerfile": None,
-        "toml": '[environment]\ndocker_image = "harbortrainer/base:bookworm"\nworkdir = "/"\n',
-        "files": {"environment/given.txt": "given"},
-        "test": "grep -q given given.txt && echo 1 > /logs/verifier/reward.txt\n",
-    },
-    "no-bash": {
-        "dockerfile": BASE + "WORKDIR /app\nRUN rm /bin/bash && ln -s dash /bin/bash-is-gone\n",
-        "solve": SOLVE,
-        "files": {"tests/test.sh": f"#!/bin/sh\n{TEST}", "solution/solve.sh": f"#!/bin/sh\n{SOLVE}"},
-    },
-    "reward-json": {"test": 'echo \'{"reward": 1, "style": 0.5}\' > /logs/verifier/reward.json\n'},
-    "odd-names-and-much-output": {
-        "dockerfile": BASE + "COPY . /app/\nWORKDIR /app\n",
-        "files": {"environment/a\u00a0\u00e4 b": "x"},
-        "test": MILLION,
-    },
-    "separate-verifier": {
-        "toml": '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n',
-        "files": {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"},
-    },
-    "multi-step": {
-        "toml": '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
-        "files": {
-            f"steps/{step}/{name}": text
-            for step in ("one", "two")
-            for name, text in {
-                "instruction.md": "Write.\n",
-                "tests/test.sh": f"#!/bin/bash\n{TEST}",
-                "solution/solve.sh": f"#!/bin/bash\n{SOLVE}",
-            }.items()
-        },
-    },
-    "working-directory-removed": {
-        "solve": "cd / && rm -r /app\n",
-        "test": "[ ! -e /app ] && [ $PWD = / ] && echo 1 > /logs/verifier/reward.txt\n",
-    },
-    "compose": {"files": {"environment/docker-compose.yaml": "services:\n  main: {}\n"}},
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_the_oracle_earns_the_reward(tmp_path: Path, shape: str) -> None:
-    task = write_task(tmp_path / shape, **SHAPES[shape])
-    assert reward(await run_trial(task, RUN)) == 1.0
-    await drain()
-    assert containers(RUN) == []
 
 
 async def test_doing_nothing_earns_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""The shapes that tasks come in: each a task whose oracle earns reward 1 where the environment does its part."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.task_folder import BASE, SOLVE, TEST, write_task
+
+PREBUILT = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
+ONE = "echo 1 > /logs/verifier/reward.txt\n"
+ODD = r'"$(printf "a\302\240\303\244 b\nc")"'  # a no-break space, a letter beyond ASCII, a space, a newline
+# A package made on the spot: apt as in any Dockerfile, without a network.
+APT = BASE + (
+    "RUN mkdir -p /p/DEBIAN /p/usr/bin && echo 'echo packaged' > /p/usr/bin/tiny && chmod +x /p/usr/bin/tiny \\\n"
+    " && printf 'Package: tiny\\nVersion: 1\\nArchitecture: all\\nMaintainer: x <x@localhost>\\nDescription: x\\n'"
+    " > /p/DEBIAN/control \\\n && dpkg-deb --build /p /tiny.deb && apt-get install -y /tiny.deb && rm -r /p /tiny.deb\n"
+    "WORKDIR /app\n"
+)
+OLD_KEYS = """[metadata]
+author_name = "nobody"
+difficulty = "easy"
+tags = ["old"]
+[agent]
+timeout_sec = 60.0
+[verifier]
+timeout_sec = 60.0
+[environment]
+build_timeout_sec = 600.0
+docker_image = "harbortrainer/base:bookworm"
+cpus = 1
+memory = "2G"
+storage = "10G"
+"""
+TWO_SERVICES = """services:
+  main:
+    depends_on: [helper]
+    volumes: ["shared:/shared"]
+  helper:
+    image: harbortrainer/base:bookworm
+    volumes: ["shared:/shared"]
+    command: ["sh", "-c", "echo Hello > /shared/said; exec sleep infinity"]
+volumes:
+  shared: {}
+"""
+
+
+def _steps(*names: str) -> dict[str, Any]:
+    """A task of steps: each adds its line to hello.txt, and is verified."""
+    files = {}
+    for count, name in enumerate(names, 1):
+        test = f"[ $(wc -l < hello.txt) = {count} ] && {ONE}"
+        files |= {
+            f"steps/{name}/instruction.md": "Add a line to hello.txt.\n",
+            f"steps/{name}/tests/test.sh": f"#!/bin/bash\n{test}",
+            f"steps/{name}/solution/solve.sh": "#!/bin/bash\necho Hello >> hello.txt\n",
+        }
+    return {"toml": "".join(f'[[steps]]\nname = "{name}"\n' for name in names), "files": files}
+
+
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "apt": {"dockerfile": APT, "solve": "tiny > hello.txt\n", "test": f"grep -qx packaged hello.txt && {ONE}"},
+    "multi-stage": {
+        "dockerfile": f"{BASE.strip()} AS made\nRUN echo Hello > /m\n{BASE}WORKDIR /app\nCOPY --from=made /m /m\n",
+        "solve": "cp /m hello.txt\n",
+    },
+    "copy": {
+        "dockerfile": BASE + "WORKDIR /app\nCOPY data/ ./data/\nCOPY --chown=1000:1000 one.txt two*.txt /app/\n",
+        "files": {f"environment/{name}": "Hello\n" for name in ("data/sub/deep.txt", "one.txt", "two2.txt")},
+        "solve": "cat data/sub/deep.txt > hello.txt\n",
+        "test": f'[ "$(stat -c %u one.txt)$(cat two2.txt hello.txt | tr -d "\\n")" = 1000HelloHello ] && {ONE}',
+    },
+    "user": {"dockerfile": BASE + "RUN useradd -m dev && mkdir /app && chown dev /app\nUSER dev\nWORKDIR /app\n"},
+    "agent-and-verifier-users": {
+        "dockerfile": BASE + "RUN useradd dev && mkdir /app && chown dev /app\nWORKDIR /app\n",
+        "toml": '[agent]\nuser = "dev"\n[verifier]\nuser = "root"\n',
+        "test": f'[ "$(stat -c %U hello.txt)-$(id -un)" = dev-root ] && {ONE}',
+    },
+    "workdir": {
+        "dockerfile": BASE + "RUN mkdir -p /srv/deep\nWORKDIR /app\n",
+        "toml": '[environment]\nworkdir = "/srv/deep"\n',
+        "test": f'[ "$PWD $(cat /srv/deep/hello.txt)" = "/srv/deep Hello" ] && {ONE}',
+    },
+    "env": {
+        "dockerfile": BASE + 'ENV FROM_IMAGE=a QUOTED="b  c"\nWORKDIR /app\n',
+        "toml": '[environment.env]\nTASK = "d\'e $x"\n[verifier.env]\nVERIFIER = "f"\n',
+        "solve": 'echo "$FROM_IMAGE,$QUOTED,$TASK,$VERIFIER" > hello.txt\n',
+        "test": f'[ "$(cat hello.txt)" = "a,b  c,d\'e \\$x," ] && [ "$TASK$VERIFIER" = "d\'e \\$xf" ] && {ONE}',
+    },
+    "entrypoint-that-exits": {"dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["false"]\n'},
+    "entrypoint-that-prepares": {
+        "dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["sh", "-c", "echo up > /up; exec \\"$@\\"", "sh"]\n',
+        "toml": '[environment.healthcheck]\ncommand = "test -f /up"\ninterval_sec = 0.2\nretries = 20\n',
+    },
+    "healthcheck": {
+        "dockerfile": BASE + "WORKDIR /app\nHEALTHCHECK --interval=1s --retries=20 CMD touch /checked\n",
+        "solve": f"test -f /checked && {SOLVE}",
+    },
+    "output-of-the-agent": {"solve": f"yes line | head -n 1000000\n{SOLVE}"},
+    "output-of-the-verifier": {"test": f"yes line | head -n 1000000\n{TEST}"},
+    "odd-names": {
+        "dockerfile": BASE + "COPY . /app/\nWORKDIR /app\n",
+        "files": {"environment/a\u00a0\u00e4 b": "Hello\n", "tests/\u4f60 \u597d": "Hello\n"},
+        "solve": f'cp "$(printf "a\\302\\240\\303\\244 b")" {ODD}\n',
+        "test": f'[ "$(cat {ODD})$(cat "$(printf "/tests/\\344\\275\\240 \\345\\245\\275")")" = HelloHello ] && {ONE}',
+    },
+    "reward-json": {"test": 'echo \'{"reward": 1, "style": 0.5}\' > /logs/verifier/reward.json\n'},
+    "old-keys": {
+        "dockerfile": None,
+        "head": 'version = "1.0"\n',
+        "toml": OLD_KEYS,
+        "solve": "echo Hello > /hello.txt\n",
+        "test": f"cd / && {TEST}",
+    },
+    "old-keys-built": {"toml": '[environment]\nmemory = "256M"\nstorage = "1G"\n'},
+    "prebuilt": {
+        "dockerfile": None,
+        "toml": f'[environment]\ndocker_image = "{PREBUILT}"\nworkdir = "/"\n',
+        "files": {"environment/given.txt": "given"},
+        "test": f"grep -q given given.txt && {ONE}",
+    },
+    "artifacts": {
+        "toml": '[[artifacts]]\nsource = "/app/made"\n[[artifacts]]\nsource = "/app/hello.txt"\n',
+        "solve": f"mkdir -p made/deep && echo kept > made/deep/file\n{SOLVE}",
+    },
+    "separate-verifier": {
+        "toml": '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n',
+        "files": {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"},
+        "test": f"[ ! -e /left ] && {TEST}",
+        "solve": f"touch /left; {SOLVE}",
+    },
+    "multi-step": _steps("one", "two"),
+    "no-network": {
+        "toml": '[environment]\nnetwork_mode = "no-network"\n',
+        "test": f"[ $(ls /sys/class/net | wc -l) = 1 ] && {ONE}",
+    },
+    "network-for-the-verifier-only": {
+        "toml": '[agent]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"\n',
+        "solve": "ls /sys/class/net | wc -l > links\n",
+        "test": f'[ "$(cat links) $(ls /sys/class/net | wc -l)" = "1 2" ] && {ONE}',
+    },
+    "no-tmux": {"dockerfile": BASE + "RUN rm /usr/bin/tmux\nWORKDIR /app\n"},
+    "no-bash": {
+        "dockerfile": BASE + "WORKDIR /app\nRUN rm /bin/bash\n",
+        "files": {"tests/test.sh": f"#!/bin/sh\n{TEST}", "solution/solve.sh": f"#!/bin/sh\n{SOLVE}"},
+    },
+    "working-directory-removed": {
+        "solve": "cd / && rm -r /app\n",
+        "test": f"[ ! -e /app ] && {ONE}",
+    },
+    "compose": {"files": {"environment/docker-compose.yaml": "services:\n  main: {}\n"}},
+    "compose-two-services": {
+        "files": {"environment/docker-compose.yaml": TWO_SERVICES},
+        "solve": "getent hosts helper > /dev/null && cp /shared/said hello.txt\n",
+    },
+}
+COMPOSE = ("compose", "compose-two-services")
+
+
+def write_shape(name: str, folder: Path) -> Path:
+    """The task of that shape, as `folder`/`name`."""
+    return write_task(folder / name, **SHAPES[name])

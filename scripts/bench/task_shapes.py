@@ -1,0 +1,107 @@
+"""The oracle's rewards on every shape of task: in Harbor's own Docker environment, and in ours.
+
+    python -m scripts.bench.task_shapes [--only SHAPE ...] [--ours] [--write]
+
+A trial in Harbor's own takes 15 to 20 s. Exit status 1 when ours differs from Harbor's where that works, or from 1.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+os.environ.setdefault("HARBOR_TELEMETRY", "0")
+
+from harbor.models.environment_type import EnvironmentType
+from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
+from harbor.models.trial.result import TrialResult
+from harbor.trial.trial import Trial
+
+from scripts.bench import report
+from scripts.bench.shapes import SHAPES, write_shape
+from src.rollout.docker import removal
+from src.rollout.docker.reaper import reap
+from src.rollout.environment import environment_config
+
+RUN_ID = "bench-shapes"
+DOCUMENT = report.ROOT / "docs" / "task_shapes.md"
+HEADINGS = ("task shape", "Harbor's own", "ours", "")
+Rewards = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=SHAPES, metavar="SHAPE", help="some shapes: " + ", ".join(SHAPES))
+    parser.add_argument("--ours", action="store_true", help="leave Harbor's own environment out")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/task_shapes.md")
+    arguments = parser.parse_args()
+    try:
+        ok = asyncio.run(_compare(arguments))
+    finally:
+        reap(RUN_ID)
+    sys.exit(0 if ok else 1)
+
+
+async def run_oracle(task: Path, environment: EnvironmentConfig) -> TrialResult:
+    """One trial of `task` with Harbor's oracle agent; its files go to `trials` beside the task."""
+    config = TrialConfig(
+        task=TaskConfig(path=task),
+        trial_name=f"{task.name}-{uuid.uuid4().hex[:6]}",
+        trials_dir=task.parent / "trials",
+        agent=AgentConfig(name="oracle"),
+        environment=environment,
+    )
+    return await (await Trial.create(config)).run()
+
+
+async def _compare(arguments: argparse.Namespace) -> bool:
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory(prefix="shapes-") as folder:
+        for name in arguments.only or SHAPES:
+            task = write_shape(name, Path(folder))
+            theirs = None if arguments.ours else await _rewards(task, EnvironmentConfig(type=EnvironmentType.DOCKER))
+            ours = await _rewards(task, environment_config("docker", {}, task, RUN_ID))
+            rows.append([name, _told(theirs), _told(ours), "" if _agree(theirs, ours) else "**differs**"])
+            print(*rows[-1], sep=" | ", flush=True)
+        await removal.drain()
+    report.show("The oracle's rewards", HEADINGS, rows)
+    if arguments.write:
+        text = f"{report.circumstances('scripts.bench.task_shapes')}\n\n{report.markdown(HEADINGS, rows)}"
+        report.replace_part(DOCUMENT, "task shapes", text)
+    return all(not row[-1] for row in rows)
+
+
+def rewards_of(result: TrialResult) -> Rewards | str:
+    """The rewards, or why there are none."""
+    faults = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
+    if fault := next(filter(None, faults), None):
+        return f"{fault.exception_type}: {fault.exception_message}"
+    return dict(result.verifier_result.rewards or {}) if result.verifier_result else "no reward"
+
+
+async def _rewards(task: Path, environment: EnvironmentConfig) -> Rewards | str:
+    try:
+        return rewards_of(await run_oracle(task, environment))
+    except (OSError, ValueError, RuntimeError) as error:  # the task is refused
+        return f"{type(error).__name__}: {error}"
+
+
+def _agree(theirs: Rewards | str | None, ours: Rewards | str) -> bool:
+    if isinstance(theirs, dict):
+        return theirs == ours
+    return isinstance(ours, dict) and ours.get("reward") == 1
+
+
+def _told(rewards: Rewards | str | None) -> str:
+    if rewards is None:
+        return ""
+    if isinstance(rewards, str):
+        return " ".join(rewards.split())[:90]
+    return ", ".join(f"{name} {value:g}" for name, value in rewards.items())
+
+
+if __name__ == "__main__":
+    main()
