@@ -21,6 +21,8 @@ from src.chat_template import ChatTemplate
 from src.command_line import to_json
 from src.config import Config
 from src.errors import UserError
+from src.rollout.docker.cleaning import tidy
+from src.rollout.docker.disk_guard import guarding_disk
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.preflight import check_docker
 from src.rollout.docker.reaper import reap
@@ -184,10 +186,12 @@ async def _policy(config: Config, backend: Backend, plan: Plan) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def _containers(run_id: str, display: Display) -> AsyncIterator[None]:
-    """No container of a dead run is left before, none of ours after."""
-    await asyncio.to_thread(reap, None)
+    """Nothing of dead runs is left before, no container of ours after; the disk is watched meanwhile."""
+    for line in await asyncio.to_thread(tidy):
+        display.say(line)
     try:
-        yield
+        with guarding_disk(run_id):
+            yield
     finally:
         try:
             await asyncio.to_thread(reap, run_id)

@@ -5,6 +5,7 @@ Everything that crosses the border is written down, so that two configurations c
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -242,6 +243,8 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(session, "check_docker", docker)
     monkeypatch.setattr(session, "prepare_images", built)
     monkeypatch.setattr(session, "reap", lambda run: recorder.note("reap", own=run is not None))
+    monkeypatch.setattr(session, "tidy", list)
+    monkeypatch.setattr(session, "guarding_disk", lambda run: nullcontext())
     monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)
     monkeypatch.setattr(session, "start_wandb", wandb)
     monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)

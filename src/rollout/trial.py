@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.docker.disk_guard import why_ended
 from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
@@ -91,7 +92,10 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
             phases.leave()
     raise_own_bug(result.exception_info)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
-    return _trajectory(request, llm, classify(result, llm), stage_times(result, llm) | times)
+    verdict = classify(result, llm)
+    if reason := why_ended(request.name):  # its own doing, but nobody could grade it
+        verdict = Outcome.POLICY_ERROR, reason, None
+    return _trajectory(request, llm, verdict, stage_times(result, llm) | times)
 
 
 def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
