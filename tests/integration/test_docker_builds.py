@@ -2,6 +2,11 @@
 
 import asyncio
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,3 +50,40 @@ async def test_stages_and_failures_leave_no_layers(tmp_path: Path, monkeypatch: 
         assert (labels[owner.LABEL], owner.PID in labels) == ("1", False)
     finally:
         engine().remove_image(reference)
+
+
+BUILDER = """
+import asyncio, sys
+from pathlib import Path
+from src.rollout.docker.images import prepare_images
+
+asyncio.run(prepare_images([Path(sys.argv[1])]))
+"""
+
+
+def _builds(command: str) -> list[str]:
+    """Containers of the builder that run this."""
+    return [container["Id"] for container in engine().containers(all=True) if command in container["Command"]]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def test_a_silent_build_does_not_hold_up_who_is_interrupted(tmp_path: Path) -> None:
+    command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
+    task = write_task(tmp_path / "silent", dockerfile=f"{BASE}RUN {command}\n")
+    builder = await asyncio.create_subprocess_exec(sys.executable, "-c", BUILDER, str(task), stderr=subprocess.PIPE)
+    try:
+        await _until(lambda: _builds(command) != [])
+        builder.send_signal(signal.SIGINT)
+        async with asyncio.timeout(60):
+            _, told = await builder.communicate()
+        assert b"KeyboardInterrupt" in told
+        await _until(lambda: _builds(command) == [])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            builder.kill()
+        await builder.wait()

@@ -1,8 +1,10 @@
+import threading
 from pathlib import Path
 
 import pytest
 
-from src.rollout.docker.buildkit import buildkit_feature
+from src.rollout.docker.build_thread import in_daemon_thread
+from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.images import content_digest
 
 
@@ -52,3 +54,24 @@ def test_digest_ignores_what_the_build_ignores(tmp_path: Path) -> None:
     before = content_digest(tmp_path)
     (tmp_path / "noise.log").write_text("x")
     assert content_digest(tmp_path) == before
+
+
+def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = tmp_path / "docker"
+    cli.write_text("#!/bin/sh\necho begun\nexec sleep 600\n")
+    cli.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    stop = threading.Event()
+    events = build_with_cli(tmp_path, "t", {}, "heredoc", stop)
+    assert next(events) == {"stream": "begun\n"}
+    stop.set()
+    assert [set(event) for event in events] == [{"error"}]
+
+
+async def test_a_thread_hands_on_results_and_errors() -> None:
+    def fail() -> None:
+        raise KeyError("no such thing")
+
+    assert await in_daemon_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(KeyError):
+        await in_daemon_thread(fail)

@@ -26,7 +26,10 @@ def buildkit_feature(dockerfile: str) -> str | None:
 def build_with_cli(
     context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
 ) -> Iterator[dict[str, str]]:
-    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error"). Ends early on `stop`."""
+    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
+
+    Ended by `stop`, which has to be set some time.
+    """
     if shutil.which("docker") is None:
         yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
         return
@@ -42,10 +45,14 @@ def build_with_cli(
         errors="replace",
     ) as process:
         assert process.stdout is not None
+        threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
         for line in process.stdout:
-            if stop.is_set():
-                process.kill()
             yield {"stream": line}
         code = process.wait()
     if code != 0:
         yield {"error": f"docker build (the Dockerfile uses {feature}) ended with code {code}"}
+
+
+def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:
+    stop.wait()
+    process.kill()  # nothing happens when it has ended

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from harbor.models.task.verifier_mode import resolve_verifier_environment_defini
 from src.errors import UserError
 from src.rollout.docker import owner
 from src.rollout.docker.build_leftovers import noting_layers, sweeping
+from src.rollout.docker.build_thread import in_daemon_thread
 from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.engine import engine
 from src.rollout.docker.image_uses import note_use
 
 _LOG_TAIL_LINES = 20
 _log = logging.getLogger(__name__)
-_builders = ThreadPoolExecutor(32, thread_name_prefix="docker-build")
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
 _digests: dict[Path, tuple[int, str]] = {}  # environment folder -> (hash of its stat results, content digest)
@@ -139,9 +138,9 @@ async def _shared(reference: str, produce: Callable[[threading.Event], Image]) -
 async def _in_thread(produce: Callable[[threading.Event], Image]) -> Image:
     stop = threading.Event()
     try:
-        return await asyncio.get_running_loop().run_in_executor(_builders, produce, stop)
+        return await in_daemon_thread(produce, stop)
     finally:
-        stop.set()  # only matters when cancelled: the thread ends at its next line of output
+        stop.set()  # only matters when cancelled: a build by the CLI ends now, another at its next line of output
 
 
 def task_reference(environment_dir: Path) -> str:

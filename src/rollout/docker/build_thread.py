@@ -1,0 +1,31 @@
+"""A thread that a build waits in. It does not hold up the end of the process, as an executor's would."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking function in a thread of its own. Cancelling the wait does not stop it.
+
+    A process that ends meanwhile drops its connection, and with that the Docker daemon gives up a build.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+
+    def tell(setter: Callable[[Any], None], value: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(lambda: future.done() or setter(value))
+
+    def work() -> None:
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            tell(future.set_exception, error)
+        else:
+            tell(future.set_result, result)
+
+    threading.Thread(target=work, name="docker-build", daemon=True).start()
+    return await future
