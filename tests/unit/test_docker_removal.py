@@ -1,7 +1,6 @@
 """Removal in the background: tried again while the daemon is away, given up at the end of the run."""
 
 import asyncio
-import time
 from http.client import INTERNAL_SERVER_ERROR
 
 import pytest
@@ -49,9 +48,8 @@ async def test_a_daemon_that_stays_away_is_given_up_at_the_end(
     removal.in_background(removal.remove_after("c", None))
     while daemon.asked < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    began = time.monotonic()
     await removal.drain(patience_sec=0)
-    assert not removal._pending and time.monotonic() - began < removal.DRAIN_SEC
+    assert not removal._pending
     assert "container c is left to the reaper" in caplog.text
 
 

@@ -14,7 +14,7 @@ from src.rollout.docker.engine import call_removal
 
 MAX_REFUSALS = 5  # of a daemon that answers
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0
-DRAIN_SEC = 30.0
+DRAIN_SEC = 5.0  # the reaper comes after it
 _log = logging.getLogger(__name__)
 _pending: set[asyncio.Task[Any]] = set()
 _refused: set[asyncio.Task[Any]] = set()  # of those: tried in vain, to be tried again
