@@ -1,7 +1,8 @@
 """Which Harbor environment runs a task: ours for `docker`, Harbor's own for everything else."""
 
 import difflib
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from pydantic import ValidationError
 
 from src.errors import UserError
 from src.rollout.compose import overlay
+from src.rollout.docker.options import ENGINE_OPTIONS, KEEP, engine_options
 
 ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
-_ENGINE_KWARGS = ("pids_limit",)
 _OURS = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that are not the user's to set
 _FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _OURS)
 
@@ -25,25 +26,46 @@ def environment_config(
     """The environment of a trial of `task_dir`.
 
     `docker` is our Engine environment, or Harbor's own where the task has a compose file. `environment_kwargs` may set
-    fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the environment itself.
-    Raises UserError: unknown type or option, allowlist on Docker.
+    fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the environment itself; ours are
+    `ENGINE_OPTIONS`. Raises UserError: unknown type or option, wrong value, allowlist on Docker.
     """
     chosen = _environment_type(environment_type)
     if chosen is not EnvironmentType.DOCKER:
         return _config(environment_kwargs, {}, type=chosen)
-    _refuse_allowlist(task_dir)
+    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    _refuse_allowlist(task_dir.name, task)
+    options = engine_options(environment_kwargs)
+    own = {name: value for name, value in environment_kwargs.items() if name not in options}
     compose = task_dir / "environment" / "docker-compose.yaml"
     if compose.exists():
-        own = {name: value for name, value in environment_kwargs.items() if name not in _ENGINE_KWARGS}
         files = [*own.pop("extra_docker_compose", []), overlay(compose, run_id)]
         return _config(own, {}, type=chosen, extra_docker_compose=files)
-    for name in environment_kwargs:
-        if name not in _ENGINE_KWARGS + _FIELDS:
-            raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, _ENGINE_KWARGS + _FIELDS)}")
-    pids_limit = environment_kwargs.get("pids_limit", 0)
-    if not isinstance(pids_limit, int) or pids_limit < 0:
-        raise UserError(f"environment_kwargs.pids_limit={pids_limit!r}: a number of processes; 0 = no limit")
-    return _config(environment_kwargs, {"run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
+    for name in own:
+        if name not in _FIELDS:
+            known = (*ENGINE_OPTIONS, *_FIELDS)
+            raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, known)}")
+    if KEEP in options or task.metadata.get(KEEP):
+        options[KEEP] = _keeps_processes(task_dir.name, task.metadata, options.get(KEEP, ()))
+    return _config(own, {**options, "run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
+
+
+def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
+    """Whether the environment can be had for all tasks. Raises one UserError that names all that are wrong."""
+    faults: dict[str, None] = {}
+    for task_dir in task_dirs:
+        try:
+            environment_config(environment_type, environment_kwargs, task_dir, "")
+        except UserError as error:
+            faults[str(error)] = None
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def _keeps_processes(task_name: str, metadata: Mapping[str, Any], patterns: Iterable[str]) -> bool:
+    wanted = metadata.get(KEEP, False)
+    if not isinstance(wanted, bool):
+        raise UserError(f"task {task_name}: metadata.{KEEP}={wanted!r} in its task.toml: true or false")
+    return wanted or any(fnmatch.fnmatchcase(task_name, pattern) for pattern in patterns)
 
 
 def _environment_type(name: str) -> EnvironmentType:
@@ -69,12 +91,11 @@ def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) 
         raise UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}") from error
 
 
-def _refuse_allowlist(task_dir: Path) -> None:
-    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+def _refuse_allowlist(name: str, task: TaskConfig) -> None:
     policies = [task.environment, task.agent, task.verifier, task.verifier.environment]
     policies += [part for step in task.steps or () for part in (step.agent, step.verifier)]
     if any(policy is not None and policy.network_mode == NetworkMode.ALLOWLIST for policy in policies):
         raise UserError(
-            f"task {task_dir.name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
+            f"task {name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
             "in its task.toml, or another environment_type (daytona, modal, e2b)"
         )

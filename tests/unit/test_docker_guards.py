@@ -13,7 +13,7 @@ from harbor.models.environment_type import EnvironmentType
 from src.errors import UserError
 from src.rollout.docker import owner
 from src.rollout.docker.container import container_name
-from src.rollout.environment import ENGINE_ENVIRONMENT, environment_config
+from src.rollout.environment import ENGINE_ENVIRONMENT, check_tasks, environment_config
 
 MakeTask = Callable[..., Path]
 
@@ -68,6 +68,46 @@ def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:
     assert config.override_memory_mb == 300
 
 
+def test_options_of_our_environment_are_read(make_task: MakeTask) -> None:
+    given = {"allow_sudo": True, "cap_add": "cap_net_raw, SYS_PTRACE", "keep_processes": ["web-*"]}
+    assert environment_config("docker", given, make_task(), "r").kwargs == {
+        "run_id": "r",
+        "allow_sudo": True,
+        "cap_add": ("NET_RAW", "SYS_PTRACE"),
+        "keep_processes": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "patterns", "kept"),
+    [("true", None, True), ("false", None, None), ("false", "other", False), ("false", "*", True)],
+)
+def test_a_tasks_processes_are_kept_by_its_metadata_or_its_name(
+    make_task: MakeTask, metadata: str, patterns: str | None, kept: bool | None
+) -> None:
+    task = make_task(f"[metadata]\nkeep_processes = {metadata}\n")
+    given = {"keep_processes": patterns} if patterns else {}
+    assert environment_config("docker", given, task, "r").kwargs.get("keep_processes") is kept
+
+
+def test_metadata_that_is_no_truth_value_is_named(make_task: MakeTask) -> None:
+    with pytest.raises(UserError, match=r"metadata.keep_processes='yes' in its task.toml: true or false"):
+        environment_config("docker", {}, make_task('[metadata]\nkeep_processes = "yes"\n'), "r")
+
+
+def test_all_tasks_are_checked_at_once(tmp_path: Path) -> None:
+    names = ("first", "second", "good")
+    for name in names:
+        (tmp_path / name / "environment").mkdir(parents=True)
+        mode = "no-network" if name == "good" else "allowlist"
+        (tmp_path / name / "task.toml").write_text(f'[environment]\nnetwork_mode = "{mode}"\n')
+    with pytest.raises(UserError, match=r"^task first: network_mode=allowlist.*\ntask second: .*allowlist[^\n]*$"):
+        check_tasks([tmp_path / name for name in names], "docker", {})
+    check_tasks([tmp_path / "good"], "docker", {})
+    with pytest.raises(UserError, match=r"^environment_kwargs.pids_limit=-1[^\n]*$"):
+        check_tasks([tmp_path / "good"] * 2, "docker", {"pids_limit": -1})
+
+
 def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: MakeTask) -> None:
     task = make_task(compose="services:\n  main: {}\n  db:\n    image: x\n")
     config = environment_config("docker", {"pids_limit": 100}, task, "run7")
@@ -89,7 +129,12 @@ def test_other_environments_pass_through(make_task: MakeTask) -> None:
         ("dockr", {}, "environment_type=dockr.*did you mean docker"),
         ("docker", {"pid_limit": 3}, "environment_kwargs.pid_limit.*did you mean pids_limit"),
         ("docker", {"override_memory_mb": "much"}, "environment_kwargs.override_memory_mb='much'"),
-        ("docker", {"pids_limit": "many"}, "environment_kwargs.pids_limit"),
+        ("docker", {"pids_limit": "many"}, "environment_kwargs.pids_limit='many': a number"),
+        ("docker", {"pids_limit": True}, "environment_kwargs.pids_limit=True: a number"),
+        ("docker", {"allow_sudo": 1}, "environment_kwargs.allow_sudo=1: true or false"),
+        ("docker", {"cap_add": "NET_RAW,NET_ROW"}, "environment_kwargs.cap_add=NET_ROW: not a Linux capability"),
+        ("docker", {"cap_add": 3}, "environment_kwargs.cap_add=3: names"),
+        ("docker", {"keep_processes": True}, "environment_kwargs.keep_processes=True: names of tasks"),
     ],
 )
 def test_wrong_settings_are_named(

@@ -6,23 +6,40 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from docker.types import DeviceRequest, LogConfig, Mount
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from src.rollout.docker.engine import engine
 from src.rollout.docker.images import Image
 from src.rollout.docker.reaper import remove_container
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
-# PID 1 is a shell that reaps orphans and survives `kill -9 -1`. The image's entrypoint runs beside it, as it would
-# with Harbor's command, and may end.
-_SLEEPER = 'trap "exit 0" TERM INT; "$@" & while :; do sleep 1000000 & wait $!; done'
+# PID 1 is a program that starts no other, so none that the agent replaced. It survives `kill -9 -1`, and the kernel
+# reaps orphans for it (SIGCHLD is ignored; dash cannot, there they stay zombies as under Harbor). The image's
+# entrypoint runs beside it, as it would with Harbor's command, and may end.
+_SLEEPER = (
+    'if [ $# != 0 ]; then "$@" & fi; S="exec sleep 1000000000"; '
+    "command -v bash >/dev/null 2>&1 && exec bash -c \"trap '' CHLD; $S\"; $S"
+)
+_KEPT_RUNNING = ("sh", "-c", "sleep infinity")  # the command that Harbor gives an entrypoint
+# What ordinary images need: package managers, su, daemons that change user and listen below 1024. Of Docker's own set
+# MKNOD, NET_RAW (neighbours' packets) and SETPCAP are left out.
+_CAPABILITIES = (
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL",
+    "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
+)  # fmt: skip
+_ULIMITS = [Ulimit(name="core", soft=0, hard=0)]  # open files as the daemon has them: it may not be able to raise them
+_SHM_SIZE = "64m"
 _BRIDGE, _NONE = "bridge", "none"
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """What a container is made of; None = no limit."""
+    """What a container is made of; None = no limit.
+
+    `allow_sudo`: programs with the setuid bit work for users other than root. `cap_add`: capabilities beyond ours.
+    """
 
     image: Image
     name: str
@@ -34,6 +51,8 @@ class ContainerSpec:
     pids_limit: int | None = None
     gpus: int = 0
     mounts: Sequence[Mount] = ()
+    allow_sudo: bool = False
+    cap_add: Sequence[str] = ()
 
 
 def container_name(session_id: str) -> str:
@@ -44,31 +63,50 @@ def container_name(session_id: str) -> str:
 def start_container(spec: ContainerSpec) -> None:
     """Create and start; what could not start is removed. Raises docker.errors.ImageNotFound, APIError."""
     client = engine()
-    entrypoint = [*spec.image.entrypoint, "sh", "-c", "sleep infinity"] if spec.image.entrypoint else ["true"]
     client.create_container(
         spec.image.reference,
         name=spec.name,
         hostname=HOSTNAME,
         entrypoint=["sh", "-c", _SLEEPER, "sh"],
-        command=entrypoint,
+        command=[*spec.image.entrypoint, *_KEPT_RUNNING] if spec.image.entrypoint else [],
         labels=dict(spec.labels),
         environment=dict(spec.environment),
-        host_config=client.create_host_config(
-            network_mode=_BRIDGE if spec.networked else _NONE,
-            cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
-            cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
-            mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
-            memswap_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
-            pids_limit=spec.pids_limit,
-            device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
-            mounts=list(spec.mounts),
-            log_config=LogConfig(type="json-file", config={"max-size": "1m"}),
-        ),
+        stop_signal="SIGKILL",  # PID 1 heeds no other
+        host_config=_host_config(spec),
     )
     with contextlib.ExitStack() as undo:
         undo.callback(remove_container, spec.name)
         client.start(spec.name)
         undo.pop_all()
+
+
+def _host_config(spec: ContainerSpec) -> dict[str, Any]:
+    return engine().create_host_config(
+        network_mode=_BRIDGE if spec.networked else _NONE,
+        cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
+        cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
+        mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
+        memswap_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
+        pids_limit=spec.pids_limit,
+        device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
+        mounts=list(spec.mounts),
+        log_config=LogConfig(type="json-file", config={"max-size": "1m"}),
+        cap_drop=["ALL"],
+        cap_add=[*_CAPABILITIES, *spec.cap_add],
+        security_opt=[] if spec.allow_sudo else ["no-new-privileges"],
+        ulimits=_ULIMITS,
+        shm_size=_SHM_SIZE,
+    )
+
+
+def stop_container(name: str) -> None:
+    """End all of its processes; its files stay."""
+    engine().stop(name, timeout=0)
+
+
+def resume_container(name: str) -> None:
+    """Start a stopped container again, its entrypoint with it."""
+    engine().start(name)
 
 
 def wait_healthy(name: str, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """The Harbor environment behind `environment_type=docker`: one container a trial, driven through the Engine API."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
 from harbor.models.trial.paths import EnvironmentPaths
 
 from src.rollout.docker import images, owner
-from src.rollout.docker.container import ContainerSpec, container_name, set_networked, start_container, wait_healthy
+from src.rollout.docker.agent_phases import AgentPhases
+from src.rollout.docker.container import (
+    ContainerSpec,
+    container_name,
+    set_networked,
+    start_container,
+    wait_healthy,
+)
 from src.rollout.docker.engine import call
 from src.rollout.docker.files import Files
 from src.rollout.docker.removal import in_background, remove_after
@@ -25,17 +33,36 @@ DEFAULT_PIDS_LIMIT = 512
 
 
 class DockerEngineEnvironment(BaseEnvironment):
-    """`run_id` marks the container for the reaper; `pids_limit` is its largest number of processes, 0 = no limit."""
+    """One container. Arguments beyond Harbor's:
 
-    def __init__(self, *args: Any, run_id: str = "", pids_limit: int = DEFAULT_PIDS_LIMIT, **kwargs: Any) -> None:
+    `run_id` marks the container for the reaper. `pids_limit` is its largest number of processes, 0 = no limit.
+    `allow_sudo` lets setuid programs (sudo, su, ping) work for other users than root. `cap_add` names capabilities
+    beyond those that ordinary images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets what the agent has started
+    run on while its work is graded, for tasks that ask for a server: then a process of the agent may also rewrite the
+    reward, so such a task should rather start the server in its test, or declare a separate verifier.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        run_id: str = "",
+        pids_limit: int = DEFAULT_PIDS_LIMIT,
+        allow_sudo: bool = False,
+        cap_add: Sequence[str] = (),
+        keep_processes: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._run_id = run_id
         self._pids_limit = pids_limit
+        self._allow_sudo = allow_sudo
+        self._cap_add = tuple(cap_add)
         self._name = container_name(self.session_id)
         self._image: images.Image | None = None
         self._creation: asyncio.Future[None] | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
+        self._phases = AgentPhases(self._name, self._shells, run_id, keep_processes)
         self._container_env: dict[str, str] = {}
 
     @staticmethod
@@ -69,11 +96,9 @@ class DockerEngineEnvironment(BaseEnvironment):
             await self._create(await images.task_image(self.environment_dir, image_name))
         if image.healthcheck:
             await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
-        if (await self.exec("true", cwd=self._directory(None))).return_code != 0:
-            raise RuntimeError(f"task.toml: workdir={self._directory(None)} is not in the image")
-        made = await self.ensure_dirs(self._mount_targets(writable_only=True))
-        if made is not None and made.return_code != 0:
-            raise RuntimeError(f"container {self._name}: cannot make Harbor's folders: {made.stderr or made.stdout}")
+        dirs = self._mount_targets(writable_only=True)
+        make = self._ensure_dirs_command(dirs) if dirs else "true"
+        await self._phases.prepare(self._image or image, self._directory(None), make)
         await self._upload_environment_dir_after_start()
 
     async def _create(self, image: images.Image) -> None:
@@ -89,6 +114,8 @@ class DockerEngineEnvironment(BaseEnvironment):
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
             pids_limit=self._pids_limit or None,
             gpus=self._effective_gpus,
+            allow_sudo=self._allow_sudo,
+            cap_add=self._cap_add,
             mounts=[_mount(mount) for mount in self._host_mounts],
         )
         self._creation = asyncio.ensure_future(call(start_container, spec))
@@ -107,10 +134,12 @@ class DockerEngineEnvironment(BaseEnvironment):
     # -- phases
 
     async def open_agent_phase(self) -> None:
-        """Before the agent acts."""
+        """Before the agent acts: note what runs already (first phase), let its own processes go on (later ones)."""
+        await self._phases.open()
 
     async def close_agent_phase(self, *, final: bool) -> None:
-        """Before a verifier runs in this container; `final` = the agent does not act again."""
+        """Before a verifier runs in this container; `final` = the agent does not act again. See AgentPhases.close."""
+        await self._phases.close(final=final)
 
     # -- commands
 
