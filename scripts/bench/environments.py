@@ -23,7 +23,7 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 from scripts.bench import endurance, report
 from scripts.bench.meters import Cost, metered
 from scripts.bench.policy import Script
-from scripts.bench.variants import RUN_ID, VARIANTS, Ours, Run, Stock, Variant, write_task
+from scripts.bench.variants import RUN_ID, VARIANTS, Ours, Run, Stock, Variant, light_task
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.reaper import reap
 
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 async def _run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        task = write_task(Path(folder))
+        task = light_task(Path(folder))
         await prepare_images([task])
         if arguments.at_once:
             await endurance.at_once(task, arguments.at_once, arguments.write)

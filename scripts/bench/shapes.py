@@ -44,6 +44,11 @@ volumes:
 """
 
 
+SEPARATE = '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n'
+VERIFIER = {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"}
+COMPOSE = {"environment/docker-compose.yaml": TWO_SERVICES}
+
+
 def _steps(*names: str) -> dict[str, Any]:
     """A task of steps: each adds its line to hello.txt, and is verified."""
     files = {}
@@ -57,6 +62,7 @@ def _steps(*names: str) -> dict[str, Any]:
     return {"toml": "".join(f'[[steps]]\nname = "{name}"\n' for name in names), "files": files}
 
 
+STEPS = _steps("one", "two")
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "apt": {"dockerfile": APT, "solve": "tiny > hello.txt\n", "test": f"grep -qx packaged hello.txt && {ONE}"},
@@ -124,12 +130,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "solve": f"mkdir -p made/deep && echo kept > made/deep/file\n{SOLVE}",
     },
     "separate-verifier": {
-        "toml": '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n',
-        "files": {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"},
+        "toml": SEPARATE,
+        "files": VERIFIER,
         "test": f"[ ! -e /left ] && {TEST}",
         "solve": f"touch /left; {SOLVE}",
     },
-    "multi-step": _steps("one", "two"),
+    "multi-step": STEPS,
     "no-network": {
         "toml": '[environment]\nnetwork_mode = "no-network"\n',
         "test": f"[ $(ls /sys/class/net | wc -l) = 1 ] && {ONE}",
@@ -150,11 +156,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "compose": {"files": {"environment/docker-compose.yaml": "services:\n  main: {}\n"}},
     "compose-two-services": {
-        "files": {"environment/docker-compose.yaml": TWO_SERVICES},
+        "files": COMPOSE,
         "solve": "getent hosts helper > /dev/null && cp /shared/said hello.txt\n",
     },
+    "compose-multi-step": {**STEPS, "files": STEPS["files"] | COMPOSE},
+    "compose-separate-verifier": {"toml": SEPARATE, "files": VERIFIER | COMPOSE},
 }
-COMPOSE = ("compose", "compose-two-services")
 
 
 def write_shape(name: str, folder: Path) -> Path:

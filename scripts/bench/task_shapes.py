@@ -99,7 +99,7 @@ def _told(rewards: Rewards | str | None) -> str:
     if rewards is None:
         return ""
     if isinstance(rewards, str):
-        return " ".join(rewards.split())[:90]
+        return " ".join(rewards.split())[:120]
     return ", ".join(f"{name} {value:g}" for name, value in rewards.items())
 
 

@@ -16,6 +16,7 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from scripts.bench.policy import Script, ScriptedClient
+from scripts.bench.task_folder import write_task
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Trajectory
@@ -155,17 +156,7 @@ Variant = Ours | Stock | Raw
 VARIANTS: Sequence[type[Variant]] = (Stock, Ours, Raw)
 
 
-def write_task(folder: Path) -> Path:
-    """A light task: any trial of it earns 1."""
-    task = folder / "bench-task"
-    files = {
-        "task.toml": 'schema_version = "1.4"\n[task]\nname = "bench/light"\n[verifier]\ntimeout_sec = 60.0\n',
-        "instruction.md": "Say hello.\n",
-        "environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /app\n",
-        "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n",
-    }
-    for name, text in files.items():
-        path = task / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return task
+def light_task(folder: Path) -> Path:
+    """A task any trial of which earns 1."""
+    limit = "[verifier]\ntimeout_sec = 60.0\n"
+    return write_task(folder / "bench-task", toml=limit, test="echo 1 > /logs/verifier/reward.txt\n")
