@@ -98,7 +98,7 @@ async def _train(
     docker_tasks = [*train_tasks, *held_out] if local else []
     containers = _containers(plan.run.name, display) if local else contextlib.nullcontext()
     async with _policy(config, backend, plan) as policy, containers, contextlib.aclosing(rollouts):
-        await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, config.n_parallel_builds, display))
+        await asyncio.gather(rollouts.warm_up(), _build_images(docker_tasks, config, plan.run.name, display))
         return await _run(config, plan, policy, sampler, rollouts, ledger, effective, display)
 
 
@@ -199,11 +199,11 @@ async def _containers(run_id: str, display: Display) -> AsyncIterator[None]:
             display.say("Docker does not answer, containers of this run may be left; the next run removes them")
 
 
-async def _build_images(tasks: Sequence[Task], parallel: int, display: Display) -> None:
+async def _build_images(tasks: Sequence[Task], config: Config, run_id: str, display: Display) -> None:
     if not tasks:
         return
     started = time.monotonic()
-    built = await prepare_images([task.path for task in tasks], parallel)
+    built = await prepare_images([task.path for task in tasks], config.n_parallel_builds, run_id=run_id)
     if built:
         display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
 

@@ -192,7 +192,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("tokenizer", model=name)
         return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking)
 
-    async def built(folders: Sequence[Path], parallel: int) -> int:
+    async def built(folders: Sequence[Path], parallel: int, *, run_id: str) -> int:
         recorder.note("images", tasks=sorted(folder.name for folder in folders), parallel=parallel)
         return 0
 

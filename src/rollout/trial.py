@@ -93,7 +93,7 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
     raise_own_bug(result.exception_info)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = classify(result, llm)
-    if reason := why_ended(request.name):  # its own doing, but nobody could grade it
+    if verdict[2] is None and (reason := why_ended(request.name)):  # its own doing, but nobody could grade it
         verdict = Outcome.POLICY_ERROR, reason, None
     return _trajectory(request, llm, verdict, stage_times(result, llm) | times)
 
@@ -110,6 +110,7 @@ def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig
         model_name=config.model_name,
         kwargs={
             "max_turns": config.max_turns or None,
+            "command_wait": config.command_wait,
             "enable_summarize": config.enable_summarize,
             "proactive_summarization_threshold": config.proactive_summarization_threshold,
             "record_terminal_session": False,

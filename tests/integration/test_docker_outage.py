@@ -12,6 +12,7 @@ import pytest
 from src.errors import EnvironmentFault
 from src.learning.trajectory import TrajectoryGroup
 from src.rollout.docker import health
+from src.rollout.docker.engine import engine
 from src.rollout.rollouts import Rollouts
 from tests.integration.own_daemon import OwnDaemon, own_daemon
 from tests.integration.trial_parts import answer, make_task, settings
@@ -63,6 +64,7 @@ async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
     assert [t.reward for t in group.trajectories_G] == [1.0] * N_TRIALS and not group.lost
     assert all(t.attempt > 1 for t in group.trajectories_G)
     assert "Docker is back" in caplog.text
+    assert engine().containers(all=True) == [], "those that the outage hit are gone too"
 
 
 async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(
