@@ -78,6 +78,10 @@ class Config:
     max_tokens: int = chz.field(default=2048, doc="sampled tokens a turn, at most")
     temperature: float = chz.field(default=1.0, doc="sampling temperature in training")
     context_limit: int = chz.field(default=32000, doc="tokens of prompt and answer together")
+    command_wait: Literal["prompt", "duration"] = chz.field(
+        default="prompt",
+        doc="a command is waited for to its shell's next prompt, the model's duration at most; or always all of that",
+    )
     enable_summarize: bool = chz.field(default=False, doc="Terminus-2 summarises a full context and goes on")
     proactive_summarization_threshold: int = chz.field(
         default=8000, doc="free tokens below which Terminus-2 summarises; 0 = only when full"

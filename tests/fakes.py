@@ -136,11 +136,13 @@ class FakeEnvironment:
 
     def __init__(self, reply: Callable[[str], tuple[int, str]] | None = None) -> None:
         self.commands: list[str] = []
+        self.limits: list[int | None] = []
         self.session_id = "fake"
-        self._reply = reply or (lambda command: (0, "$ " if "capture-pane" in command else ""))
+        self._reply = reply or (lambda command: (0, "40\n$ " if "capture-pane" in command else ""))
 
-    async def exec(self, command: str, **_: Any) -> Any:
+    async def exec(self, command: str, timeout_sec: int | None = None, **_: Any) -> Any:
         self.commands.append(command)
+        self.limits.append(timeout_sec)
         await asyncio.sleep(0)
         code, stdout = self._reply(command)
-        return SimpleNamespace(return_code=code, stdout=stdout, stderr=None)
+        return SimpleNamespace(return_code=code, stdout=stdout, stderr=stdout if code else None)

@@ -18,7 +18,7 @@ with without_litellm():
     from harbor.agents.terminus_2.tmux_session import TmuxSession
 
     from src.rollout.parser import AnswerParser
-    from src.rollout.terminal import KeysRefused, Terminal
+    from src.rollout.terminal import CommandWait, KeysRefused, Terminal
 
 StopReason = Literal["done", "max_turns", "context_length", "timeout", "session_ended", "policy_error", "interrupted"]
 SUMMARY_ROOM = 4000  # free tokens that Terminus-2 wants for a summary; a quarter of a smaller context
@@ -33,6 +33,11 @@ class TrainableTerminus2(Terminus2):
     _terminal: Terminal
     _confirmed = False  # the policy said task_complete twice
     _looping = False
+
+    def __init__(self, *args: Any, command_wait: CommandWait = "prompt", **named: Any) -> None:
+        """`command_wait` as the Terminal's; the rest is Terminus-2's."""
+        self._command_wait: CommandWait = command_wait
+        super().__init__(*args, **named)
 
     def _init_llm(self, **named: Any) -> TinkerLLM:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._policy = live_llm(named["llm_kwargs"]["name"])
@@ -55,6 +60,7 @@ class TrainableTerminus2(Terminus2):
             pane_height=self.options.tmux_pane_height,
             extra_env=self._extra_env,
             user=environment.default_user,
+            command_wait=self._command_wait,
         )
         await self._terminal.start()
 
@@ -80,6 +86,10 @@ class TrainableTerminus2(Terminus2):
             self._policy.stop_reason = reason
             self._policy.parse_failures = failures = self._answers.failures
             context.metadata = {**(context.metadata or {}), "stop_reason": reason, "parse_failures": failures}
+
+    @override
+    async def _execute_commands(self, commands: list[Command], session: TmuxSession) -> tuple[bool, str]:
+        return False, self._limit_output_length(await self._terminal.take_turn(commands))
 
     def _how_it_ended(self) -> StopReason:
         if self._confirmed:

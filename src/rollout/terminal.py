@@ -1,13 +1,22 @@
 """The tmux session that the policy types into: bounded, ready before it is read, and ended without a fuss."""
 
-from typing import override
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, override
 
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 from harbor.environments.base import ExecResult
 
-SCROLLBACK_LINES = 2000  # of a capture; the agent shows the policy at most 10 kB of it
+from src.rollout import turn
+from src.rollout.docker.shell import IN_SHELL
+from src.rollout.turn import Pane, Screen, Step
+
+CommandWait = Literal["prompt", "duration"]
+SCROLLBACK_LINES = 2000  # kept and captured; the agent shows the policy at most 10 kB of it
 LOG_BYTES = 2_000_000  # of everything that was ever printed: `yes` fills a disk in minutes
-WAIT_STEPS, WAIT_STEP_SEC = 100, 0.05  # for the shell's first prompt: 5 s, then go on without
+EXEC_MARGIN_SEC = 60  # for a command of ours beyond the time it waits on purpose; then the environment hangs
+SCRIPT_BYTES = 60_000  # of the keys of one exec; a process argument holds 128 kB
 
 # What tmux says when the policy has ended its shell, killed the server or removed its socket.
 ENDED = ("no server running", "error connecting to", "can't find", "no sessions", "lost server", "server exited")
@@ -27,69 +36,127 @@ class CommandFailed(RuntimeError):
         self.result = result
 
 
-class Terminal(TmuxSession):
-    """Terminus-2's session. A shell that the policy ended is no error: `is_session_alive` tells the agent to stop."""
+class TypedCommand(Protocol):
+    """Terminus-2's command."""
 
-    ended = False
+    keystrokes: str
+    duration_sec: float
+
+
+class Terminal(TmuxSession):
+    """Terminus-2's session, a turn in one exec. A shell that the policy ended is no error: the agent asks and stops."""
+
+    def __init__(self, *args: Any, command_wait: CommandWait = "prompt", **named: Any) -> None:
+        """`command_wait`: a command's wait ends with its shell's next prompt, or only after its whole duration."""
+        super().__init__(*args, **named)
+        self._wait: CommandWait = command_wait
+        self._pane: Pane | None = None
+        self._screen: Screen | None = None  # of the last turn, not told yet
+        self.ended = False
 
     @property
     @override
     def _tmux_start_session(self) -> str:
-        unbounded = f"cat > {self._logging_path}"
-        bounded = f"head -c {LOG_BYTES} > {self._logging_path}"
-        return super()._tmux_start_session.replace(unbounded, bounded)
+        """Harbor's, bounded, with `sh` where there is no bash; prints what `turn.Pane` holds."""
+        changes = {
+            f"cat > {self._logging_path}": f"head -c {LOG_BYTES} > {self._logging_path}",
+            "tmux new-session": f"tmux start-server \\; set-option -g history-limit {SCROLLBACK_LINES} \\; new-session",
+            "'bash --login'": "'command -v bash >/dev/null && exec bash --login; exec sh -l'",
+        }
+        command = super()._tmux_start_session
+        for harbors, ours in changes.items():
+            command = command.replace(harbors, ours)
+        return f"{command} \\; display-message -p -t {self._session_name} '#{{pane_pid}} #{{pid}} #{{pane_tty}}'"
 
     @override
     def _tmux_capture_pane(self, capture_entire: bool = False) -> str:
-        start = f"-S -{SCROLLBACK_LINES} " if capture_entire else ""
-        return f"tmux capture-pane -p {start}-t {self._session_name}"
+        """One client, one look: the visible screen is the end of the whole."""
+        target = f"-t {self._session_name}"
+        return (
+            f"tmux display-message -p {target} '#{{pane_height}}' \\; capture-pane -p -S -{SCROLLBACK_LINES} {target}"
+        )
 
     @override
     async def start(self) -> None:
         """Start the shell and wait for its prompt: keys sent before that can be lost or run after the verifier."""
-        command = f"{self._tmux_start_session} && {self._wait_for_prompt}"
-        result = await self.environment.exec(command=command, user=self._user)
+        script = turn.start_script(self._tmux_start_session, self._session_name)
+        result = await self._exec(script, turn.START_LIMIT_SEC)
         if result.return_code in MISSING:
             await self._attempt_tmux_installation()
-            result = await self.environment.exec(command=command, user=self._user)
+            result = await self._exec(script, turn.START_LIMIT_SEC)
         if result.return_code != 0:
             raise RuntimeError(f"tmux did not start: {_said(result)}")
+        if self._wait == "prompt":
+            self._pane = turn.read_pane(result.stdout or "")
 
     @override
     async def is_session_alive(self) -> bool:
         """As the last command found it: Terminus-2 asks before every turn, and asking tmux costs a process."""
         return not self.ended
 
-    @override
-    async def capture_pane(self, capture_entire: bool = False) -> str:
-        command = self._tmux_capture_pane(capture_entire=capture_entire)
-        result = await self.environment.exec(command, user=self._user)
-        if result.return_code == 0:
-            return result.stdout or ""
-        if not await self._ended_by_policy(result):
-            raise RuntimeError(f"reading the terminal failed with {result.return_code}: {_said(result)}")
-        self.ended = True
-        return ""
+    async def take_turn(self, commands: Sequence[TypedCommand]) -> str:
+        """Type and wait for one command after the other, and return what Harbor shows the policy then.
+
+        Raises KeysRefused for keys that no terminal takes, RuntimeError and TimeoutError where the environment fails.
+        """
+        if not self.ended:
+            try:
+                self._screen = await self._type(commands)
+            except CommandFailed as error:
+                if not await self._ended_by_policy(error.result):
+                    raise
+                self.ended = True
+        return await super().get_incremental_output()
 
     @override
-    async def send_keys(
-        self,
-        keys: str | list[str],
-        block: bool = False,
-        min_timeout_sec: float = 0.0,
-        max_timeout_sec: float = 180.0,
-    ) -> None:
-        """Type `keys` and wait `min_timeout_sec`. Raises KeysRefused for what no process argument can hold."""
-        if self.ended:
-            return
-        try:
-            await super().send_keys(keys, block, min_timeout_sec, max_timeout_sec)
-        except CommandFailed as error:
-            if not await self._ended_by_policy(error.result):
-                raise
-            self.ended = True
-        except ValueError as error:  # NUL and lone surrogates; the parser removes those it knows of
-            raise KeysRefused(str(error)) from error
+    async def get_incremental_output(self) -> str:
+        return await self.take_turn(())
+
+    @override
+    async def capture_pane(self, capture_entire: bool = False) -> str:
+        """The screen as the last turn found it; empty when the session has ended."""
+        if self.ended or self._screen is None:
+            return ""
+        return self._screen.text if capture_entire else self._screen.visible
+
+    async def _type(self, commands: Sequence[TypedCommand]) -> Screen:
+        """All in one exec, unless tmux takes the keys of a command only by a paste buffer. Raises CommandFailed."""
+        steps = [Step(_typeable(command.keystrokes), command.duration_sec) for command in commands]
+        while True:
+            if steps and self._key_requires_paste(steps[0].keys):
+                steps[0] = await self._pasted(steps[0])
+            n = self._fitting(steps)
+            result = await self._take_steps(steps[:n], last=n == len(steps))
+            if result.return_code == 0 and n == len(steps):
+                return turn.read_screen(result.stdout or "")
+            refused = turn.failed_step(result.stdout or "")
+            if result.return_code == 0:
+                steps = steps[n:]
+            elif refused is not None and self._is_command_too_long_error(result):  # an old tmux takes less than 16 kB
+                steps = [await self._pasted(steps[refused]), *steps[refused + 1 :]]
+            else:
+                action = "reading" if refused is None else "typing into"
+                raise CommandFailed(f"{action} the terminal failed with {result.return_code}: {_said(result)}", result)
+
+    async def _take_steps(self, steps: Sequence[Step], *, last: bool) -> ExecResult:
+        capture = self._tmux_capture_pane() if last else ""
+        script = turn.turn_script(steps, lambda keys: self._send_keys_command([keys]), capture, self._pane)
+        return await self._exec(script, sum(step.seconds for step in steps))
+
+    def _fitting(self, steps: Sequence[Step]) -> int:
+        """How many of them one exec can take, at least one."""
+        size = 0
+        for i, step in enumerate(steps):
+            size += len(step.keys.encode())
+            if i and (size > SCRIPT_BYTES or self._key_requires_paste(step.keys)):
+                return i
+        return len(steps)
+
+    async def _pasted(self, step: Step) -> Step:
+        """Type the step's keys through a paste buffer; what is left of it is the wait."""
+        async with asyncio.timeout(EXEC_MARGIN_SEC):
+            await self._paste_key(step.keys, "long")
+        return Step("", step.seconds, typed=True)
 
     @override
     def _send_keys_error(self, action: str, command: str, result: ExecResult) -> RuntimeError:
@@ -97,16 +164,29 @@ class Terminal(TmuxSession):
 
     async def _ended_by_policy(self, result: ExecResult) -> bool:
         """Whether there is no terminal any more while the container still runs commands."""
-        if _shows_end(result):
-            return True
         probe = f"tmux has-session -t {self._session_name} 2>/dev/null && echo alive || echo gone"
-        answer = await self.environment.exec(probe, user=self._user)
-        return _shows_end(answer) or (answer.return_code == 0 and "gone" in (answer.stdout or ""))
+        answer = await self._exec(f"{IN_SHELL}\necho up; {probe}")
+        said = (answer.stdout or "").split()
+        if answer.return_code not in (*MISSING, NO_PROCESS) and (answer.return_code != 0 or "up" not in said):
+            return False  # where nothing runs, it was not the policy that ended tmux
+        return _shows_end(result) or _shows_end(answer) or "gone" in said
 
-    @property
-    def _wait_for_prompt(self) -> str:
-        column = f"tmux display-message -p -t {self._session_name} '#{{cursor_x}}'"
-        return f'for i in $(seq {WAIT_STEPS}); do [ "$({column})" != 0 ] && break; sleep {WAIT_STEP_SEC}; done; true'
+    async def _exec(self, command: str, seconds: float = 0) -> ExecResult:
+        """Run what waits `seconds` on purpose. Raises RuntimeError or TimeoutError when late."""
+        limit = math.ceil(seconds) + EXEC_MARGIN_SEC
+        async with asyncio.timeout(limit + EXEC_MARGIN_SEC):
+            return await self.environment.exec(command, user=self._user, timeout_sec=limit)
+
+
+def _typeable(keys: str) -> str:
+    """`keys`, if a process argument can hold them: no NUL, no lone surrogate. The parser removes those it knows of."""
+    try:
+        if "\0" in keys:
+            raise KeysRefused("a NUL byte cannot be typed")
+        keys.encode()
+    except UnicodeEncodeError as error:
+        raise KeysRefused(str(error)) from error
+    return keys
 
 
 def _said(result: ExecResult) -> str:

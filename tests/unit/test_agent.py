@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from harbor.models.agent.context import AgentContext
 from src.policy_sampler import PolicySampler, SamplingError
 from src.rollout.agent import TrainableTerminus2
 from src.rollout.parser import AnswerParser
-from src.rollout.terminal import SCROLLBACK_LINES
+from src.rollout.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES
 from src.tinker_llm import TinkerLLM, registered
 from tests.fakes import FakeEnvironment, ScriptedClient, chat_template, response
 
@@ -92,20 +93,11 @@ async def test_max_turns_counts_answers_that_did_not_parse(tmp_path: Path) -> No
         "\ufffd\u2028}{",
     ],
 )
-async def test_nasty_answers_are_turns_like_any_other(
-    tmp_path: Path, nasty: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept: list[float] = []
-    sleep = asyncio.sleep
-
-    async def record(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr("harbor.agents.terminus_2.tmux_session.asyncio.sleep", record)
+async def test_nasty_answers_are_turns_like_any_other(tmp_path: Path, nasty: str) -> None:
     rig = Rig(tmp_path, [nasty, DONE], max_tokens=10000)
     assert await rig.run() == "done"
-    assert all(0 <= seconds <= 60 for seconds in slept)
+    waits = [int(wait) for command in rig.environment.commands for wait in re.findall(r"^begin (\S+)", command, re.M)]
+    assert all(0 <= hundredths <= 6000 for hundredths in waits)
     assert all("\0" not in command and command.encode() for command in rig.environment.commands)
     assert json.loads((tmp_path / "trajectory.json").read_text())["steps"]
 
@@ -125,6 +117,15 @@ async def test_a_fault_of_the_sampler_is_not_swallowed_nor_tried_again(tmp_path:
 
 async def test_own_deadline_stops_the_agent_and_lets_the_work_be_graded(tmp_path: Path) -> None:
     rig = Rig(tmp_path, [answer("sleep\n", wait=30)], max_turns=1000)
+    hang = asyncio.Event()
+    execute = rig.environment.exec
+
+    async def wait(command: str, **named: Any) -> Any:
+        if "send-keys" in command:
+            await hang.wait()
+        return await execute(command, **named)
+
+    rig.environment.exec = wait
     rig.llm.deadline = asyncio.get_running_loop().time() + 0.2
     assert await rig.run() == "timeout"
     assert len(rig.llm.turns) == 1
@@ -138,19 +139,69 @@ async def test_a_shell_that_the_policy_ended_is_no_error(tmp_path: Path, said: s
 
     def reply(command: str) -> tuple[int, str]:
         nonlocal ended
-        if ended:
-            return 1, said
-        ended = "send-keys" in command and "exit" in command
-        return 0, "$ "
+        if "has-session" in command and ended:
+            return 0, "up\ngone"
+        ended = ended or "'exit\n'" in command
+        return (1, said) if ended else (0, "40\n$ ")
 
     rig = Rig(tmp_path, [answer("exit\n", "ls\n", "ls\n"), DONE], reply)
     assert await rig.run() == "session_ended"
-    assert len(rig.llm.turns) == 1 and len(rig.typed) == 2
+    assert len(rig.llm.turns) == 1 and len(rig.typed) == 1
+
+
+@pytest.mark.parametrize("answer_of_the_container", [(137, ""), (1, "container is not running"), (0, "")])
+async def test_a_terminal_that_ended_with_its_container_is_the_infrastructures(
+    tmp_path: Path, answer_of_the_container: tuple[int, str]
+) -> None:
+    stopped = False
+
+    def reply(command: str) -> tuple[int, str]:
+        nonlocal stopped
+        if "has-session" in command and stopped:
+            return answer_of_the_container
+        stopped = stopped or "send-keys" in command
+        return (1, "no server running on /tmp/tmux-0/default") if stopped else (0, "40\n$ ")
+
+    with pytest.raises(RuntimeError, match="no server running"):
+        await Rig(tmp_path, [answer("ls\n")], reply).run()
+
+
+async def test_keys_that_an_old_tmux_refuses_are_pasted_and_the_rest_goes_on(tmp_path: Path) -> None:
+    def reply(command: str) -> tuple[int, str]:
+        if "z" * 5000 in command:
+            return 1, "failed 1\ncommand too long"
+        return 0, "40\n$ "
+
+    rig = Rig(tmp_path, [answer("first\n", "z" * 5000, "last\n"), DONE, DONE], reply, max_tokens=9000)
+    assert await rig.run() == "done"
+    refused, *pasting, last = [c for c in rig.environment.commands if re.search("first|paste|base64|last", c)]
+    assert "first" in refused and "load-buffer" in "".join(pasting)
+    assert "last" in last and "first" not in last
+
+
+async def test_keys_beyond_a_command_line_are_pasted_in_order(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [answer("first\n", "z" * 20000, "last\n"), DONE, DONE], max_tokens=30000, context_limit=90000)
+    assert await rig.run() == "done"
+    order = [c for c in rig.environment.commands if re.search("first|paste-buffer|last", c)]
+    assert ["first" in c for c in order] == [True, False, False] and "last" in order[-1]
+
+
+async def test_every_command_of_the_terminal_has_a_limit(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [answer("a\n", "b\n", wait=5), DONE, DONE])
+    assert await rig.run() == "done"
+    assert all(limit for limit in rig.environment.limits)
+    assert max(rig.environment.limits) == 10 + EXEC_MARGIN_SEC
+
+
+async def test_an_answer_is_one_command_of_the_container(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [answer("a\n", "b\n"), DONE, DONE])
+    assert await rig.run() == "done"
+    assert len(rig.environment.commands) == 2 + len(rig.llm.turns)  # start, first screen, and the turns'
 
 
 async def test_a_terminal_that_cannot_be_read_is_the_infrastructures(tmp_path: Path) -> None:
     def reply(command: str) -> tuple[int, str]:
-        return (1, "Cannot connect to the Docker daemon") if "capture-pane" in command else (0, "alive")
+        return (1, "Cannot connect to the Docker daemon") if "capture-pane" in command else (0, "up\nalive")
 
     with pytest.raises(RuntimeError, match="Docker daemon"):
         await Rig(tmp_path, [DONE], reply).run()
@@ -158,9 +209,9 @@ async def test_a_terminal_that_cannot_be_read_is_the_infrastructures(tmp_path: P
 
 async def test_a_terminal_that_cannot_be_typed_into_is_the_infrastructures(tmp_path: Path) -> None:
     def reply(command: str) -> tuple[int, str]:
-        return (1, "container is not running") if "send-keys" in command or "has-session" in command else (0, "$ ")
+        return (1, "failed 0\ncontainer is not running") if "send-keys" in command else (0, "40\n$ ")
 
-    with pytest.raises(RuntimeError, match="typing into the terminal failed with 1: container is not running"):
+    with pytest.raises(RuntimeError, match=r"typing into the terminal failed with 1: failed 0\scontainer"):
         await Rig(tmp_path, [answer("ls\n")], reply).run()
 
 
@@ -173,7 +224,7 @@ async def test_a_failure_without_a_word_is_the_policys_where_only_tmux_is_gone(t
         killed = killed or "send-keys" in command
         if killed and failing in command:
             return 137, ""
-        return (0, "gone") if "has-session" in command else (0, "$ ")
+        return (0, "up\ngone") if "has-session" in command else (0, "40\n$ ")
 
     assert await Rig(tmp_path, [answer("kill -9 -1\n"), DONE], reply).run() == "session_ended"
 
@@ -193,7 +244,7 @@ async def test_tmux_is_installed_where_it_is_missing(tmp_path: Path) -> None:
         nonlocal installed
         if "apt-get install" in command:
             installed = True
-        return (127, "tmux: not found") if "tmux" in command and not installed else (0, "$ ")
+        return (127, "tmux: not found") if "tmux" in command and not installed else (0, "40\n$ ")
 
     rig = Rig(tmp_path, [DONE, DONE], reply)
     assert await rig.run() == "done" and installed

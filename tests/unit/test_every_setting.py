@@ -60,6 +60,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_tokens": ("2", ()),
     "temperature": ("0.5", ()),
     "context_limit": ("3000", ()),
+    "command_wait": ("duration", ()),
     "enable_summarize": ("true", ()),
     "proactive_summarization_threshold": ("100", ("enable_summarize=true",)),
     "enable_thinking": ("true", ()),

@@ -1,13 +1,13 @@
 """One shell kept open in a container over one exec socket; commands run in it one after the other.
 
 Each command is its own `bash -c` in its own session, as with `docker exec`, so no state passes between commands.
+A command that begins with IN_SHELL is run by a fork of the open bash itself: half the cost.
 The shell prints a marker nobody in the container can guess before and after it, on both streams.
 """
 
 import asyncio
 import contextlib
 import os
-import re
 import secrets
 import shlex
 import socket
@@ -28,8 +28,7 @@ _PREAMBLE = (
     'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S=; set -m; '
     "else B=sh S=; command -v setsid >/dev/null && S=setsid; fi\n"
 )
-# `bash -c` would do no more than exec these: a terminal turn is made of them, and a bash start is half of their cost
-_PLAIN_TMUX = re.compile(r"tmux(?: (?:[\w@%+=:,./-]|'[^']*'|\"'\")+)+")
+IN_SHELL = ": in this shell"  # first line of a script that runs as well in a fork of the open shell; elsewhere, a no-op
 
 
 class ShellGone(Exception):
@@ -224,13 +223,15 @@ def _script(mark: str, command: Command) -> bytes:
     if "\0" in command.text:
         raise ValueError("embedded null byte in command")
     assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in command.env.items())
-    prefix = f"env {assignments} " if assignments else ""
-    program = command.text if _PLAIN_TMUX.fullmatch(command.text) else f'"$B" -c {shlex.quote(command.text)}'
+    program = f'exec {f"env {assignments} " if assignments else ""}$S "$B" -c {shlex.quote(command.text)}'
+    if command.text.startswith(IN_SHELL):
+        export = f"export {assignments}; " if assignments else ""
+        program = f"[ $B != bash ] || {{ {export}eval {shlex.quote(command.text)}; exit; }}; {program}"
     enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
     # three lines: a fork that fails ends the line that asked for it, never the report
     return (
         f"printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
-        f"( {enter}; exec {prefix}$S {program} ) </dev/null 2>&3 3>&- & p=$!; "
+        f"( {enter}; {program} ) </dev/null 2>&3 3>&- & p=$!; "
         f"printf '{mark}:p%s\\n' $p >&3\n"
         f"wait $p; r=$?; [ -n \"$p\" ] || r=254; printf '{mark}:e%s\\n' $r; printf '{mark}:e\\n' >&3\n"
     ).encode()

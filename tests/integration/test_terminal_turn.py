@@ -1,0 +1,116 @@
+"""Turns in a real terminal: a command is waited for to its end, and no longer; the screen is told as by Harbor."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+import pytest_asyncio
+from harbor.models.trial.paths import EnvironmentPaths
+
+from src.rollout.agent import Command, Terminal
+from src.rollout.docker.environment import DockerEngineEnvironment
+from src.rollout.docker.removal import drain
+from src.rollout.terminal import CommandWait
+from tests.integration.docker_parts import environment_of, write_task
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+LONG, SOON = 100.0, 60.0  # seconds: the duration asked for, and far more than the command takes on a slow machine
+RUN = "test-turns"
+NUMBERS = count()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def environment(
+    docker_ready: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[DockerEngineEnvironment]:
+    environment = environment_of(write_task(tmp_path_factory.mktemp("turns") / "turns"), RUN)
+    await environment.start(force_build=False)
+    yield environment
+    await environment.stop(delete=True)
+    await drain()
+
+
+async def terminal_in(environment: DockerEngineEnvironment, wait: CommandWait = "prompt") -> Terminal:
+    """A new session in the container, its first screen taken."""
+    terminal = Terminal(
+        session_name=f"turn-{next(NUMBERS):03}",
+        environment=environment,
+        logging_path=EnvironmentPaths.agent_dir / "pane",
+        local_asciinema_recording_path=None,
+        remote_asciinema_recording_path=None,
+        command_wait=wait,
+    )
+    await terminal.start()
+    await terminal.get_incremental_output()
+    return terminal
+
+
+async def turn(terminal: Terminal, *commands: tuple[str, float]) -> tuple[str, float]:
+    """What the policy is shown, and the seconds it took."""
+    started = time.monotonic()
+    shown = await terminal.take_turn([Command(keys, seconds) for keys, seconds in commands])
+    return shown, time.monotonic() - started
+
+
+LINES = "sleep 1\necho first\nsleep 1\necho se''cond\n"
+LONG_COMMAND = "sleep 1; echo " + "x" * 5000 + "; sleep 1; echo en''d\n"
+PASTED = "cat > /tmp/pasted <<'EOF'\n" + ("y" * 99 + "\n") * 300 + "EOF\nwc -c /tmp/pasted\n"
+ENDING = {
+    "quick": ("echo o''k\n", "ok"),
+    "sleep": ("sleep 2; echo wo''ke\n", "woke"),
+    "loop": ("for i in 1 2 3 4; do sleep 0.4; done; echo loo''ped\n", "looped"),
+    "pipeline": ("(sleep 1; echo a; sleep 1; echo b) | sort | tail -n 1 | sed s/b/pi''ped/\n", "piped"),
+    "substitution": ("x=$(sleep 2; echo val''ue); echo $x\n", "value"),
+    "substitutions": ("for i in 1 2 3; do x=$(sleep 0.5; echo $i); done; echo a''ll $x\n", "all 3"),
+    "lines": (LINES, "second"),
+    "subshell": ("(sleep 1; (sleep 1; echo in''ner))\n", "inner"),
+    "heredoc": ("cat <<EOF | tee /tmp/h; sleep 1; wc -l /tmp/h\none\ntwo\nEOF\n", "2 /tmp/h"),
+    "long": (LONG_COMMAND, "end"),
+    "pasted": (PASTED, "30000 /tmp/pasted"),
+    "million": ("seq 1000000; echo la''st\n", "last"),
+    "builtins": ("for ((i = 0; i < 100000; i++)); do echo $i; done; echo la''st\n", "last"),
+    "script": ("bash -c 'sleep 1; x=$(sleep 1); echo do''ne$x'\n", "done"),
+    "many-prompts": ("".join(f"echo {i}\n" for i in range(40)) + "sleep 1\necho to''p\n", "top"),
+    "fails": ("nosuchprogram; sleep 1; false\n", "not found"),
+    "killed": ("sh -c 'sleep 1; kill -9 $$'\n", "Killed"),
+    "coprocess-end": ("sleep 1 & sleep 2; wait; echo joi''ned\n", "joined"),
+    "short-job": ("sleep 2 &\n", "[1]"),
+}
+
+
+async def test_a_command_is_waited_for_to_its_end_and_no_longer(environment: DockerEngineEnvironment) -> None:
+    async def check(name: str, keys: str, sign: str) -> None:
+        terminal = await terminal_in(environment)
+        _, seconds = await turn(terminal, (keys, LONG))
+        screen = await terminal.capture_pane(capture_entire=True)  # all: Harbor shows no more than it finds to be new
+        assert sign in screen and screen.rstrip().endswith("#"), (name, screen[-2000:])
+        assert seconds < SOON, name
+        print(name, seconds)
+
+    await asyncio.gather(*(check(name, *case) for name, case in ENDING.items()))
+
+
+UNENDING = {
+    "job": "sleep 50 &\n",
+    "job-output": "(sleep 50; echo late) & echo now\n",
+    "read": "read x\n",
+    "read-time": "read -t 50 x\n",
+    "fifo": "mkfifo /tmp/f$$; read x < /tmp/f$$\n",
+    "cat": "cat\n",
+    "raw": "stty raw; sleep 50\n",
+    "script": "bash -c 'read x'\n",
+    "stopped": "sleep 50\nC-z",
+    "socket": "exec 5<>/dev/udp/127.0.0.1/9; read x <&5\n",
+    "substitution": "x=$(sleep 50)\n",
+}
+
+
+async def test_what_has_not_ended_takes_its_whole_duration(environment: DockerEngineEnvironment) -> None:
+    async def check(name: str, keys: str) -> None:
+        _, seconds = await turn(await terminal_in(environment), (keys, 4.0))
+        print(name, seconds)
+        assert seconds >= 3.95, name
+
+    await asyncio.gather(*(check(name, keys) for name, keys in UNENDING.items()))
