@@ -1,4 +1,4 @@
-"""The shapes that tasks come in, in our environment: the oracle earns its reward."""
+"""The shapes that tasks come in, in our environment: the oracle earns its reward, the real agent has a terminal."""
 
 import asyncio
 from pathlib import Path
@@ -6,13 +6,30 @@ from pathlib import Path
 import pytest
 
 from scripts.bench.shapes import SHAPES, write_shape
+from scripts.bench.task_folder import BASE, write_task
 from scripts.bench.task_shapes import rewards_of, run_oracle
+from src.learning.trajectory import Outcome, Trajectory
 from src.rollout.docker.removal import drain
 from src.rollout.environment import environment_config
+from src.rollout.task import Task, digest
+from src.rollout.trial import run_trial
 from tests.integration.docker_parts import containers
+from tests.integration.trial_parts import SOLVE, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-task-shapes"
+# tmux out of the image and into a package source that is part of it
+TMUX_FROM_APT = (
+    BASE
+    + r"""WORKDIR /repo
+RUN mkdir -p p/DEBIAN p/usr/bin && cp /usr/bin/tmux p/usr/bin/ && dpkg --purge tmux \
+ && printf 'Package: tmux\nVersion: 99\nArchitecture: all\nMaintainer: x <x@localhost>\nDescription: x\n' \
+ > p/DEBIAN/control && dpkg-deb --build p tmux.deb && { cat p/DEBIAN/control; echo Filename: ./tmux.deb; \
+ echo Size: $(stat -c %s tmux.deb); echo SHA256: $(sha256sum tmux.deb | cut -d' ' -f1); } > Packages && rm -r p \
+ && echo 'deb [trusted=yes] file:/repo ./' > /etc/apt/sources.list
+WORKDIR /app
+"""
+)
 
 
 async def test_the_oracle_earns_the_reward_on_every_shape(tmp_path: Path) -> None:
@@ -30,3 +47,27 @@ async def test_the_oracle_earns_the_reward_on_every_shape(tmp_path: Path) -> Non
     assert containers(RUN) == []
     made = list((tmp_path / "trials").glob("artifacts-*/artifacts/**/file"))
     assert [path.read_text() for path in made] == ["kept\n"]
+
+
+async def test_tmux_is_installed_where_it_is_missing(tmp_path: Path) -> None:
+    trajectory = await _scripted(write_task(tmp_path / "tmux-from-apt", dockerfile=TMUX_FROM_APT))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0)
+
+
+async def test_tmux_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    trajectory = await _scripted(write_shape("no-tmux", tmp_path))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert "tmux" in trajectory.detail
+
+
+async def test_the_agent_works_in_sh_where_there_is_no_bash(tmp_path: Path) -> None:
+    trajectory = await _scripted(write_shape("no-bash", tmp_path))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0)
+
+
+async def _scripted(path: Path) -> Trajectory:
+    """One trial by the real agent with the policy that solves the task."""
+    shared, _ = settings(SOLVE)
+    trajectory = await run_trial(request(Task(path.name, path, digest(path)), path.parent), shared)
+    await drain()
+    return trajectory
