@@ -14,6 +14,7 @@ from src.rollout.docker.shell import Command
 from src.rollout.docker.shells import Shells
 
 SHOWN_PATHS = 10
+FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
 # In a shell of root, before the agent has acted: Harbor's folders, and where PATH leads.
@@ -93,6 +94,12 @@ class AgentPhases:
                 await call(stop_container, self._container)
         await self._start_again(self._image)
         await self._clean(self._image)
+
+    async def relieve(self, limit: int) -> None:
+        """End the agent's processes if they have used up all that the container may have: no command could start."""
+        if await self._processes.count() >= FULL * limit:
+            _log.warning("%s: no process is left of %d; the agent's are ended", self._container, limit)
+            await self._processes.end()
 
     async def _settle(self, final: bool) -> bool:
         if final:

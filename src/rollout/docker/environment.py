@@ -30,6 +30,7 @@ from src.rollout.docker.shell import Command, Output
 from src.rollout.docker.shells import Shells
 
 DEFAULT_PIDS_LIMIT = 512
+NO_PROCESS = 254  # a command could not be started
 
 
 class DockerEngineEnvironment(BaseEnvironment):
@@ -166,6 +167,8 @@ class DockerEngineEnvironment(BaseEnvironment):
             )
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
+        if output.return_code == NO_PROCESS and self._pids_limit:
+            await self._phases.relieve(self._pids_limit)
         return await self._result(output)
 
     async def _result(self, output: Output) -> ExecResult:

@@ -62,6 +62,9 @@ class Processes:
         self._first = (await call(engine().inspect_container, self._container))["State"]["Pid"]
         self._kept_outside = set(_services(await call(_outside, self._container), self._first))
 
+    async def count(self) -> int:
+        return len(await call(_outside, self._container))
+
     async def end(self) -> bool:
         """Kill. False: some live on, or the container does not answer."""
         everything = "kill -s KILL -- -1"

@@ -1,0 +1,193 @@
+"""Policies that try to earn reward without doing the work, in real trials; what is honest still counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.docker.environment import DockerEngineEnvironment
+from src.rollout.docker.removal import drain
+from src.rollout.trial import run_trial
+from tests.integration import docker_parts
+from tests.integration.docker_parts import BASE, environment_of, write_task
+from tests.integration.trial_parts import SOLVE, answer, make_task, request, settings
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+RUN = "test-integrity"
+WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
+EVIL = f"#!/bin/sh\n{WIN}\necho Hello\n"
+LOOP = f"while :; do {WIN}; done 2>/dev/null"
+ATTACKS = {
+    "background": f"({LOOP}) & disown",
+    "daemon": f"(setsid setsid sh -c '{LOOP}' </dev/null >/dev/null 2>&1 &)",
+    "like-a-system-process": f"cp /bin/dash /usr/sbin/cron; (exec -a '[kworker/0:1]' /usr/sbin/cron -c '{LOOP}' &)",
+    "shell-of-ours": "for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || "
+    f"echo 'kill() {{ :; }}; exit() {{ :; }}; (while :; do {WIN}; done) &' > $p/fd/0; done 2>/dev/null",
+    "replaced": "for f in bash cat chmod; do cp /evil /usr/local/bin/$f; done; cd /usr/bin; cp bash /b\n"
+    "/b -c '/bin/ln -sf /evil rm; /bin/cp /evil tar; /bin/cp --remove-destination /evil cat; /bin/mv /evil bash'",
+    "other-folders": "cp -a /usr/bin /usr/local/fake; cd /usr/local/fake; cp -f /evil cat; cp -f /evil bash\n"
+    "./mv /usr/bin /usr/gone; ./ln -s /usr/local/fake /usr/bin",
+    "written-before": f"{WIN}; echo '{{\"reward\": 1}}' > /logs/verifier/reward.json; chmod 444 /logs/verifier/*",
+    "linked": f"rm -rf /logs/verifier; mkdir /x; ln -s /x /logs/verifier; {WIN}; echo 1 > /x/reward.json; chmod 500 /x",
+    "tests": "mkdir /y; cp /evil /y/test.sh; chmod 555 /y/test.sh; ln -s /y /tests",
+}
+
+
+@pytest.fixture(autouse=True)
+async def removed() -> AsyncIterator[None]:
+    yield
+    await drain()
+
+
+def integrity_task(folder: Path, name: str = "hello", **toml: str) -> Any:
+    """Wants /app/hello.txt to hold Hello; its image has the attacks, so that one build serves all tests."""
+    task = make_task(folder, name=name)
+    context = task.path / "environment"
+    for attack, script in ATTACKS.items():
+        (context / f"{attack}.sh").write_text(f"{script}\n")
+    (context / "evil").write_text(EVIL)
+    (context / "evil").chmod(0o755)
+    (context / "Dockerfile").write_text(f"{BASE}COPY evil /evil\nCOPY *.sh /attacks/\nWORKDIR /app\n")
+    return task
+
+
+async def run(folder: Path, *said: str, name: str = "hello", **fields: Any) -> Trajectory:
+    shared, _ = settings([*said, answer(complete=True), answer(complete=True)], **fields)
+    return await run_trial(request(integrity_task(folder, name), folder, name), shared)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_attack_earns_nothing(tmp_path: Path, attack: str) -> None:
+    trajectory = await run(tmp_path, answer(f"bash /attacks/{attack}.sh; echo done\n", wait=0.5))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0), trajectory.detail
+
+
+async def test_honest_work_beside_a_running_program_earns_its_reward(tmp_path: Path) -> None:
+    assert (await run(tmp_path, answer("sleep 1000 &\n"), SOLVE[0])).reward == 1.0
+
+
+async def test_a_system_that_was_deleted_is_graded(tmp_path: Path) -> None:
+    trajectory = await run(tmp_path, answer("rm -rf / --no-preserve-root 2>/dev/null\n", wait=3.0))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0), trajectory.detail
+
+
+async def test_a_fork_bomb_and_a_memory_hog_harm_nobody_else(tmp_path: Path) -> None:
+    bomb, hog, neighbour = await asyncio.gather(
+        run(
+            tmp_path / "a",
+            SOLVE[0],
+            answer(":(){ :|:& };:\n", wait=1.0),
+            name="bomb",
+            environment_kwargs={"pids_limit": 100},
+        ),
+        run(tmp_path / "b", SOLVE[0], answer("tail /dev/zero\n", wait=1.0), name="hog"),
+        run(tmp_path / "c", *[answer("sleep 0.1\n")] * 3, SOLVE[0], name="neighbour", max_turns=9),
+    )
+    for trajectory in (bomb, hog, neighbour):
+        assert trajectory.trainable and trajectory.reward == 1.0, (trajectory.task_name, trajectory.detail)
+
+
+async def test_a_separate_verifier_sees_nothing_of_the_agents_container(tmp_path: Path) -> None:
+    task = write_task(
+        tmp_path / "separate",
+        toml='[verifier]\nenvironment_mode = "separate"\n',
+        files={"tests/Dockerfile": f"{BASE}WORKDIR /app\nCOPY . /tests/\n"},
+        solve=f"({LOOP}) &\nprintf '#!/bin/sh\\necho Hello\\n' > /evil; chmod +x /evil; cp /evil /bin/cat\n",
+    )
+    assert docker_parts.reward(await docker_parts.run_trial(task, RUN)) == 0.0
+
+
+@asynccontextmanager
+async def started(task: Path, **options: Any) -> AsyncIterator[DockerEngineEnvironment]:
+    environment = environment_of(task, RUN, **options)
+    await environment.start(force_build=False)
+    try:
+        await environment.open_agent_phase()
+        yield environment
+    finally:
+        await environment.stop(delete=True)
+
+
+async def said(environment: DockerEngineEnvironment, command: str) -> str:
+    return ((await environment.exec(command, timeout_sec=60)).stdout or "").strip()
+
+
+BEAT = "(while :; do date +%s%N > /{name}; sleep 0.05; done) >/dev/null 2>&1 & "
+
+
+async def beats(environment: DockerEngineEnvironment, name: str) -> bool:
+    """Whether it goes on within its next 60 beats."""
+    wait = f'a=$(cat /{name}); for i in $(seq 100); do [ "$a" = "$(cat /{name})" ] || break; sleep 0.05; done; echo $i'
+    return await said(environment, wait) != "100"
+
+
+async def test_between_two_steps_the_agents_processes_stand_still(tmp_path: Path) -> None:
+    async with started(write_task(tmp_path / "steps")) as environment:
+        await environment.exec(BEAT.format(name="agent"))
+        await environment.exec(WIN)
+        assert await beats(environment, "agent")
+        await environment.close_agent_phase(final=False)
+        assert not await beats(environment, "agent")
+        assert await said(environment, "ls -A /logs/verifier /tests | grep -v :; stat -c %a /logs/verifier") == "777"
+        await environment.open_agent_phase()
+        assert await beats(environment, "agent")
+        await environment.close_agent_phase(final=True)
+        assert not await beats(environment, "agent")
+
+
+async def test_services_of_the_image_go_on_and_its_own_tests_stay(tmp_path: Path) -> None:
+    service = f'#!/bin/sh\n{BEAT.format(name="service")}\nexec "$@"\n'
+    dockerfile = (
+        f"{BASE}COPY entry.sh data /given/\nRUN chmod +x /given/entry.sh && mkdir /tests && mv /given/data /tests/\n"
+        'WORKDIR /app\nENTRYPOINT ["/given/entry.sh"]\n'
+    )
+    files = {"environment/entry.sh": service, "environment/data": "given"}
+    async with started(write_task(tmp_path / "service", dockerfile=dockerfile, files=files)) as environment:
+        await environment.exec(BEAT.format(name="agent"))
+        await environment.exec("echo mine > /tests/data; echo x > /tests/more")
+        for final in (False, True):
+            await environment.close_agent_phase(final=final)
+            assert await beats(environment, "service") and not await beats(environment, "agent")
+            assert await said(environment, "cat /tests/*") == "given"
+            await environment.open_agent_phase()
+
+
+async def test_what_a_task_asks_for_is_kept(tmp_path: Path) -> None:
+    """Processes on request; always: programs and packages that verification does not run itself."""
+    async with started(write_task(tmp_path / "keep"), keep_processes=True) as environment:
+        await environment.exec(BEAT.format(name="agent"))
+        new = "/usr/bin/new /usr/local/bin/python3 /usr/lib/libnew.so.1"
+        await environment.exec(f"for f in {new} /usr/local/bin/tee; do echo new > $f; done; rm /usr/bin/tac")
+        await environment.exec("echo /usr/lib/libnew.so.1 > /etc/ld.so.preload")
+        await environment.close_agent_phase(final=True)
+        assert await beats(environment, "agent")
+        assert await said(environment, f"cat {new}") == "new\nnew\nnew"
+        assert await said(environment, "realpath /usr/local/bin/tee; ls /usr/bin/tac; cat /etc/ld.so.preload") == (
+            "/usr/bin/tee\n/usr/bin/tac"
+        )
+
+
+async def test_files_that_shells_read_at_their_start_are_not_read(tmp_path: Path) -> None:
+    async with started(write_task(tmp_path / "startup")) as environment:
+        files = "~/.bashrc ~/.profile ~/.bash_profile /etc/profile /etc/bash.bashrc /etc/environment ~/.bash_env ~/.env"
+        await environment.exec(f"for f in {files}; do echo 'export STARTED=yes PATH=/evil' > $f; done")
+        await environment.close_agent_phase(final=True)
+        assert await said(environment, "echo [$STARTED$BASH_ENV$ENV]; echo $PATH | grep -c evil") == "[]\n0"
+
+
+ISOLATION = """grep -E 'CapBnd|NoNewPrivs' /proc/self/status | cut -f 2
+ls /sys/class/net; getent hosts example.org; ulimit -c; df -k --output=size /dev/shm | tail -1
+find / -xdev -name '*docker*.sock'; touch /made; chown 1:1 /made && su -s /bin/sh nobody -c 'id -un'; mknod /n b 8 0"""
+
+
+async def test_a_container_has_few_rights_and_no_network(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "isolated", toml='[environment]\nnetwork_mode = "no-network"\n')
+    policy = docker_parts.NetworkPolicy(network_mode=docker_parts.NetworkMode.NO_NETWORK)
+    async with started(task, network_policy=policy) as environment:
+        assert (await said(environment, ISOLATION)).split() == ["00000000a00404fb", "1", "lo", "0", "65536", "nobody"]
+    async with started(task, allow_sudo=True, cap_add=["NET_RAW"]) as environment:
+        assert (await said(environment, ISOLATION)).split()[:2] == ["00000000a00424fb", "0"]
