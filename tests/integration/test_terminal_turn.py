@@ -9,11 +9,12 @@ import pytest
 import pytest_asyncio
 from harbor.models.trial.paths import EnvironmentPaths
 
-from src.rollout.agent import Command, Terminal
+from src.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
+from src.rollout.docker.engine import call, engine
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.docker.removal import drain
 from src.rollout.terminal import CommandWait
-from tests.integration.docker_parts import environment_of, write_task
+from tests.integration.docker_parts import containers, environment_of, write_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG, SOON = 100.0, 60.0  # seconds: the duration asked for, and far more than the command takes on a slow machine
@@ -114,3 +115,105 @@ async def test_what_has_not_ended_takes_its_whole_duration(environment: DockerEn
         assert seconds >= 3.95, name
 
     await asyncio.gather(*(check(name, keys) for name, keys in UNENDING.items()))
+
+
+async def test_nested_shells_ask_too(environment: DockerEngineEnvironment) -> None:
+    async def check(start: str, prompt: str) -> None:
+        terminal = await terminal_in(environment)
+        for keys, sign in ((start, prompt), ("sleep 1; echo in''side\n", "inside"), ("exit; echo ba''ck\n", "root@")):
+            _, seconds = await turn(terminal, (keys, LONG))
+            screen = await terminal.capture_pane()
+            assert sign in screen and seconds < SOON, (start, screen)
+
+    starts = {"bash\n": "app#", "sh\n": "\n#\n", "su -s /bin/bash nobody\n": "nobody@"}
+    await asyncio.gather(*(check(start, prompt) for start, prompt in starts.items()))
+
+
+async def test_an_answer_of_several_commands(environment: DockerEngineEnvironment) -> None:
+    terminal = await terminal_in(environment)
+    commands = [("cat > notes\n", 0.5), ("some text\n", 0.2), ("C-d", LONG), ("sleep 1; cat notes\n", LONG)]
+    shown, seconds = await turn(terminal, *commands, ("w" * 20_000, LONG), ("C-c", LONG), ("echo e''nd\n", LONG))
+    assert shown.count("some text") >= 2 and shown.rstrip().splitlines()[-2].strip() == "end"
+    assert seconds < SOON
+
+
+async def test_interrupting_and_leaving_end_the_wait(environment: DockerEngineEnvironment) -> None:
+    terminal = await terminal_in(environment)
+    await turn(terminal, ("sleep 1000\n", 0.3))
+    _, seconds = await turn(terminal, ("C-c", LONG))
+    assert seconds < SOON
+    _, seconds = await turn(terminal, ("exit\n", LONG))
+    assert seconds < SOON and terminal.ended
+
+
+async def test_waiting_without_keys(environment: DockerEngineEnvironment) -> None:
+    """What a policy that only waits waits for: the command that runs, or else the time."""
+    terminal = await terminal_in(environment)
+    _, seconds = await turn(terminal, ("", 1.5))
+    assert seconds >= 1.45
+    _, seconds = await turn(terminal, ("sleep 2; echo lo''ng\n", 0.2), ("", LONG))
+    assert "long" in await terminal.capture_pane() and 1.9 < seconds < SOON
+
+
+async def test_the_whole_duration_on_request(environment: DockerEngineEnvironment) -> None:
+    _, seconds = await turn(await terminal_in(environment, "duration"), ("echo quick\n", 1.5))
+    assert seconds >= 1.45
+
+
+async def test_a_dash_in_the_pane_asks_too(environment: DockerEngineEnvironment) -> None:
+    terminal = await terminal_in(environment)
+    await turn(terminal, ("exec sh\n", 1.0))
+    _, seconds = await turn(terminal, ("sleep 2; x=$(sleep 1); echo lo''ng\n", LONG))
+    assert "long" in await terminal.capture_pane() and 2.9 < seconds < SOON
+
+
+SCREENS = {
+    "text": "printf '%s\\n' one two three\n",
+    "letters": "printf 'h\\303\\251llo \\346\\274\\242 \\342\\200\\250 x\\n   \\n'; tput setaf 1; echo red\n",
+    "scrolled": "seq 3000\n",
+    "nothing-new": "clear\n",
+    "other-screen": "tput smcup; echo there\n",
+    "cleared": "reset\n",
+    "broken-bytes": "printf '\\377\\376 \\033[5;5Hhere\\n'\n",
+}
+
+
+async def test_the_policy_is_shown_what_harbor_shows(environment: DockerEngineEnvironment) -> None:
+    """The same session read by Harbor's own code, in the same state, turn by turn."""
+    terminal = await terminal_in(environment)
+    name = terminal._session_name
+    harbors = TmuxSession(name, environment, EnvironmentPaths.agent_dir / "pane", None, None)
+    await harbors.get_incremental_output()
+    for case, keys in SCREENS.items():
+        shown, _ = await turn(terminal, (keys, LONG))
+        assert shown == await harbors.get_incremental_output(), case
+
+
+async def test_a_flood_is_bounded_and_does_not_slow_the_turns(environment: DockerEngineEnvironment) -> None:
+    terminal = await terminal_in(environment)
+    await turn(terminal, ("yes\n", 1.0))
+    shown, seconds = await turn(terminal, ("", 0.1))
+    assert len(shown) < 1_000_000 and seconds < SOON
+    _, seconds = await turn(terminal, ("C-c", LONG), ("clear; head -c 300000000 /dev/zero | tr '\\0' x | fold\n", 2.0))
+    assert seconds < LONG
+    await turn(terminal, ("C-c", LONG))
+    log = await environment.exec("stat -c %s /logs/agent/pane")
+    assert int(log.stdout or 0) <= 2_000_000
+
+
+@pytest.mark.parametrize("keys", ["a\0b", "\ud83d"])
+async def test_keys_that_cannot_be_typed_are_refused(environment: DockerEngineEnvironment, keys: str) -> None:
+    with pytest.raises(KeysRefused):
+        await turn(await terminal_in(environment), (keys, 0.1))
+
+
+async def test_a_container_that_is_stopped_is_no_doing_of_the_policy(environment: DockerEngineEnvironment) -> None:
+    """The last test of the container."""
+    terminal = await terminal_in(environment)
+    running = asyncio.create_task(turn(terminal, ("sleep 1000\n", LONG)))
+    await asyncio.sleep(0.5)
+    for container in containers(RUN):
+        await call(engine().kill, container)
+    with pytest.raises((RuntimeError, OSError)):
+        await running
+    assert not terminal.ended
