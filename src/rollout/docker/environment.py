@@ -12,7 +12,6 @@ from harbor.environments.capabilities import EnvironmentCapabilities, Environmen
 from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
-from harbor.models.trial.paths import EnvironmentPaths
 
 from src.rollout.docker import images, owner
 from src.rollout.docker.agent_phases import AgentPhases
@@ -201,9 +200,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         await self._files.download_file(source_path, Path(target_path))
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """As Harbor's; the verifier's folder, where the reward is, without help of the container's programs."""
-        verifier = str(EnvironmentPaths.for_os(self.os).verifier_dir)
-        await self._files.download_dir(source_dir, Path(target_dir), trusted=source_dir.rstrip("/") == verifier)
+        await self._files.download_dir(source_dir, Path(target_dir))
 
 
 def _mount(mount: ServiceVolumeConfig) -> Mount:

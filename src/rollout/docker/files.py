@@ -1,7 +1,7 @@
 """Files in and out of a container.
 
 Small uploads and all ordinary downloads pass through the open shell, a tenth of the daemon's archive calls' cost;
-those calls (put_archive, get_archive) do what is large, and what the container's own programs cannot or must not do.
+those calls (put_archive, get_archive) do what is large, and what the container's own programs cannot do.
 """
 
 import base64
@@ -59,17 +59,16 @@ class Files:
                 return
         await self._put(await call(_pack_file, source, str(path).strip("/")))
 
-    async def download_dir(self, source: str, target: Path, *, trusted: bool = False) -> None:
+    async def download_dir(self, source: str, target: Path) -> None:
         """Copy the contents of `source` into `target`. Special files and links that lead outside are left out.
 
-        `trusted` = do not ask the container's own programs. Raises FileNotFoundError, RuntimeError when too large.
+        Raises FileNotFoundError, RuntimeError when too large.
         """
         target.mkdir(parents=True, exist_ok=True)
-        if not trusted:
-            pack = f"tar -cf - -C {shlex.quote(source)} . | head -c {MAX_SHELL_DOWNLOAD}"
-            output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
-            if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
-                return
+        pack = f"tar -cf - -C {shlex.quote(source)} . | head -c {MAX_SHELL_DOWNLOAD}"
+        output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
+        if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
+            return
         with await call(self._get, source.rstrip("/") + "/.") as archive:
             if not await call(_unpack, archive, target):
                 raise RuntimeError(f"{source} in container {self._container} came as a broken archive")

@@ -83,9 +83,12 @@ def _shadows(found: set[str], known: Tools, path: Sequence[str]) -> dict[str, st
 def _misleads(container: str, known: Tools) -> bool:
     """Whether the loader's cache sends the tools to libraries of somebody else."""
     try:
-        cached = _LIBRARY_PATH.findall(_content(container, tools.CACHE)[1])
+        info, content = _content(container, tools.CACHE)
     except NotFound:
         return True
+    if not info.isfile():
+        return True
+    cached = _LIBRARY_PATH.findall(content)
     for file in {PurePosixPath(found.decode(errors="replace")) for found in cached}:
         known_place = str(file) in known.files or f"/usr{file}" in known.files
         if file.name in known.libraries and not known_place and str(file.parent) not in tools.LIBRARY_DIRS:

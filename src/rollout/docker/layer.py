@@ -5,6 +5,7 @@ From the layer's own folder, where this process may read it (root on the daemon'
 a file that was replaced by one of the same size, mode and time.
 """
 
+import functools
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -54,9 +55,10 @@ def touched(layer: Layer, folders: Iterable[str], files: Iterable[str]) -> set[s
     return found
 
 
-def _way(path: str) -> list[str]:
+@functools.cache
+def _way(path: str) -> tuple[str, ...]:
     """/a/b/c -> /a, /a/b, /a/b/c."""
-    return [str(part) for part in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:]]
+    return tuple(str(part) for part in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
 
 
 class _Folder:
@@ -64,6 +66,7 @@ class _Folder:
 
     def __init__(self, upper: str) -> None:
         self._upper = upper
+        self._modes: dict[str, int | None] = {}
 
     def replaced(self, path: str) -> bool:
         mode = self._mode(path)
@@ -79,11 +82,15 @@ class _Folder:
 
     def _mode(self, path: str) -> int | None:
         """None = nothing was written there, or above it is no folder any more."""
-        *above, last = _way(path)
+        if path not in self._modes:
+            above, _, _ = path.rpartition("/")
+            mode = self._mode(above) if above else stat.S_IFDIR
+            self._modes[path] = self._look(path) if mode is not None and stat.S_ISDIR(mode) else None
+        return self._modes[path]
+
+    def _look(self, path: str) -> int | None:
         try:
-            if not all(stat.S_ISDIR(os.lstat(self._upper + part).st_mode) for part in above):
-                return None
-            return os.lstat(self._upper + last).st_mode
+            return os.lstat(self._upper + path).st_mode
         except FileNotFoundError:
             return None
 
