@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from docker.errors import NotFound
+from docker.utils import decode_json_header
 
 from src.rollout.docker.engine import engine
 
@@ -119,11 +119,10 @@ class _Changes:
         return [path[len(start) :] for path in self._kinds if path.startswith(start) and "/" not in path[len(start) :]]
 
     def _is_folder(self, path: str) -> bool:
-        try:
-            _, status = engine().get_archive(self._container, path)
-        except NotFound:
-            return False
-        return bool(status["mode"] & _GO_DIRECTORY)
+        client = engine()
+        url = f"{client.base_url}/v{client.api_version}/containers/{self._container}/archive"
+        status = client.head(url, params={"path": path}).headers.get("X-Docker-Container-Path-Stat")
+        return status is not None and bool(decode_json_header(status)["mode"] & _GO_DIRECTORY)
 
 
 def _may_see_all() -> bool:
