@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import override
 
 HARBOR = "harbor.utils.logger"
@@ -40,4 +41,8 @@ def forget_loggers(trial_name: str) -> Iterator[None]:
     finally:
         known = logging.Logger.manager.loggerDict
         for name in [name for name in known if trial_name in name.split(".")]:
-            del known[name]
+            logger = known.pop(name)
+            for parent in accumulate(name.split("."), "{}.{}".format):
+                holder = known.get(parent)
+                if isinstance(holder, logging.PlaceHolder) and isinstance(logger, logging.Logger):
+                    holder.loggerMap.pop(logger, None)

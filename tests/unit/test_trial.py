@@ -1,7 +1,9 @@
 """What surrounds a Harbor trial: cancelled once and awaited, bugs told from faults, loggers dropped."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -114,10 +116,12 @@ def test_our_own_bugs_stop_the_run_and_faults_do_not() -> None:
 
 def test_loggers_of_a_trial_are_forgotten() -> None:
     with forget_loggers("s000001-p00-g01"):
-        logging.getLogger(f"{HARBOR}.trial.s000001-p00-g01")
+        trial = weakref.ref(logging.getLogger(f"{HARBOR}.trial.s000001-p00-g01"))
         logging.getLogger(f"{HARBOR}.trial.s000001-p00-g01-a2")
     known = logging.Logger.manager.loggerDict
     assert f"{HARBOR}.trial.s000001-p00-g01" not in known and f"{HARBOR}.trial.s000001-p00-g01-a2" in known
+    gc.collect()
+    assert trial() is None
 
 
 def test_harbors_log_is_quiet_and_its_warnings_come_once(caplog: pytest.LogCaptureFixture) -> None:
