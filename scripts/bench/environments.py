@@ -101,7 +101,7 @@ async def _round(variant: type[Variant], task: Path, arguments: argparse.Namespa
     # stock's trials take half a minute each
     numbers = await _short(variant(task, parallel, SHORT), parallel if variant is Stock else arguments.trials)
     if variant is Ours:
-        numbers["paced_outside"] = (await _short(variant(task, parallel, PACED), 3 * parallel))["outside"]
+        numbers["paced_outside"] = (await _short(variant(task, parallel, PACED), 4 * parallel))["outside"]
     if long.turns and variant.has_turns:
         numbers |= await _long(variant(task, parallel, long), parallel, long.turns)
     print(variant.name, " ".join(f"{name}={value:.3g}" for name, value in numbers.items()), flush=True)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import random
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,8 @@ def answer(turn: int, n_commands: int, wait_sec: float) -> str:
 class Script:
     """What the policy of a trial does: `n_commands` commands, each with `wait_sec`; then it says twice it is done.
 
-    With `turns` below n_commands + 2 it is stopped before. Every answer takes it `latency_sec`.
+    With `turns` below n_commands + 2 it is stopped before. An answer takes it `latency_sec` on average, exponentially
+    distributed: trials that end all together start all together.
     """
 
     n_commands: int
@@ -46,13 +48,15 @@ class ScriptedClient:
         self._template = template
         self._script = script
         self._missing = together
+        self._chance = random.Random(0)
         self._all_asked = asyncio.Event()
 
     async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
         turn = prompt.to_ints().count(self._template.turn_end) // 2
         if turn == 0:
             await self._wait_for_all()
-        await asyncio.sleep(self._script.latency_sec)
+        if mean := self._script.latency_sec:
+            await asyncio.sleep(self._chance.expovariate(1 / mean))
         text = answer(turn, self._script.n_commands, self._script.wait_sec)
         ids = [*self._template.tokenizer.encode(text, add_special_tokens=False), self._template.turn_end]
         sequence = SimpleNamespace(tokens=ids, logprobs=[-0.1] * len(ids), stop_reason="stop")
