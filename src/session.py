@@ -26,6 +26,7 @@ from src.rollout.docker.disk_guard import guarding_disk
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.preflight import check_docker
 from src.rollout.docker.reaper import reap
+from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
@@ -61,8 +62,9 @@ async def train(config: Config) -> int:
     train_tasks, held_out = split_tasks(
         load_tasks(config.tasks_dir, config.allow_broken_tasks), config.eval_split, config.eval_tasks, config.seed
     )
+    paths = [task.path for task in (*train_tasks, *held_out)]
+    check_tasks(paths, config.environment_type, config.environment_kwargs)
     if config.environment_type == "docker":
-        paths = [task.path for task in (*train_tasks, *held_out)]
         for note in await asyncio.to_thread(check_docker, paths, n_containers(config), config.environment_kwargs):
             display.say(note)
     template = ChatTemplate.load(config.model_name, config.enable_thinking)

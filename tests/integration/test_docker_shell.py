@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from src.rollout.docker.belongings import remove_container
 from src.rollout.docker.container import ContainerSpec, container_name, start_container
 from src.rollout.docker.engine import call
 from src.rollout.docker.images import task_image
 from src.rollout.docker.owner import labels
-from src.rollout.docker.reaper import remove_container
 from src.rollout.docker.removal import drain
 from src.rollout.docker.shell import Command
 from src.rollout.docker.shells import Shells

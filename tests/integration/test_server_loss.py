@@ -45,9 +45,7 @@ def wait_for(process: "subprocess.Popen[str]", happened: Any) -> None:
         time.sleep(0.02)
 
 
-def test_a_server_killed_while_sampling_is_gone_on_with(
-    server_env: None, docker_ready: str, tmp_path: Path
-) -> None:
+def test_a_server_killed_while_sampling_is_gone_on_with(server_env: None, docker_ready: str, tmp_path: Path) -> None:
     server = Server(tmp_path / "server")
     server.start()
     folder = tmp_path / "runs" / "lost"

@@ -96,7 +96,10 @@ NAN_NORM = "1 validation error for OptimStepResponse\nmetrics.`skyrl.ai/grad_nor
     [
         (http_error(400, "LoRA rank 64 must be between 1 and 32"), r"lora_rank.*at most 32"),
         (http_error(400, "Maximum number of LoRA adapters (8) reached"), r"MAX_LORA_ADAPTERS"),
-        (future_error("Error code: 400 - {'detail': 'Model model_1 not loaded'} (status 400)"), r"has forgotten the model"),
+        (
+            future_error("Error code: 400 - {'detail': 'Model model_1 not loaded'} (status 400)"),
+            r"has forgotten the model",
+        ),
         (
             future_error("Error code: 400 - {'detail': \"Loss functions ['gspo'] are not\"}"),
             r"Loss functions \['gspo'\]",

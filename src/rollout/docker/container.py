@@ -10,9 +10,10 @@ from typing import Any
 
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
+from src.rollout.docker.belongings import remove_container
+from src.rollout.docker.disk_space import storage_options
 from src.rollout.docker.engine import engine
 from src.rollout.docker.images import Image
-from src.rollout.docker.reaper import remove_container
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
 # PID 1 is a program that starts no other, so none that the agent replaced. It survives `kill -9 -1`, and the kernel
@@ -48,6 +49,7 @@ class ContainerSpec:
     networked: bool = True
     cpus: float | None = None
     memory_mb: int | None = None
+    storage_mb: int | None = None  # where the storage driver has quotas
     pids_limit: int | None = None
     gpus: int = 0
     mounts: Sequence[Mount] = ()
@@ -96,6 +98,7 @@ def _host_config(spec: ContainerSpec) -> dict[str, Any]:
         security_opt=[] if spec.allow_sudo else ["no-new-privileges"],
         ulimits=_ULIMITS,
         shm_size=_SHM_SIZE,
+        storage_opt=storage_options(spec.image.reference, spec.storage_mb),
     )
 
 

@@ -10,11 +10,11 @@ from pathlib import PurePosixPath
 from docker.errors import NotFound
 
 from src.rollout.docker import owner, tools
+from src.rollout.docker.belongings import remove_container
 from src.rollout.docker.container import container_name
 from src.rollout.docker.engine import engine
 from src.rollout.docker.images import Image
 from src.rollout.docker.layer import layer_of, touched
-from src.rollout.docker.reaper import remove_container
 from src.rollout.docker.tools import Tools
 
 _ACCOUNTS = ("/etc/passwd", "/etc/group")  # the task may change them; without them nothing starts

@@ -7,7 +7,6 @@ from itertools import groupby
 from docker.errors import APIError
 
 from src.rollout.docker.belongings import Belonging, belongings
-from src.rollout.docker.belongings import remove_container as remove_container
 from src.rollout.docker.owner import PID, RUN, owner_is_dead
 
 _PARALLEL = 4

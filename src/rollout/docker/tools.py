@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from src.rollout.docker import owner
+from src.rollout.docker.belongings import remove_container
 from src.rollout.docker.container import container_name
 from src.rollout.docker.engine import engine
 from src.rollout.docker.images import Image
-from src.rollout.docker.reaper import remove_container
 
 _NAMES = """[ awk base64 basename bash busybox cat chgrp chmod chown cmp comm coreutils cp curl cut dash date dd diff
 dirname du echo egrep env expr false fgrep find gawk git grep gunzip gzip head hostname id install kill ldd ln ls make
