@@ -61,8 +61,13 @@ def turn_script(steps: Sequence[Step], send: Callable[[str], str], capture: str,
     and ends with its exit code.
     """
     where = f"P={pane.shell} S={pane.server} T={shlex.quote(pane.tty)}" if pane else "P= S= T="
-    lines = [IN_SHELL, _library(), where] if steps else [IN_SHELL]
+    lines = [IN_SHELL]
+    if any(step.seconds for step in steps):
+        lines += [_library(), where]
     for i, step in enumerate(steps):
+        if not step.seconds:
+            lines += [f"{send(step.keys)} || {{ r=$?; echo {FAILED}{i}; exit $r; }}"] if step.keys else []
+            continue
         lines.append(f"begin {round(100 * step.seconds)}")
         if step.keys:
             lines.append(f"{send(step.keys)} || failed {i}")
@@ -79,7 +84,7 @@ def start_script(launch: str, session: str) -> str:
 {_library()}
 drawn() {{ [ "$({column})" != 0 ]; }}
 asks() {{ no_news && drawn; }}
-i=$({launch}) || exit
+i=$({{ {launch}; }} 9>&-) || exit
 echo "$i"
 set -- $i
 P=$1 S=$2 T=$3

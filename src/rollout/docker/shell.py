@@ -1,8 +1,8 @@
 """One shell kept open in a container over one exec socket; commands run in it one after the other.
 
-Each command is its own `bash -c` in its own session, as with `docker exec`, so no state passes between commands.
-A command that begins with IN_SHELL is run by a fork of the open bash itself: half the cost.
-The shell prints a marker nobody in the container can guess before and after it, on both streams.
+Each is a `bash -c` in a session of its own, as with `docker exec`, so no state passes between commands; one that begins
+with IN_SHELL runs in a fork of the open bash: half the cost. The shell prints a marker that nobody in the container can
+guess before and after each, on both streams.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _BOOT = "echo ready; if command -v bash >/dev/null 2>&1; then exec bash --noprof
 # fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output. Every command gets a process
 # group of its own: by job control in bash, which costs nothing, by setsid elsewhere.
 _PREAMBLE = (
-    'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S=; set -m; '
+    'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S= Z=; set -m; '
     "else B=sh S=; command -v setsid >/dev/null && S=setsid; fi\n"
 )
 IN_SHELL = ": in this shell"  # first line of a script that runs as well in a fork of the open shell; elsewhere, a no-op
@@ -223,15 +223,15 @@ def _script(mark: str, command: Command) -> bytes:
     if "\0" in command.text:
         raise ValueError("embedded null byte in command")
     assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in command.env.items())
-    program = f'exec {f"env {assignments} " if assignments else ""}$S "$B" -c {shlex.quote(command.text)}'
+    once, program = "", f'exec {f"env {assignments} " if assignments else ""}$S "$B" -c {shlex.quote(command.text)}'
     if command.text.startswith(IN_SHELL):
-        export = f"export {assignments}; " if assignments else ""
-        program = f"[ $B != bash ] || {{ {export}eval {shlex.quote(command.text)}; exit; }}; {program}"
+        once = '[ "$Z" ] || [ $B != bash ] || { eval "exec 9<> <(:)" && Z=read; }\n'  # never ready: to sleep by `read`
+        inside = f"{assignments and f'export {assignments}; '}eval {shlex.quote(command.text)}; exit"
+        program = f"[ $B != bash ] || {{ {inside}; }}; {program}"
     enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
-    # three lines: a fork that fails ends the line that asked for it, never the report
-    return (
-        f"printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
-        f"( {enter}; {program} ) </dev/null 2>&3 3>&- & p=$!; "
+    return (  # in lines: a fork that fails ends the line that asked for it, never the report
+        f"{once}printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
+        f"( {enter}; {program} ) </dev/null 2>&3 3>&- {'' if once else '9>&-'} & p=$!; "
         f"printf '{mark}:p%s\\n' $p >&3\n"
         f"wait $p; r=$?; [ -n \"$p\" ] || r=254; printf '{mark}:e%s\\n' $r; printf '{mark}:e\\n' >&3\n"
     ).encode()
