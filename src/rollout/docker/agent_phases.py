@@ -10,7 +10,7 @@ from src.rollout.docker.engine import call
 from src.rollout.docker.images import Image
 from src.rollout.docker.integrity import restore_folder, restore_tools
 from src.rollout.docker.processes import Processes
-from src.rollout.docker.shell import Command
+from src.rollout.docker.shell import IN_SHELL, Command
 from src.rollout.docker.shells import Shells
 
 SHOWN_PATHS = 10
@@ -18,12 +18,14 @@ FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
 # In a shell of root, before the agent has acted: Harbor's folders, and where PATH leads.
-_PREPARE = f"""{{make}} || exit 1
+_PREPARE = f"""{IN_SHELL}
+{{make}} || exit 1
 echo {{mark}}
 test -n "$(ls -A {_TESTS} 2>/dev/null)" && echo {_TESTS}
 IFS=:; for d in $PATH; do (cd -P "$d/" 2>/dev/null && pwd || echo "$d"); done"""
 # After its processes are gone: folders made anew, whatever it put in their place. A mount point stays and is emptied.
-_CLEAN = f"""for d in {_TESTS} {_REWARDS}; do
+_CLEAN = f"""{IN_SHELL}
+for d in {_TESTS} {_REWARDS}; do
 p=${{d%/*}}; [ -z "$p" ] || {{ [ -d "$p" ] && [ ! -L "$p" ]; }} || rm -rf "$p"
 rm -rf "$d" 2>/dev/null || rm -rf "$d"/* "$d"/.[!.]* "$d"/..?*
 mkdir -p "$d" && [ -z "$(ls -A "$d")" ] || exit 1

@@ -1,6 +1,7 @@
 """The Harbor environment behind `environment_type=docker`: one container a trial, driven through the Engine API."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from src.rollout.docker.container import (
 from src.rollout.docker.engine import call
 from src.rollout.docker.files import Files
 from src.rollout.docker.removal import in_background, remove_after
-from src.rollout.docker.shell import Command, Output
+from src.rollout.docker.shell import IN_SHELL, Command, Output
 from src.rollout.docker.shells import Shells
 
 DEFAULT_PIDS_LIMIT = 512
+_WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
+_PLAIN = re.compile(rf"{_WORD}(?: (?:&& )?{_WORD})*")  # nothing that a shell would expand
 NO_PROCESS = 254  # a command could not be started
 
 
@@ -161,7 +164,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
         try:
             output = await self._shells.run(
-                Command(command, self._directory(cwd), extra, needs_cwd=cwd is not None),
+                Command(_cheap(command), self._directory(cwd), extra, needs_cwd=cwd is not None),
                 user=self._user(self._resolve_user(user)),
                 seconds=timeout_sec or None,
             )
@@ -202,6 +205,11 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         await self._files.download_dir(source_dir, Path(target_dir))
+
+
+def _cheap(command: str) -> str:
+    """Harbor's own small commands do not need a shell of their own."""
+    return f"{IN_SHELL}\n{command}" if _PLAIN.fullmatch(command) else command
 
 
 def _mount(mount: ServiceVolumeConfig) -> Mount:

@@ -17,6 +17,7 @@ from docker.errors import NotFound
 from harbor.environments.base import transfer_tar_filter
 
 from src.rollout.docker.engine import call, engine
+from src.rollout.docker.shell import IN_SHELL
 from src.rollout.docker.shells import Shells
 
 MAX_INLINE_UPLOAD = 32 * 1024  # base64 characters; bash reads its input byte by byte
@@ -36,7 +37,7 @@ class Files:
         quoted = shlex.quote(target)
         inline = base64.b64encode(gzip.compress(packed, 1, mtime=0)).decode()
         if len(inline) <= MAX_INLINE_UPLOAD:
-            unpack = f"mkdir -p {quoted} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
+            unpack = f"{IN_SHELL}\nmkdir -p {quoted} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
             if (await self._shells.run(unpack, user="root")).return_code == 0:
                 return
         prefix = target.strip("/")
@@ -46,14 +47,14 @@ class Files:
         """Put a file at `target`, or into it when it is a directory or ends with /."""
         into = (
             target.endswith("/")
-            or (await self._shells.run(f"test -d {shlex.quote(target)}", user="root")).return_code == 0
+            or (await self._shells.run(f"{IN_SHELL}\ntest -d {shlex.quote(target)}", user="root")).return_code == 0
         )
         path = PurePosixPath(target) / source.name if into else PurePosixPath(target)
         data, mode = source.read_bytes(), source.stat().st_mode & 0o7777
         inline = base64.b64encode(data).decode()
         if len(inline) <= MAX_INLINE_UPLOAD:
             name, parent = shlex.quote(str(path)), shlex.quote(str(path.parent))
-            write = f"mkdir -p {parent} && printf %s {inline} | base64 -d > {name}"
+            write = f"{IN_SHELL}\nmkdir -p {parent} && printf %s {inline} | base64 -d > {name}"
             write += f" && chmod {mode:o} {name} && chown 0:0 {name}"
             if (await self._shells.run(write, user="root")).return_code == 0:
                 return
@@ -65,7 +66,7 @@ class Files:
         Raises FileNotFoundError, RuntimeError when too large.
         """
         target.mkdir(parents=True, exist_ok=True)
-        pack = f"tar -cf - -C {shlex.quote(source)} . | head -c {MAX_SHELL_DOWNLOAD}"
+        pack = f"{IN_SHELL}\ntar -cf - -C {shlex.quote(source)} . | head -c {MAX_SHELL_DOWNLOAD}"
         output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
         if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
             return
