@@ -1,6 +1,7 @@
 """Batches of trials: every task's group at once under the run's limits."""
 
 import asyncio
+import gc
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -76,6 +77,7 @@ class Rollouts:
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
         await asyncio.to_thread(_import_harbor)
+        gc.freeze()  # modules: nothing that a collection in the middle of a batch has to walk through
         tame_harbor_log()
 
     async def aclose(self) -> None:

@@ -17,20 +17,24 @@ SHOWN_PATHS = 10
 FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
-# In a shell of root, before the agent has acted: Harbor's folders, and where PATH leads.
+# In a shell of root, before the agent has acted: Harbor's folders, and where PATH leads. By builtins: processes cost.
 _PREPARE = f"""{IN_SHELL}
 {{make}} || exit 1
 echo {{mark}}
-test -n "$(ls -A {_TESTS} 2>/dev/null)" && echo {_TESTS}
-IFS=:; for d in $PATH; do (cd -P "$d/" 2>/dev/null && pwd || echo "$d"); done"""
+for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
+w=$PWD IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && pwd || echo "$d"; done"""
 # After its processes are gone: folders made anew, whatever it put in their place. A mount point stays and is emptied.
 _CLEAN = f"""{IN_SHELL}
+[ -d /tmp ] || mkdir -m 1777 /tmp
+if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
+umask 022 && mkdir {_TESTS} && umask 0 && mkdir {_REWARDS}
+exit
+fi
 for d in {_TESTS} {_REWARDS}; do
 p=${{d%/*}}; [ -z "$p" ] || {{ [ -d "$p" ] && [ ! -L "$p" ]; }} || rm -rf "$p"
 rm -rf "$d" 2>/dev/null || rm -rf "$d"/* "$d"/.[!.]* "$d"/..?*
 mkdir -p "$d" && [ -z "$(ls -A "$d")" ] || exit 1
 done
-[ -d /tmp ] || mkdir -m 1777 /tmp
 chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 
@@ -45,6 +49,9 @@ class AgentPhases:
         self._path: tuple[str, ...] = ()
         self._image_has_tests = False
         self._noted = self._frozen = False
+
+    def created(self, container_id: str) -> None:
+        self._processes.container_id = container_id
 
     async def prepare(self, image: Image, directory: str, make: str) -> None:
         """Run the command `make` for Harbor's folders, and look at what the image has, in one round trip.

@@ -32,6 +32,7 @@ _CAPABILITIES = (
 )  # fmt: skip
 _ULIMITS = [Ulimit(name="core", soft=0, hard=0)]  # open files as the daemon has them: it may not be able to raise them
 _SHM_SIZE = "64m"
+_NO_LOG = LogConfig(type="none")
 _BRIDGE, _NONE = "bridge", "none"
 
 
@@ -62,10 +63,10 @@ def container_name(session_id: str) -> str:
     return f"ht-{re.sub(r'[^a-zA-Z0-9_.-]', '-', session_id)[:80]}-{secrets.token_hex(4)}"
 
 
-def start_container(spec: ContainerSpec) -> None:
-    """Create and start; what could not start is removed. Raises docker.errors.ImageNotFound, APIError."""
+def start_container(spec: ContainerSpec) -> str:
+    """Create and start; its ID. What could not start is removed. Raises docker.errors.ImageNotFound, APIError."""
     client = engine()
-    client.create_container(
+    created = client.create_container(
         spec.image.reference,
         name=spec.name,
         hostname=HOSTNAME,
@@ -80,6 +81,7 @@ def start_container(spec: ContainerSpec) -> None:
         undo.callback(remove_container, spec.name)
         client.start(spec.name)
         undo.pop_all()
+    return created["Id"]
 
 
 def _host_config(spec: ContainerSpec) -> dict[str, Any]:
@@ -92,7 +94,8 @@ def _host_config(spec: ContainerSpec) -> dict[str, Any]:
         pids_limit=spec.pids_limit,
         device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
         mounts=list(spec.mounts),
-        log_config=LogConfig(type="json-file", config={"max-size": "1m"}),
+        # without an entrypoint nothing is ever printed there
+        log_config=LogConfig(type="json-file", config={"max-size": "1m"}) if spec.image.entrypoint else _NO_LOG,
         cap_drop=["ALL"],
         cap_add=[*_CAPABILITIES, *spec.cap_add],
         security_opt=[] if spec.allow_sudo else ["no-new-privileges"],

@@ -62,7 +62,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         self._cap_add = tuple(cap_add)
         self._name = container_name(self.session_id)
         self._image: images.Image | None = None
-        self._creation: asyncio.Future[None] | None = None
+        self._creation: asyncio.Future[str] | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
         self._phases = AgentPhases(self._name, self._shells, run_id, keep_processes)
@@ -123,7 +123,9 @@ class DockerEngineEnvironment(BaseEnvironment):
             mounts=[_mount(mount) for mount in self._host_mounts],
         )
         self._creation = asyncio.ensure_future(call(start_container, spec))
-        await asyncio.shield(self._creation)  # cancelled or not, `stop` waits for it and removes what it made
+        self._phases.created(
+            await asyncio.shield(self._creation)
+        )  # cancelled or not, `stop` waits for it and removes what it made
 
     async def stop(self, delete: bool) -> None:
         """Returns at once; the container goes in the background (`removal.drain`). Images are kept."""

@@ -23,6 +23,7 @@ from src.rollout.docker.shells import Shells
 MAX_INLINE_UPLOAD = 32 * 1024  # base64 characters; bash reads its input byte by byte
 MAX_SHELL_DOWNLOAD = 32 * 1024 * 1024
 MAX_DOWNLOAD = 2 * 1024**3
+EMPTY = 44  # exit code of a look at a folder with nothing in it
 _SPOOL = 8 * 1024 * 1024
 
 
@@ -66,8 +67,15 @@ class Files:
         Raises FileNotFoundError, RuntimeError when too large.
         """
         target.mkdir(parents=True, exist_ok=True)
-        pack = f"{IN_SHELL}\ntar -cf - -C {shlex.quote(source)} . | head -c {MAX_SHELL_DOWNLOAD}"
+        quoted = shlex.quote(source)
+        look = (
+            f'for f in {quoted}/* {quoted}/.[!.]* {quoted}/..?*; do [ -e "$f" ] || [ -L "$f" ] && set -- full && break'
+        )
+        empty = f'set --; if [ -d {quoted} ]; then {look}; done; [ "$1" ] || exit {EMPTY}; fi'
+        pack = f"{IN_SHELL}\n{empty}; tar -cf - -C {quoted} . | head -c {MAX_SHELL_DOWNLOAD}"
         output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
+        if output.return_code == EMPTY:
+            return
         if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
             return
         with await call(self._get, source.rstrip("/") + "/.") as archive:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from docker.errors import DockerException
 
+from src.rollout.docker.cgroup import n_tasks
 from src.rollout.docker.engine import call, engine
 from src.rollout.docker.shell import Command, ShellGone
 from src.rollout.docker.shells import Shells
 
 SIGNAL_SEC = 5.0  # a fork bomb slows the shell that is to end it
+ALONE_TRIES, ALONE_PAUSE_SEC = 10, 0.005
 SEEN_SEC, PAUSE_SEC = 5.0, 0.1  # for the killed to be gone
 _LIST = "for f in /proc/[0-9]*/stat; do read -r l <$f && printf '%s\\n' \"$l\"; done 2>/dev/null; true"
 # Stops everything at once, so that nothing forks meanwhile; then lets go on what is kept, and its children.
@@ -51,6 +53,7 @@ class Processes:
     def __init__(self, container: str, shells: Shells) -> None:
         self._container = container
         self._shells = shells
+        self.container_id = ""
         self._kept: list[int] = []  # as the container numbers them
         self._kept_outside: set[int] = set()
         self._first = 0  # PID 1 as its host numbers it; 0 = not noted
@@ -67,8 +70,9 @@ class Processes:
 
     async def end(self) -> bool:
         """Kill. False: some live on, or the container does not answer."""
-        everything = "kill -s KILL -- -1"
-        return await self._signal(everything, "kill -s KILL $p") and await self._seen(self._ended)
+        if not await self._signal("kill -s KILL -- -1", "kill -s KILL $p"):
+            return False
+        return await self._alone() or await self._seen(self._ended)
 
     async def freeze(self) -> bool:
         """Stop. False: some run on, or the container does not answer."""
@@ -84,6 +88,15 @@ class Processes:
         except (TimeoutError, ShellGone, DockerException, OSError):
             return False
         return True
+
+    async def _alone(self) -> bool:
+        """Whether PID 1 is all that is left: the common case, for the price of a file's read."""
+        for _ in range(ALONE_TRIES):
+            left = n_tasks(self.container_id)
+            if left is None or left <= 1:
+                return left is not None
+            await asyncio.sleep(ALONE_PAUSE_SEC)
+        return False
 
     async def _seen(self, settled: Callable[[list[_Process]], bool]) -> bool:
         give_up = time.monotonic() + SEEN_SEC
