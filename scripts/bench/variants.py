@@ -64,12 +64,16 @@ class Ours:
         template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
         sampler = PolicySampler()
         sampler.publish(ScriptedClient(template, script, together), 0)
+        self._warm = False
         self._rollouts = Rollouts(config, sampler, template, RUN_ID, NoBook())
         self._task = Task(task.name, task, digest(task))
         self._folder = task.parent / "trials"
 
     async def run(self, n: int) -> list[Run]:
         """`n` trials, at most `parallel` at a time, and the removal of their containers."""
+        if not self._warm:
+            await self._rollouts.warm_up()  # as a training run does, once
+            self._warm = True
         prefix = f"{self.name}{next(_names)}"
         groups = await self._rollouts.run_groups([self._task], n, self._folder, prefix=prefix, temperature=1.0)
         await removal.drain()

@@ -77,6 +77,7 @@ class Rollouts:
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
         await asyncio.to_thread(_import_harbor)
+        gc.collect()
         gc.freeze()  # modules: nothing that a collection in the middle of a batch has to walk through
         tame_harbor_log()
 
