@@ -1,6 +1,7 @@
 """Real parts for tests against live servers: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -8,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests and what they start heed Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE_IMAGE = "harbortrainer/base:bookworm"
