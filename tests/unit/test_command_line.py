@@ -101,15 +101,6 @@ def test_env_files_fill_in_what_the_shell_leaves_open(tmp_path, monkeypatch):
     assert [os.environ[name] for name in ("HT_A", "HT_B", "HT_C")] == ["shell", "own", "env"]
 
 
-@pytest.fixture
-def ctrl_c_is_heeded():
-    """A shell's background jobs are started with SIGINT ignored, and so is what they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_is_heeded")
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
 def test_a_signal_stops_a_command_after_its_clean_up(signal_name, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
