@@ -45,7 +45,9 @@ LLMS: dict[str, ScriptedLLM] = {}
 
 class ScriptedTerminus(Terminus2):
     # as in training: Harbor's own reads the terminal before its shell has shown a prompt
+    _command_wait = "prompt"
     setup = TrainableTerminus2.setup  # pyright: ignore[reportAssignmentType]
+    _execute_commands = TrainableTerminus2._execute_commands  # pyright: ignore[reportAssignmentType]
 
     def _init_llm(self, **named: Any) -> ScriptedLLM:  # pyright: ignore[reportIncompatibleMethodOverride]
         return LLMS[named["llm_kwargs"]["name"]]

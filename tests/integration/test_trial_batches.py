@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -61,14 +60,14 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
     assert (result.n_total_trials, result.stats.n_completed_trials, result.stats.n_errored_trials) == (6, 6, 0)
 
 
-async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(tmp_path: Path) -> None:
+async def test_a_hanging_sampler_is_retried_up_to_max_attempts_then_dropped_from_its_group(tmp_path: Path) -> None:
     """One trial hangs on both attempts: the first request, and the eighth, after two trials of three turns each."""
     sampler = PolicySampler(request_timeout_sec=0.5)
 
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)
 
-    rollouts, client = made(reply, sampler, n_parallel_envs=1)
+    rollouts, client = made(reply, sampler, n_parallel_envs=1, max_attempts=2)
     hangs = (1, 8)
     groups = await rollouts.run_groups(
         [make_task(tmp_path)], 3, tmp_path / "step_000000", prefix="s000000", temperature=1.0
@@ -76,26 +75,8 @@ async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(tmp
     await rollouts.aclose()
     assert groups[0].rewards_G == (1.0, 1.0)
     lost = groups[0].lost[0]
-    assert (lost.trial_name, lost.attempt, lost.outcome, lost.reward) == (
-        "s000000-p00-g00-a2",
-        2,
-        Outcome.INFRASTRUCTURE_ERROR,
-        None,
-    )
-
-
-async def test_our_own_cpu_time_a_turn(tmp_path: Path) -> None:
-    """At most 25 ms with an instant policy: building the image is paid before, starting containers is not."""
-    rollouts, _ = made([answer("ls -la / | head -20\n", wait=0.1)], max_turns=10, context_limit=100_000)
-    task = make_task(tmp_path)
-    await rollouts.warm_up()
-    await rollouts.run_groups([task], 1, tmp_path / "step_000000", prefix="s000000", temperature=1.0)
-    started = time.process_time()
-    groups = await rollouts.run_groups([task], 6, tmp_path / "step_000001", prefix="s000001", temperature=1.0)
-    seconds = time.process_time() - started
-    await rollouts.aclose()
-    turns = sum(len(trajectory.turns) for trajectory in groups[0].trajectories_G)
-    assert turns == 60 and 1000 * seconds / turns <= 25
+    assert lost.trial_name.endswith("-a2")  # whichever environment was ready first asked first
+    assert (lost.attempt, lost.outcome, lost.reward) == (2, Outcome.INFRASTRUCTURE_ERROR, None)
 
 
 async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path) -> None:
