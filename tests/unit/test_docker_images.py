@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.docker.build_thread import in_daemon_thread
+from src.daemon_thread import in_daemon_thread
 from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.images import content_digest
 

@@ -16,10 +16,10 @@ from docker.utils.build import exclude_paths
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
+from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
 from src.rollout.docker import owner
 from src.rollout.docker.build_leftovers import noting_layers, sweeping
-from src.rollout.docker.build_thread import in_daemon_thread
 from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.engine import engine
 from src.rollout.docker.image_uses import note_use

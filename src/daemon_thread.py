@@ -1,4 +1,4 @@
-"""A thread that a build waits in. It does not hold up the end of the process, as an executor's would."""
+"""A thread to wait in. It does not hold up the end of the process, as an executor's would."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any
 async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking function in a thread of its own. Cancelling the wait does not stop it.
 
-    A process that ends meanwhile drops its connection, and with that the Docker daemon gives up a build.
+    A process that ends meanwhile drops its connections; with that the Docker daemon gives up a build.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()
@@ -27,5 +27,5 @@ async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kw
         else:
             tell(future.set_result, result)
 
-    threading.Thread(target=work, name="docker-build", daemon=True).start()
+    threading.Thread(target=work, name=getattr(function, "__name__", "waiting"), daemon=True).start()
     return await future
