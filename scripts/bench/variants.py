@@ -75,7 +75,8 @@ class Ours:
             await self._rollouts.warm_up()  # as a training run does, once
             self._warm = True
         prefix = f"{self.name}{next(_names)}"
-        groups = await self._rollouts.run_groups([self._task], n, self._folder, prefix=prefix, temperature=1.0)
+        folder = self._folder / prefix  # a batch's own, as in training
+        groups = await self._rollouts.run_groups([self._task], n, folder, prefix=prefix, temperature=1.0)
         await removal.drain()
         return [_ran(t) for group in groups for t in (*group.trajectories_G, *group.lost)]
 

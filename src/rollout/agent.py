@@ -49,6 +49,10 @@ class TrainableTerminus2(Terminus2):
         return self._answers
 
     @override
+    async def set_web_tools_disabled(self, disabled: bool, environment: BaseEnvironment) -> None:
+        """Terminus-2 has none; Harbor's own says that as an error in every trial without a network."""
+
+    @override
     async def setup(self, environment: BaseEnvironment) -> None:
         self._session = self._terminal = Terminal(
             session_name=self.name(),

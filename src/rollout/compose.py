@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 from src.errors import UserError
 from src.rollout.docker import owner
 
+COMPOSE = "docker-compose.yaml"
 MAIN = "main"  # Harbor's name of the service that the agent works in
 
 
@@ -34,15 +34,16 @@ def read_compose(file: Path) -> dict[str, dict[str, Any]]:
     return {part: _table(document.get(part)) for part in ("services", "networks", "volumes")}
 
 
-def overlay(compose: Path, run_id: str) -> Path:
-    """A compose file on top of the task's own: no ten seconds of tear-down, and our labels for the reaper.
+def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
+    """A compose file on top of those of an environment: no ten seconds of tear-down, and our labels for the reaper.
 
-    Raises UserError when the task's cannot be read.
+    `prebuilt`: the main service comes from an image. Raises UserError when the folder's compose file cannot be read.
     """
-    given = read_compose(compose)
+    own = environment_dir / COMPOSE
+    given = read_compose(own) if own.exists() else {"services": {}, "networks": {}, "volumes": {}}
     labels = owner.labels(run_id)
     services = {name: _service(_table(service), labels) for name, service in ({MAIN: {}} | given["services"]).items()}
-    if not _has_image(compose.parent.parent):
+    if not prebuilt:
         services[MAIN] |= _built(labels)
     content: dict[str, Any] = {"services": services, "networks": _labelled({"default": {}} | given["networks"], labels)}
     if volumes := _labelled(given["volumes"], labels):
@@ -61,11 +62,6 @@ def _service(given: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, A
 
 def _built(labels: Mapping[str, str]) -> dict[str, Any]:
     return {"build": {"labels": labels}}  # compose names an image after the trial: it goes with its owner
-
-
-def _has_image(task_dir: Path) -> bool:
-    """Whether Harbor makes the main service from an image of the task instead of building it."""
-    return bool(tomllib.loads((task_dir / "task.toml").read_text()).get("environment", {}).get("docker_image"))
 
 
 def _labelled(things: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from harbor.models.trial.config import EnvironmentConfig
 from pydantic import ValidationError
 
 from src.errors import UserError
-from src.rollout.compose import overlay
+from src.rollout.compose import COMPOSE, read_compose
 from src.rollout.docker.options import ENGINE_OPTIONS, KEEP, engine_options
 
 ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
+COMPOSE_ENVIRONMENT = "src.rollout.docker.compose_environment:ComposeEnvironment"
 _OURS = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that are not the user's to set
 _FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _OURS)
 
@@ -25,9 +26,10 @@ def environment_config(
 ) -> EnvironmentConfig:
     """The environment of a trial of `task_dir`.
 
-    `docker` is our Engine environment, or Harbor's own where the task has a compose file. `environment_kwargs` may set
-    fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the environment itself; ours are
-    `ENGINE_OPTIONS`. Raises UserError: unknown type or option, wrong value, allowlist on Docker.
+    `docker` is our Engine environment, or Harbor's own with our labels where the task has a compose file.
+    `environment_kwargs` may set fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
+    environment itself; ours are `ENGINE_OPTIONS`. Raises UserError: unknown type or option, wrong value, allowlist on
+    Docker.
     """
     chosen = _environment_type(environment_type)
     if chosen is not EnvironmentType.DOCKER:
@@ -36,10 +38,10 @@ def environment_config(
     _refuse_allowlist(task_dir.name, task)
     options = engine_options(environment_kwargs)
     own = {name: value for name, value in environment_kwargs.items() if name not in options}
-    compose = task_dir / "environment" / "docker-compose.yaml"
+    compose = task_dir / "environment" / COMPOSE
     if compose.exists():
-        files = [*own.pop("extra_docker_compose", []), overlay(compose, run_id)]
-        return _config(own, {}, type=chosen, extra_docker_compose=files)
+        read_compose(compose)
+        return _config(own, {"run_id": run_id}, import_path=COMPOSE_ENVIRONMENT)
     for name in own:
         if name not in _FIELDS:
             known = (*ENGINE_OPTIONS, *_FIELDS)

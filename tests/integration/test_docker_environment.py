@@ -129,6 +129,22 @@ async def test_a_timeout_is_harbors_error(tmp_path: Path) -> None:
         await drain()
 
 
+async def test_a_container_that_goes_down_during_a_command_is_a_fault_and_no_exit_code(tmp_path: Path) -> None:
+    environment = environment_of(write_task(tmp_path / "down"), RUN)
+    await environment.start(force_build=False)
+    try:
+        (container,) = containers(RUN)
+        running = asyncio.create_task(environment.exec("touch /begun; sleep 1000"))
+        while (await environment.exec("test -e /begun")).return_code != 0:
+            pass
+        engine().kill(container)
+        with pytest.raises(RuntimeError, match="went down while a command ran in it"):
+            await running
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
 async def test_a_working_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     task = write_task(tmp_path / "workdir", toml='[environment]\nworkdir = "/no/such"\n')
     result = await run_trial(task, RUN)

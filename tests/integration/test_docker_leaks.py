@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
+from scripts.bench.shapes import write_shape
 from src.rollout.docker import container, environment, owner
 from src.rollout.docker.belongings import belongings
 from src.rollout.docker.engine import engine
@@ -37,6 +39,7 @@ volumes:
 COMPOSE_VICTIM = """
 import asyncio, sys
 from pathlib import Path
+from scripts.bench.shapes import write_shape
 from tests.integration.docker_parts import run_trial
 
 asyncio.run(run_trial(Path(sys.argv[1]), sys.argv[2]))
@@ -44,6 +47,7 @@ asyncio.run(run_trial(Path(sys.argv[1]), sys.argv[2]))
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
+from scripts.bench.shapes import write_shape
 from tests.integration.docker_parts import environment_of
 
 async def main():
@@ -92,11 +96,14 @@ async def test_cancelled_while_a_command_runs(tmp_path: Path) -> None:
 
 
 def _runs(command: str, run_id: str = RUN) -> bool:
-    return any(
-        command in " ".join(process)
-        for name in containers(run_id)
-        for process in engine().top(name, "-eo pid,args").get("Processes") or []
-    )
+    return any(command in " ".join(process) for name in containers(run_id) for process in _processes(name))
+
+
+def _processes(container: str) -> list[list[str]]:
+    try:
+        return engine().top(container, "-eo pid,args").get("Processes") or []
+    except APIError:  # it is not up yet, or on its way out
+        return []
 
 
 @contextlib.asynccontextmanager
@@ -200,3 +207,16 @@ def test_labels_of_a_network_are_reaped_too() -> None:
     network = engine().create_network("test-leaks-network", labels=owner.labels(f"{RUN}-network"))
     assert "test-leaks-network" in reap(f"{RUN}-network")
     assert not engine().networks(ids=[network["Id"]])
+
+
+async def test_every_container_of_a_compose_task_is_labelled_its_separate_verifiers_too(tmp_path: Path) -> None:
+    task = write_shape("compose-separate-verifier", tmp_path)
+    run_id = f"{RUN}-{tmp_path.name}"
+    began = int(time.time())
+    assert reward(await run_trial(task, run_id)) == 1
+    made = engine().events(
+        since=began, until=int(time.time()) + 1, decode=True, filters={"type": "container", "event": "create"}
+    )
+    names = {event["Actor"]["Attributes"]["name"]: event["Actor"]["Attributes"] for event in made}
+    mine = {name: labels.get(owner.RUN) for name, labels in names.items() if name.startswith(task.name)}
+    assert len(mine) == 3 and set(mine.values()) == {run_id}

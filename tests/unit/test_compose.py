@@ -16,12 +16,10 @@ Lay = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def lay(tmp_path: Path) -> Lay:
-    def lay(compose: str, toml: str = "") -> dict[str, Any]:
-        (tmp_path / "environment").mkdir()
-        (tmp_path / "task.toml").write_text(toml)
-        file = tmp_path / "environment" / "docker-compose.yaml"
-        file.write_text(compose)
-        return yaml.safe_load(overlay(file, "run7").read_text())
+    def lay(compose: str | None, *, prebuilt: bool = False) -> dict[str, Any]:
+        if compose is not None:
+            (tmp_path / "docker-compose.yaml").write_text(compose)
+        return yaml.safe_load(overlay(tmp_path, "run7", prebuilt=prebuilt).read_text())
 
     return lay
 
@@ -43,8 +41,15 @@ volumes: {data: {}, kept: {external: true}}
 
 
 def test_an_image_of_the_task_is_not_built(lay: Lay) -> None:
-    content = lay("services: {main: {}}\n", '[environment]\ndocker_image = "debian"\n')
+    content = lay("services: {main: {}}\n", prebuilt=True)
     assert "build" not in content["services"]["main"] and "volumes" not in content
+
+
+def test_an_environment_without_a_compose_file_is_labelled_too(lay: Lay) -> None:
+    labels = owner.labels("run7")
+    assert lay(None)["services"]["main"] == {"init": True, "stop_grace_period": "0s", "labels": labels} | {
+        "build": {"labels": labels}
+    }
 
 
 def test_tags_of_compose_are_read(lay: Lay) -> None:

@@ -11,9 +11,10 @@ import yaml
 from harbor.models.environment_type import EnvironmentType
 
 from src.errors import UserError
+from src.rollout.compose import overlay
 from src.rollout.docker import owner
 from src.rollout.docker.container import container_name
-from src.rollout.environment import ENGINE_ENVIRONMENT, check_tasks, environment_config
+from src.rollout.environment import COMPOSE_ENVIRONMENT, ENGINE_ENVIRONMENT, check_tasks, environment_config
 
 MakeTask = Callable[..., Path]
 
@@ -111,11 +112,11 @@ def test_all_tasks_are_checked_at_once(tmp_path: Path) -> None:
 def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: MakeTask) -> None:
     task = make_task(compose="services:\n  main: {}\n  db:\n    image: x\n")
     config = environment_config("docker", {"pids_limit": 100}, task, "run7")
-    assert config.type is EnvironmentType.DOCKER and config.kwargs == {}
-    overlay = yaml.safe_load(config.extra_docker_compose[0].read_text())
+    assert (config.import_path, config.kwargs) == (COMPOSE_ENVIRONMENT, {"run_id": "run7"})
+    content = yaml.safe_load(overlay(task / "environment", "run7", prebuilt=False).read_text())
     for service in ("main", "db"):
-        assert overlay["services"][service]["stop_grace_period"] == "0s"
-        assert overlay["services"][service]["labels"][owner.RUN] == "run7"
+        assert content["services"][service]["stop_grace_period"] == "0s"
+        assert content["services"][service]["labels"][owner.RUN] == "run7"
 
 
 def test_other_environments_pass_through(make_task: MakeTask) -> None:

@@ -115,6 +115,11 @@ def resume_container(name: str) -> None:
     engine().start(name)
 
 
+def is_running(name: str) -> bool:
+    """Raises docker.errors.APIError when it was removed."""
+    return engine().inspect_container(name)["State"]["Running"]
+
+
 def wait_healthy(name: str, seconds: float) -> None:
     """Wait for the HEALTHCHECK of the image, as `docker compose up --wait` does. Raises RuntimeError."""
     deadline = time.monotonic() + seconds

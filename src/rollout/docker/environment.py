@@ -19,6 +19,7 @@ from src.rollout.docker.agent_phases import AgentPhases
 from src.rollout.docker.container import (
     ContainerSpec,
     container_name,
+    is_running,
     set_networked,
     start_container,
     wait_healthy,
@@ -157,7 +158,9 @@ class DockerEngineEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command as `bash -c` (`sh -c` without bash). Raises RuntimeError when it takes over `timeout_sec`.
+        """Run a command as `bash -c` (`sh -c` without bash).
+
+        Raises RuntimeError when it takes over `timeout_sec`, or the container went down with it.
 
         Where Harbor gives no `cwd` and the agent has removed the working directory, it runs in /: what the policy did
         is graded, not lost.
@@ -172,6 +175,8 @@ class DockerEngineEnvironment(BaseEnvironment):
             )
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
+        if output.shell_died and not await call(is_running, self._name):
+            raise RuntimeError(f"container {self._name} went down while a command ran in it")
         if output.return_code == NO_PROCESS and self._pids_limit:
             await self._phases.relieve(self._pids_limit)
         return await self._result(output)

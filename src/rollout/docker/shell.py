@@ -13,7 +13,7 @@ import shlex
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from src.rollout.docker.engine import call, engine
@@ -41,6 +41,7 @@ class Output:
     stderr: bytes
     return_code: int
     truncated: bool = False  # the middle of a stream was dropped
+    shell_died: bool = False  # with the command: killed, or its container went down
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class Shell:
         self.close()
         if self._mark + b":b\n" not in self._streams[_STDOUT].data:
             raise ShellGone("the shell ended")
-        return self._output(137)
+        return replace(self._output(137), shell_died=True)
 
     def _output(self, code: int) -> Output:
         out, err = self._streams[_STDOUT], self._streams[_STDERR]

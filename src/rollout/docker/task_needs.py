@@ -8,7 +8,7 @@ from typing import Any
 from harbor.models.task.config import EnvironmentConfig, TaskConfig
 
 from src.errors import UserError
-from src.rollout.compose import MAIN, read_compose
+from src.rollout.compose import COMPOSE, MAIN, read_compose
 from src.rollout.docker.buildkit import buildkit_feature
 
 
@@ -33,7 +33,7 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNee
     memory = _override(environment_kwargs, "override_memory_mb") or max(one.memory_mb or 0 for one in environments)
     memory_mb = int(memory)
     folder = task_dir / "environment"
-    compose, dockerfile = folder / "docker-compose.yaml", folder / "Dockerfile"
+    compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
         return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, True, _networks(compose))
     built = dockerfile.exists() and not config.environment.docker_image
