@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from src.errors import UserError
 from src.rollout.compose import COMPOSE, read_compose
 from src.rollout.docker.options import ENGINE_OPTIONS, KEEP, engine_options
+from src.rollout.docker.task_needs import network_modes
 
 ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
 COMPOSE_ENVIRONMENT = "src.rollout.docker.compose_environment:ComposeEnvironment"
@@ -94,9 +95,7 @@ def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) 
 
 
 def _refuse_allowlist(name: str, task: TaskConfig) -> None:
-    policies = [task.environment, task.agent, task.verifier, task.verifier.environment]
-    policies += [part for step in task.steps or () for part in (step.agent, step.verifier)]
-    if any(policy is not None and policy.network_mode == NetworkMode.ALLOWLIST for policy in policies):
+    if NetworkMode.ALLOWLIST in network_modes(task):
         raise UserError(
             f"task {name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
             "in its task.toml, or another environment_type (daytona, modal, e2b)"

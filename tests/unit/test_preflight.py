@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harbor.environments.docker.docker import DockerEnvironment
 
 from src.errors import EnvironmentFault, UserError
 from src.rollout.docker import capacity, preflight
 from src.rollout.docker.capacity import Findings, check_cpus, check_memory, check_networks, check_tools
+from src.rollout.docker.preflight import check_isolation
 from src.rollout.docker.task_needs import TaskNeeds, task_needs
 
 GIB = 1024**3
@@ -106,6 +108,26 @@ def test_cpus_are_shared_up_to_a_point(n: int, told: bool) -> None:
 
 
 # -- networks, tools
+
+
+@pytest.mark.parametrize(
+    ("toml", "isolated"),
+    [
+        ("", False),
+        ('[environment]\nnetwork_mode = "no-network"\n', True),
+        ('[agent]\nnetwork_mode = "no-network"\n', True),
+        ('[verifier]\nnetwork_mode = "public"\n', False),
+    ],
+)
+def test_isolated_compose_tasks_are_refused_where_harbor_cannot_isolate(
+    make_task: "MakeTask", monkeypatch: pytest.MonkeyPatch, toml: str, isolated: bool
+) -> None:
+    needs = task_needs(make_task(toml, compose="services:\n  main: {}\n"), {})
+    assert needs.isolated is isolated
+    for able in (False, True):
+        monkeypatch.setattr(DockerEnvironment, "_egress_control_kernel_support", lambda able=able: able)
+        check_isolation([needs, task("ours")], findings := Findings())
+        assert bool(findings.errors) is (isolated and not able)
 
 
 def test_networks_are_counted_only_for_compose() -> None:

@@ -39,6 +39,7 @@ def check_docker(tasks: Sequence[Path], n_containers: int, environment_kwargs: M
     check_cpus(needs, n_containers, info["NCPU"], findings)
     bridges = client.networks(filters={"driver": "bridge"}) if any(task.compose for task in needs) else []
     check_networks(needs, n_containers, info.get("DefaultAddressPools") or (), len(bridges), findings)
+    check_isolation(needs, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
@@ -106,6 +107,21 @@ def _check_descriptors(n_containers: int, findings: Findings) -> None:
         )
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """Harbor's own environment cuts networks off by a side container with nftables, where the kernel has them."""
+    tasks = [task.name for task in needs if task.compose and task.isolated]
+    if not tasks:
+        return
+    from harbor.environments.docker.docker import DockerEnvironment
+
+    if not DockerEnvironment._egress_control_kernel_support():
+        findings.errors.append(
+            f"task {', '.join(tasks)}: network_mode=no-network with a docker-compose.yaml needs nftables in the Docker "
+            f"host's kernel and the image {DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE}: provide them, or leave "
+            "the task out"
+        )
 
 
 def _is_to_build(task: TaskNeeds) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harbor.models.task.config import EnvironmentConfig, TaskConfig
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
 
 from src.errors import UserError
 from src.rollout.compose import COMPOSE, MAIN, read_compose
@@ -14,7 +14,10 @@ from src.rollout.docker.buildkit import buildkit_feature
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """Of one trial. 0 = no limit is set. `networks`: that compose makes; `buildkit`: why the CLI has to build."""
+    """Of one trial. 0 = no limit is set. `networks`: that compose makes; `buildkit`: why the CLI has to build.
+
+    `isolated`: some phase of it must not reach every network.
+    """
 
     name: str
     path: Path
@@ -23,6 +26,7 @@ class TaskNeeds:
     compose: bool = False
     networks: int = 0
     buildkit: str | None = None
+    isolated: bool = False
 
 
 def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNeeds:
@@ -35,10 +39,19 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNee
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
-        return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, True, _networks(compose))
+        isolated = network_modes(config) != {NetworkMode.PUBLIC}
+        return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, True, _networks(compose), isolated=isolated)
     built = dockerfile.exists() and not config.environment.docker_image
     feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
     return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, buildkit=feature)
+
+
+def network_modes(config: TaskConfig) -> set[NetworkMode]:
+    """Of all its phases and environments."""
+    policies = [config.environment, config.agent, config.verifier, config.verifier.environment]
+    policies += [part for step in config.steps or () for part in (step.agent, step.verifier)]
+    modes = {policy.network_mode for policy in policies if policy is not None}
+    return {NetworkMode.PUBLIC if mode is None else mode for mode in modes}
 
 
 def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
