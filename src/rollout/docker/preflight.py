@@ -117,10 +117,10 @@ def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
     from harbor.environments.docker.docker import DockerEnvironment
 
     if not DockerEnvironment._egress_control_kernel_support():
+        image = DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE
         findings.errors.append(
             f"task {', '.join(tasks)}: network_mode=no-network with a docker-compose.yaml needs nftables in the Docker "
-            f"host's kernel and the image {DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE}: provide them, or leave "
-            "the task out"
+            f"host's kernel and the image {image}: provide them, or leave the task out"
         )
 
 
