@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from src.evaluation.interval import estimate_mean
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 
 
@@ -53,17 +54,20 @@ def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Held-out reward: mean over tasks of the task's mean, its standard error over tasks, and ungraded trials."""
-    task_means = [float(np.mean(g.rewards_G)) for g in groups_P if g.rewards_G]
+    """Held-out reward: mean over tasks of the task's mean, standard error and 95% interval over tasks, ungraded trials.
+
+    Without a graded task the mean is 0 and there is no interval.
+    """
     kept = [t for group in groups_P for t in group.trajectories_G]
-    ungraded = sum(len(g.lost) for g in groups_P)
-    error = float(np.std(task_means, ddof=1) / np.sqrt(len(task_means))) if len(task_means) > 1 else 0.0
+    reward = estimate_mean([_mean(g.rewards_G) for g in groups_P if g.rewards_G])
+    interval = {"eval/reward_low": reward.low, "eval/reward_high": reward.high} if reward.n_tasks else {}
     return {
-        "eval/reward_mean": _mean(task_means),
-        "eval/reward_stderr": error,
-        "eval/tasks": float(len(task_means)),
+        "eval/reward_mean": reward.mean if reward.n_tasks else 0.0,
+        "eval/reward_stderr": reward.stderr if reward.n_tasks > 1 else 0.0,
+        **interval,
+        "eval/tasks": float(reward.n_tasks),
         "eval/trials": float(len(kept)),
-        "eval/trials_ungraded": float(ungraded),
+        "eval/trials_ungraded": float(sum(len(g.lost) for g in groups_P)),
         "eval/parse_failure_rate": turn_metrics(kept)["turn/parse_failure_rate"],
     }
 

@@ -1,0 +1,1 @@
+"""Evaluation: numbers with their uncertainty, and a verdict in words where two policies are compared."""

@@ -1,0 +1,27 @@
+"""pass@k: the chance that at least one of k trials of a task succeeds."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+TOLERANCE = 1e-9  # rewards that are sums of fractions
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased: 1 - C(n - c, k) / C(n, k) from c successes in n trials (Chen et al. 2021, arXiv:2107.03374).
+
+    With whole numbers, so it is exact to the last digit. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(f"pass@{k} of {c} successes in {n} trials")
+    every = math.comb(n, k)
+    return (every - math.comb(n - c, k)) / every
+
+
+def task_pass_at_k(rewards_G: Sequence[float], k: int, pass_reward: float = 1.0) -> float | None:
+    """pass@k of one task; a trial succeeds with a reward of at least `pass_reward`. None with fewer than k trials."""
+    if len(rewards_G) < k:
+        return None
+    successes = int(np.sum(np.asarray(rewards_G) >= pass_reward - TOLERANCE))
+    return pass_at_k(len(rewards_G), successes, k)

@@ -1,0 +1,171 @@
+"""The numbers of an evaluation: pass@k, intervals clustered by task, the verdict about two policies."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from scripts.bench.coverage import simulate
+from src.evaluation.comparison import VERDICT_LEVEL, compare
+from src.evaluation.interval import estimate_mean
+from src.evaluation.pass_at_k import pass_at_k, task_pass_at_k
+from src.evaluation.student import normal_quantile, student_quantile
+
+
+def test_pass_at_k_is_what_enumeration_gives():
+    for n in range(1, 10):
+        for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+            trials = [True] * c + [False] * (n - c)
+            draws = [any(draw) for draw in itertools.combinations(trials, k)]
+            assert pass_at_k(n, c, k) == pytest.approx(sum(draws) / len(draws), abs=1e-12)
+
+
+def test_pass_at_k_of_many_trials_does_not_overflow():
+    assert pass_at_k(5000, 1, 100) == pytest.approx(0.02, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, 1, 4), (3, 1, 0), (3, -1, 1)])
+def test_pass_at_k_of_nonsense_is_refused(n, c, k):
+    with pytest.raises(ValueError, match="pass@"):
+        pass_at_k(n, c, k)
+
+
+def test_a_task_with_fewer_than_k_trials_has_no_pass_at_k():
+    assert task_pass_at_k([1.0, 0.0], 3) is None
+    assert task_pass_at_k([1.0, 0.0], 1) == 0.5
+    assert task_pass_at_k([0.1 * 3 + 0.7, 0.5], 1) == 0.5  # 0.9999999999999999
+    assert task_pass_at_k([0.5, 0.4], 1, pass_reward=0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("level", "degrees", "expected"),  # any table of the t distribution
+    [
+        (0.95, 1, 12.7062),
+        (0.95, 2, 4.3027),
+        (0.95, 5, 2.5706),
+        (0.95, 19, 2.0930),
+        (0.99, 30, 2.7500),
+        (0.9, 4, 2.1318),
+    ],
+)
+def test_student_quantiles(level, degrees, expected):
+    assert student_quantile(level, degrees) == pytest.approx(expected, abs=1e-4)
+
+
+def test_student_becomes_normal():
+    assert student_quantile(0.95, 1999) == pytest.approx(normal_quantile(0.95), abs=2e-3)
+    assert student_quantile(0.95, 5000) == normal_quantile(0.95)
+
+
+def test_one_trial_a_task_is_wilsons_interval():
+    estimate = estimate_mean([1.0] * 15 + [0.0] * 5)
+    assert (estimate.low, estimate.high) == pytest.approx((0.5313, 0.8881), abs=1e-4)
+
+
+def test_trials_of_a_task_are_no_independent_observations():
+    """20 tasks that always or never pass say no more after 8 trials than after one."""
+    assert estimate_mean([1.0] * 12 + [0.0] * 8).half_width > 0.19
+    narrow = estimate_mean([0.6] * 10 + [0.5] * 10).half_width
+    assert narrow < 0.03
+
+
+def test_an_interval_stays_within_0_and_1_and_is_never_empty_where_all_pass():
+    estimate = estimate_mean([1.0] * 30)
+    assert estimate.high == 1.0
+    assert 0.85 < estimate.low < 0.9
+    assert estimate.stderr == 0.0
+
+
+def test_rewards_beyond_0_and_1_have_an_interval_too():
+    estimate = estimate_mean([-2.0, 0.0, 5.0, 1.0])
+    assert estimate.low < 0 < estimate.high
+    assert estimate.half_width == pytest.approx(student_quantile(0.95, 3) * estimate.stderr)
+    assert estimate_mean([7.0]).low == -math.inf
+
+
+def test_no_task_has_no_mean():
+    assert math.isnan(estimate_mean([]).mean)
+    assert estimate_mean([]).n_tasks == 0
+
+
+def rewards(rates, trials, seed):
+    drawn = np.random.default_rng(seed).random((len(rates), trials)) < np.asarray(rates)[:, None]
+    return {f"t{p}": rewards_G.astype(float).tolist() for p, rewards_G in enumerate(drawn)}
+
+
+def test_a_clear_gain_is_better_and_its_reverse_is_worse():
+    a, b = rewards([0.2] * 40, 4, 1), rewards([0.6] * 40, 4, 2)
+    assert compare(a, b).verdict.endswith("better")
+    assert compare(b, a).verdict.endswith("worse")
+    assert compare(a, b).difference == pytest.approx(-compare(b, a).difference)
+
+
+def test_pairing_removes_the_difference_between_tasks():
+    rates = np.linspace(0.05, 0.85, 30)
+    a = {f"t{p}": [rate] * 2 for p, rate in enumerate(rates)}
+    b = {f"t{p}": [rate + 0.04 + 0.01 * (p % 2)] * 2 for p, rate in enumerate(rates)}
+    assert compare(a, b).distinguishable
+    assert estimate_mean(list(rates)).half_width > 0.08
+
+
+def test_equal_results_are_no_proof_of_equality():
+    same = {f"t{p}": [1.0] for p in range(10)}
+    result = compare(same, same)
+    assert result.difference == 0
+    assert result.half_width > 0.1
+    assert result.verdict.endswith("not distinguishable; no difference was seen")
+
+
+def test_only_tasks_that_both_were_graded_on_count():
+    result = compare({"a": [1.0], "b": [0.0], "c": []}, {"a": [1.0], "b": [1.0], "c": [1.0], "d": [0.0]})
+    assert result.n_tasks == 2
+    assert "at least 2" in compare({"a": [1.0]}, {"a": [0.0]}).verdict
+
+
+def test_more_trials_help_only_against_the_noise_within_tasks():
+    noisy = {f"t{p}": [1.0, 0.0] for p in range(20)}
+    better = {f"t{p}": [1.0, 1.0] if p % 7 == 0 else [1.0, 0.0] for p in range(20)} | {"t1": [0.0, 0.0]}
+    result = compare(noisy, better)
+    assert not result.distinguishable
+    assert result.more_trials is not None
+    assert f"about {result.more_trials} more trials a task would be needed, or about" in result.verdict
+    between = {f"t{p}": [1.0, 1.0] if p % 3 == 0 else [0.0, 0.0] for p in range(20)}
+    never = {f"t{p}": [1.0, 1.0] if p % 3 != 0 and p % 2 == 0 else [0.0, 0.0] for p in range(20)}
+    result = compare(between, never)
+    assert result.more_trials is None
+    assert "no number of trials would be enough" in result.verdict
+
+
+def test_the_trials_asked_for_are_what_the_difference_needs():
+    """As many trials again with the same means: the verdict is there exactly where it was foretold."""
+    a = {f"t{p}": [1.0, 0.0, 0.0, 0.0] for p in range(24)}
+    b = {f"t{p}": [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]][(p % 5) % 3] for p in range(24)}
+    result = compare(a, b)
+    assert result.more_trials is not None
+    d_P = np.array([np.mean(b[name]) - np.mean(a[name]) for name in a])
+    within = np.mean([(np.var(a[name], ddof=1) + np.var(b[name], ddof=1)) for name in a])
+    within = min(within, 4 * d_P.var(ddof=1))
+    between = d_P.var(ddof=1) - within / 4
+
+    def told(trials: int) -> bool:
+        error = math.sqrt((between + within / trials) / 24)
+        return abs(result.difference) > student_quantile(VERDICT_LEVEL, 23) * error
+
+    assert told(4 + result.more_trials)
+    assert not told(4 + result.more_trials - 1)
+
+
+def test_with_one_trial_a_task_the_number_is_a_lower_bound():
+    a = {f"t{p}": [0.0] for p in range(20)}
+    b = a | {"t3": [1.0], "t4": [1.0]}
+    assert "at least" in compare(a, b).verdict
+
+
+@pytest.mark.parametrize("policies", ["beta, U-shaped", "bimodal", "all easy"])
+@pytest.mark.parametrize(("tasks", "trials"), [(20, 2), (60, 4)])
+def test_coverage_and_false_verdicts_of_simulated_policies(policies, tasks, trials):
+    """A short version of scripts/bench/coverage.py; the bounds are the bars and the chance in 300 evaluations."""
+    row = simulate(policies, tasks, trials, evaluations=300, seed=3, bootstrap=False)
+    assert 0.90 <= row.covered <= 0.995
+    assert row.false <= 0.07
