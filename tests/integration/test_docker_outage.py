@@ -1,6 +1,7 @@
 """A Docker daemon that goes away in mid-batch: the batch waits, goes on, and nobody is scored for it."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.integration.own_daemon import OwnDaemon, own_daemon
 from tests.integration.trial_parts import answer, make_task, settings
 
 N_TRIALS = 4
+LONGER_SEC = float(os.environ.get("OUTAGE_SEC", "0"))  # that the daemon is away beyond the time it takes to notice
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,7 @@ async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
     await asyncio.to_thread(daemon.stop)
     while "Docker does not answer" not in caplog.text:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
+    await asyncio.sleep(LONGER_SEC)
     await asyncio.to_thread(daemon.start)
     (group,) = await batch
     assert [t.reward for t in group.trajectories_G] == [1.0] * N_TRIALS and not group.lost
