@@ -110,7 +110,7 @@ class Terminus2Trainer:
         batch = assemble(groups_P, self.config)
         await self.parts.sampler.drain()
         updated = await self.parts.updater.update(self.step, batch)
-        await asyncio.to_thread(self._book, batch, int(updated.get("optim/steps", 0)))
+        await asyncio.to_thread(self._book, batch)
         update_seconds = time.monotonic() - started
         self.step += 1
         published = time.monotonic()
@@ -155,14 +155,13 @@ class Terminus2Trainer:
                 prefix=f"{kind[0]}{self.step:06d}",
                 temperature=temperature,
                 on_trajectory=finished,
-                done=read_batch(folder),
+                done=self.parts.ledger.standing(kind, self.step, read_batch(folder)),
                 training=kind == "step",
             )
             return await self.parts.policy.while_answering("sampling", trials)
 
-    def _book(self, batch: TrainingBatch, optimizer_steps: int) -> None:
-        trials = dict.fromkeys(sequence.trial_name for sequence in batch.sequences_D)
-        self.parts.ledger.trained(self.step, batch.advantages, list(trials), optimizer_steps)
+    def _book(self, batch: TrainingBatch) -> None:
+        self.parts.ledger.trained(self.step, batch, self.parts.updater.trials(self.step, batch))
 
     async def _publish(self) -> None:
         """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""

@@ -29,8 +29,7 @@ class Updater:
         if not batch.sequences_D:
             return {"train/skipped_batch": 1.0}
         sequences_D, metrics = await self._penalised(batch.sequences_D)
-        rng = np.random.default_rng([self._config.seed, step, 1])
-        parts = minibatches(sequences_D, self._config.num_substeps, rng)
+        parts = self._parts(step, sequences_D)
         results = []
         for substep, part in enumerate(parts):
             rate = self._rate(step * self._config.num_substeps + substep)
@@ -43,6 +42,13 @@ class Updater:
             results.append((part, result))
             metrics["optim/learning_rate"] = rate
         return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
+
+    def trials(self, step: int, batch: TrainingBatch) -> list[list[str]]:
+        """The trials of each optimizer step that `update` takes for this batch, in order."""
+        return [list(dict.fromkeys(s.trial_name for s in part)) for part in self._parts(step, batch.sequences_D)]
+
+    def _parts(self, step: int, sequences_D: Sequence[TrainingSequence]) -> list[list[TrainingSequence]]:
+        return minibatches(sequences_D, self._config.num_substeps, np.random.default_rng([self._config.seed, step, 1]))
 
     async def _penalised(
         self, sequences_D: Sequence[TrainingSequence]

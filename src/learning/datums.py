@@ -1,5 +1,6 @@
 """Trajectory + advantage -> training sequences: one for each segment, every token once."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,16 @@ def training_sequences(trajectory: Trajectory, advantage: float) -> list[Trainin
             arrays = (np.array(tokens, np.int32), mask_T, np.array(logprobs, np.float32), advantages_T)
             sequences.append(TrainingSequence(trajectory.trial_name, *arrays))
     return sequences
+
+
+def digest(sequences_D: Sequence[TrainingSequence]) -> str:
+    """SHA-256, shortened, of what is trained on: names, ids, masks, logprobs and advantages, in their order."""
+    sha = hashlib.sha256()
+    for sequence in sequences_D:
+        sha.update(f"{sequence.trial_name} {len(sequence.tokens_T)}\n".encode())
+        for array in (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T):
+            sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
 
 
 def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int) -> dict[str, float]:

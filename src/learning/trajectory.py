@@ -70,6 +70,17 @@ class Trajectory:
         return sum(len(turn.completion_tokens_T) for turn in self.turns)
 
     @property
+    def n_prompt_tokens(self) -> int:
+        """Tokens of all prompts that were sent: what was said before is sent again at every turn of its segment."""
+        total = 0
+        said: dict[int, int] = {}  # segment -> tokens so far
+        for turn in self.turns:
+            prompt = said.get(turn.segment, 0) + len(turn.new_tokens_T)
+            said[turn.segment] = prompt + len(turn.completion_tokens_T)
+            total += prompt
+        return total
+
+    @property
     def n_unique_tokens(self) -> int:
         """Tokens of all segments, each counted once."""
         return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in self.turns)

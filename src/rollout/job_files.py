@@ -5,9 +5,11 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
+from src.disk import telling
+
 
 def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
-    """Summarise the trials that are on disk; `n_total_trials`: how many the batch asked for."""
+    """Summarise the trials that are on disk; `n_total_trials`: how many the batch asked for. Raises DiskFault."""
     from harbor.models.job.config import JobConfig
     from harbor.models.job.result import JobResult, JobStats
     from harbor.models.trial.result import TrialResult
@@ -41,5 +43,6 @@ def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
 
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    with telling(path):
+        temporary.write_text(text)
+        os.replace(temporary, path)

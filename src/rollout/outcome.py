@@ -30,7 +30,8 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     """Outcome, detail and reward of a finished trial. A reward is given exactly where the outcome is trained on."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
-    fault = _fault(result)
+    # After a timeout of the agent Harbor grades what was done.
+    fault = next((info for info in recorded(result) if info.exception_type != "AgentTimeoutError"), None)
     if fault is not None:
         detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
         return _blame(result, fault), detail, None
@@ -52,10 +53,10 @@ def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, s
     return (value, "") if math.isfinite(value) else (None, f"the reward is {value}")
 
 
-def _fault(result: "TrialResult") -> "ExceptionInfo | None":
-    """The first exception that spoils the trial. After a timeout of the agent Harbor grades what was done."""
-    recorded = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
-    return next((info for info in recorded if info is not None and info.exception_type != "AgentTimeoutError"), None)
+def recorded(result: "TrialResult") -> "list[ExceptionInfo]":
+    """Every exception that Harbor kept, the trial's before those of its steps."""
+    found = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
+    return [info for info in found if info is not None]
 
 
 def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:

@@ -103,10 +103,10 @@ class Rollouts:
     ) -> list[TrajectoryGroup]:
         """`group_size` trials of each task, named `<prefix>-pNN-gNN`; the second one for a place ends with `-a2`.
 
-        `on_trajectory` is called in a thread, once a place, when nothing about it will change. `done`: graded
-        trajectories of an earlier process by trial name; they are not run again. `training`: `outcome_policy` holds.
-        When cancelled, it returns when every trial has ended. Raises EnvironmentFault or BackendError when no trial can
-        be run: each failed, and not by the policy's doing.
+        `on_trajectory` is called in a thread, once a place, when nothing about it will change. `done`: trials of an
+        earlier process by name, the first that fits a place has it; they are not run again. `training`:
+        `outcome_policy` holds. When cancelled, it returns when every trial has ended. Raises EnvironmentFault or
+        BackendError when no trial can be run: each failed, and not by the policy's doing. DiskFault.
         """
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
         policy = self._policy if training else DEFAULT
@@ -146,7 +146,7 @@ class Rollouts:
     async def _member(self, request: TrialRequest, done: Mapping[str, Trajectory], fill: Fill) -> Trajectory:
         """One member of a group, from an earlier process or by a trial of ours."""
         for name, trajectory in done.items():
-            if trajectory.reward is not None and takes_place_of(name, request.name):
+            if takes_place_of(name, request.name):
                 return trajectory
         trajectory = await fill(request)
         if trajectory.reward is None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from src.chat_template import ChatTemplate
 from src.config import Config
+from src.disk import refuse, refuse_recorded, require_writable, telling
 from src.learning.trajectory import Outcome, Trajectory
+from src.learning.treatment import FAULTS
 from src.rollout.docker.disk_guard import why_ended
 from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
-from src.rollout.outcome import classify
+from src.rollout.outcome import Verdict, classify, recorded
 from src.rollout.task import Task
 from src.tinker_llm import PolicySampler, TinkerLLM, registered
 
@@ -57,15 +59,11 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
     """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
 
     Time spent waiting for a place among the running is not the trial's. Faults end in the trajectory's outcome; only
-    cancellation, a UserError of the environment and errors in our own code are raised. Cancelled, it returns when the
-    trial has stopped its environment.
+    cancellation, a UserError of the environment, DiskFault and errors in our own code are raised. Cancelled, it returns
+    when the trial has stopped its environment.
     """
-    from harbor.trial.trial import Trial
-
-    from src.rollout.phases import Phases
-
+    folder = request.trials_dir / request.name
     config = settings.config
-    started = time.monotonic()
     llm = TinkerLLM(
         settings.sampler,
         settings.template,
@@ -74,28 +72,55 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         context_limit=config.context_limit,
         seed=request.seed,
     )
-    with registered(request.name, llm), forget_loggers(request.name):
-        try:
-            trial = await Trial.create(trial_config(request, settings))
-        except (OSError, ValueError, RuntimeError, ImportError) as error:
-            detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
-        limit = config.trial_timeout_sec
-        phases = Phases(trial, llm, settings.gates, settings.daemon, limit)
-        try:
-            result = await run_to_end(trial.run(), phases.clock)
-        except TimeoutError:
-            detail = f"not over after trial_timeout_sec={limit:g}"
-            total = {"total": _since(started) - phases.waited}
-            return _trajectory(request, llm, (Outcome.INFRASTRUCTURE_ERROR, detail, None), total)
-        finally:
-            phases.leave()
-    raise_own_bug(result.exception_info)
+    with registered(request.name, llm), forget_loggers(request.name), telling(folder):
+        verdict, times = await _run(request, settings, llm)
+    if verdict[0] in FAULTS:  # of a disk that is full, rather: then it is nobody's fault, and nothing can be kept
+        await asyncio.to_thread(require_writable, request.trials_dir)
+    outcome, detail, reward = verdict
+    return Trajectory(
+        task_name=request.task.name,
+        trial_name=request.name,
+        turns=tuple(llm.turns),
+        reward=reward,
+        outcome=outcome,
+        detail=detail,
+        attempt=request.attempt,
+        times=times,
+        stats={"parse_failures": float(llm.parse_failures), "own_cpu_seconds": llm.cpu_seconds},
+        trial_dir=str(folder),
+    )
+
+
+async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
+    """How the trial ended, and seconds by stage. Raises OSError when its files cannot be written."""
+    from harbor.trial.trial import Trial
+
+    from src.rollout.phases import Phases
+
+    started = time.monotonic()
+    try:
+        trial = await Trial.create(trial_config(request, settings))
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        refuse(error, request.trials_dir / request.name)
+        detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
+    limit = settings.config.trial_timeout_sec
+    phases = Phases(trial, llm, settings.gates, settings.daemon, limit)
+    try:
+        result = await run_to_end(trial.run(), phases.clock)
+    except TimeoutError:
+        detail = f"not over after trial_timeout_sec={limit:g}"
+        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited}
+    finally:
+        phases.leave()
+    for fault in recorded(result):
+        raise_own_bug(fault)
+        refuse_recorded(fault.exception_type, fault.exception_message, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = classify(result, llm)
     if verdict[2] is None and (reason := why_ended(request.name)):  # its own doing, but nobody could grade it
         verdict = Outcome.POLICY_ERROR, reason, None
-    return _trajectory(request, llm, verdict, stage_times(result, llm) | times)
+    return verdict, stage_times(result, llm) | times
 
 
 def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
@@ -174,31 +199,13 @@ def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
     return times
 
 
-def raise_own_bug(fault: "ExceptionInfo | None") -> None:
+def raise_own_bug(fault: "ExceptionInfo") -> None:
     """Harbor turns every exception into a failed trial; one of our own mistakes must stop the run instead."""
-    if fault is None or fault.exception_type not in BUGS:
+    if fault.exception_type not in BUGS:
         return
     frames = re.findall(r'File "([^"]+)", line', fault.exception_traceback)
     if frames and Path(frames[-1]).is_relative_to(SOURCE):
         raise RuntimeError(f"a bug in harbortrainer ended a trial:\n{fault.exception_traceback}")
-
-
-def _trajectory(
-    request: TrialRequest, llm: TinkerLLM, verdict: tuple[Outcome, str, float | None], times: dict[str, float]
-) -> Trajectory:
-    outcome, detail, reward = verdict
-    return Trajectory(
-        task_name=request.task.name,
-        trial_name=request.name,
-        turns=tuple(llm.turns),
-        reward=reward,
-        outcome=outcome,
-        detail=detail,
-        attempt=request.attempt,
-        times=times,
-        stats={"parse_failures": float(llm.parse_failures), "own_cpu_seconds": llm.cpu_seconds},
-        trial_dir=str(request.trials_dir / request.name),
-    )
 
 
 def _since(started: float) -> float:

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+from src.run.files import replacing
 from src.run.jsonl import read_lines
 
 
 def draw_reward_curve(metrics: Path, picture: Path, title: str) -> None:
-    """Read metrics.jsonl, write a PNG. Nothing is drawn for a run without a row."""
+    """Read metrics.jsonl, write a PNG, whole or not at all. Nothing is drawn for a run without a row.
+
+    Raises DiskFault.
+    """
     rows = read_lines(metrics)
     if not rows:
         return
@@ -31,8 +35,11 @@ def draw_reward_curve(metrics: Path, picture: Path, title: str) -> None:
     axes.grid(alpha=0.25)
     axes.legend(loc="lower right", frameon=False)
     figure.tight_layout()
-    figure.savefig(picture)
-    pyplot.close(figure)
+    try:
+        with replacing(picture) as file:
+            figure.savefig(file, format="png")
+    finally:
+        pyplot.close(figure)
 
 
 def _smooth(values: tuple[float, ...], width: int = 3) -> list[float]:

@@ -1,11 +1,51 @@
-"""Small files that a reader never sees half written."""
+"""Files that a reader never sees half written, and that survive a crash of the machine."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
+
+from src.disk import telling
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write-new-then-rename: the whole file is the old text or the new one."""
+    """Write-new-then-rename: the whole file is the old text or the new one. Raises DiskFault."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` when the block ends well, fsynced with its folder. Raises DiskFault."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    with telling(path):
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def make_folder(path: Path) -> None:
+    """With its parents, each entry durable. Raises DiskFault."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with telling(path):
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes what was created or renamed in it durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

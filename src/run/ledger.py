@@ -1,29 +1,49 @@
 """What became of every trial that was started: a line when it starts, a durable one when it ends, one a step.
 
-A trial that a killed process left open is closed as cancelled when the run goes on.
+A trial that a killed process left open is closed when the run goes on: by its file, where that was written already,
+otherwise as cancelled.
 """
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from src.learning.batch import TrainingBatch
+from src.learning.datums import digest
 from src.learning.trajectory import Outcome, Trajectory
 from src.run.jsonl import append_line, cut_torn_line, read_lines
+from src.run.trajectory_file import read_trajectory
 
-FUNNEL = ("started", "finished", "graded", "trained", "replaced", "dropped", "quarantined", "cancelled")
+FUNNEL = (
+    "started", "finished", "graded", "trained", "masked", "replaced", "dropped", "quarantined", "cancelled",
+)  # fmt: skip
 STAGES = ("environment", "agent_setup", "agent", "verifier")  # in order; a trial ended in the last one that it reached
+log = logging.getLogger("harbortrainer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one batch became."""
+
+    trained: int  # trials
+    masked: int
+    optimizer_steps: int
 
 
 class Ledger:
-    """`counts`: started, finished, graded, trained, replaced, dropped, quarantined: trials of the whole run so far."""
+    """`counts`: started, finished, graded, trained, masked, replaced, ...: trials of the whole run so far."""
 
     def __init__(self, path: Path) -> None:
+        """Raises UserError that names a damaged line or trajectory, DiskFault when it cannot be written."""
         self._path = path
         self._lock = threading.Lock()  # trials are written down from threads
-        self._trained: dict[int, int] = {}  # step -> trials
+        self._steps: dict[int, _Step] = {}  # that count
+        self._digests: dict[int, str] = {}  # of every step that was ever trained on
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         cut_torn_line(path)
@@ -34,7 +54,7 @@ class Ledger:
         self._append({"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}, durable=False)
 
     def ended(self, trajectory: Trajectory, fate: str) -> None:
-        """`fate`: graded, dropped, quarantined, or "replaced by TRIAL"."""
+        """`fate`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
         self._append(
             {
                 "event": "ended",
@@ -46,20 +66,55 @@ class Ledger:
                 "stage": next((stage for stage in reversed(STAGES) if stage in trajectory.times), "creation"),
                 "reward": trajectory.reward,
                 "turns": len(trajectory.turns),
+                "prompt_tokens": trajectory.n_prompt_tokens,
                 "sampled_tokens": trajectory.n_sampled_tokens,
                 "seconds": round(trajectory.times.get("total", 0.0), 3),
                 "fate": fate,
             }
         )
 
-    def trained(self, step: int, advantages: Mapping[str, float], trials: Sequence[str], optimizer_steps: int) -> None:
-        """After the update of `step`: every graded trial's advantage, and the trials that its datums were made of."""
-        record = {"event": "trained", "step": step, "optimizer_steps": optimizer_steps}
-        self._append(record | {"trials": list(trials), "advantages": dict(advantages)})
+    def trained(self, step: int, batch: TrainingBatch, updates: Sequence[Sequence[str]]) -> None:
+        """After the update of `step`. `updates`: trials of each optimizer step, in order; none for a skipped batch.
+
+        Where the step was trained on before, and is made again after a restored state, another batch is warned about.
+        """
+        before, now = self._digests.get(step), digest(batch.sequences_D)
+        trials = list(dict.fromkeys(sequence.trial_name for sequence in batch.sequences_D))
+        record = {
+            "event": "trained",
+            "step": step,
+            "optimizer_steps": len(updates),
+            "first_optimizer_step": 1 + sum(s.optimizer_steps for n, s in self._steps.items() if n < step),
+            "datums": len(batch.sequences_D),
+            "digest": now,
+            "trials": trials,
+            "rewards": batch.rewards,
+            "advantages": batch.advantages,
+        }
+        optional = {"masked": list(batch.masked), "left_out": batch.left_out}
+        record |= {name: value for name, value in optional.items() if value}
+        if len(updates) > 1:
+            record["updates"] = [list(part) for part in updates]
+        if before not in (None, now):
+            record["differs_from"] = before
+            log.warning(
+                "step %d was trained on before, with other datums (%s, now %s): its trials on disk or the settings "
+                "were changed since; both records are in %s", step, before, now, self._path,
+            )  # fmt: skip
+        self._append(record)
 
     def resumed(self, step: int) -> None:
         """The run goes on after `step`; updates that were made after it do not count: they are made again."""
         self._append({"event": "resumed", "step": step})
+
+    def standing(self, kind: str, step: int, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
+        """Those of a batch's trials on disk that are not run again, graded ones first.
+
+        Once a step was trained on, its batch is settled: what nobody graded is not run again either.
+        """
+        settled = kind == "step" and step in self._digests
+        graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
+        return graded | dict(stored) if settled else graded
 
     def metrics(self) -> dict[str, float]:
         """The funnel so far, over the whole run and all its evaluations."""
@@ -76,33 +131,49 @@ class Ledger:
         record = {"time": round(time.time(), 3), **record}
         with self._lock:
             append_line(self._path, record, durable=durable, checked=True)
-            self._count([record])
+            self._count(record)
 
     def _read(self) -> None:
-        records = read_lines(self._path)
-        self._count(records)
-        open_trials: dict[str, dict[str, Any]] = {}
-        for record in records:
+        left_open: dict[str, dict[str, Any]] = {}
+        for record in read_lines(self._path, checked=True):
+            self._count(record)
             if record["event"] == "started":
-                open_trials[record["trial"]] = record
+                left_open[record["trial"]] = record
             elif record["event"] == "ended":
-                open_trials.pop(record["trial"], None)
-        for name, record in open_trials.items():
-            killed = Outcome.CANCELLED
-            self.ended(Trajectory(record["task"], name, (), None, killed, "the process was killed"), "cancelled")
+                left_open.pop(record["trial"], None)
+        folders = [*(self._path.parent / "trajectories").glob("*")] if left_open else []
+        for name, record in left_open.items():
+            stored = next((path for folder in folders if (path := folder / f"{name}.npz").exists()), None)
+            if stored is not None:  # killed between the file and this ledger's line
+                trajectory = read_trajectory(stored)
+                self.ended(trajectory, "dropped" if trajectory.reward is None else "graded")
+                continue
+            why = "the process was killed"
+            lost = Trajectory(record["task"], name, (), None, Outcome.CANCELLED, why, attempt=record["attempt"])
+            self.ended(lost, "cancelled")
 
-    def _count(self, records: Sequence[Mapping[str, Any]]) -> None:
-        for record in records:
-            match record["event"]:
-                case "started":
-                    self.counts["started"] += 1
-                case "ended":
-                    self._count_end(record)
-                case "trained":
-                    self._trained[record["step"]] = len(record["trials"])
-                case "resumed":
-                    self._trained = {step: n for step, n in self._trained.items() if step < record["step"]}
-        self.counts["trained"] = sum(self._trained.values())
+    def _count(self, record: Mapping[str, Any]) -> None:
+        match record["event"]:
+            case "started":
+                self.counts["started"] += 1
+            case "ended":
+                self._count_end(record)
+            case "trained":
+                masked = len(record.get("masked", ()))
+                self._forget(record["step"])
+                self._steps[record["step"]] = _Step(len(record["trials"]), masked, record["optimizer_steps"])
+                self.counts["trained"] += len(record["trials"])
+                self.counts["masked"] += masked
+                if "digest" in record:
+                    self._digests[record["step"]] = record["digest"]
+            case "resumed":
+                for step in [step for step in self._steps if step >= record["step"]]:
+                    self._forget(step)
+
+    def _forget(self, step: int) -> None:
+        if (made := self._steps.pop(step, None)) is not None:
+            self.counts["trained"] -= made.trained
+            self.counts["masked"] -= made.masked
 
     def _count_end(self, record: Mapping[str, Any]) -> None:
         fate = record["fate"].split()[0]

@@ -1,8 +1,9 @@
 """One compact file a trajectory: token ids, logprobs, reward, outcome, times. Written when the trial ends."""
 
 import json
-import os
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import numpy as np
 
 from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory, Turn
+from src.run.files import make_folder, replacing
 
 FORMAT = 1
+# What reading a damaged archive may raise: its checksums, its structure, its compressed streams, our own checks.
+DAMAGE = (
+    OSError, EOFError, KeyError, ValueError, TypeError, IndexError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
 TURN = np.dtype(
     [
         ("new", np.int32),  # tokens of the turn that were not sampled
@@ -27,9 +34,10 @@ TURN = np.dtype(
 def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
     """Write `<trial_name>.npz`, whole or not at all, and fsynced: it survives a crash of the machine too.
 
+    Raises DiskFault.
     tokens_T: each turn's new and sampled ids in order; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     turns = trajectory.turns
     arrays: dict[str, Any] = {
         "meta": np.array(json.dumps(_meta(trajectory))),
@@ -38,22 +46,24 @@ def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
         "turns": np.array([_row(turn) for turn in turns], TURN),
     }
     path = folder / f"{trajectory.trial_name}.npz"
-    temporary = folder / f".{trajectory.trial_name}.tmp"
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
     return path
 
 
 def read_trajectory(path: Path) -> Trajectory:
     """The trajectory as it was written (logprobs as float32). Raises UserError when the file is damaged."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"{damaged} does not match its checksum")
         with np.load(path, allow_pickle=False) as arrays:
-            return _trajectory({name: arrays[name] for name in arrays.files})
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            trajectory = _trajectory({name: arrays[name] for name in arrays.files})
+        if trajectory.trial_name != path.stem:
+            raise ValueError(f"it is that of {trajectory.trial_name}")
+    except DAMAGE as error:
         raise UserError(f"{path}: damaged trajectory file ({error}); delete it and its trial runs again") from None
+    return trajectory
 
 
 def read_batch(folder: Path) -> dict[str, Trajectory]:
@@ -84,6 +94,8 @@ def _row(turn: Turn) -> tuple[Any, ...]:
 
 def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
     meta = json.loads(str(arrays["meta"]))
+    if meta["format"] != FORMAT:
+        raise ValueError(f"format {meta['format']}, this program reads {FORMAT}")
     tokens, logprobs = arrays["tokens_T"].tolist(), arrays["logprobs_T"].tolist()
     turns: list[Turn] = []
     token = logprob = 0

@@ -1,14 +1,21 @@
 """What became of every trial: durable lines, closed after a kill, counted once however often a step is repeated."""
 
+import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from src.config import Config
 from src.errors import UserError
-from src.learning.trajectory import Outcome, Trajectory, Turn
+from src.learning.batch import TrainingBatch, assemble
+from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from src.run.jsonl import append_line, cut_torn_line, read_lines
 from src.run.ledger import Ledger
+from src.run.trajectory_file import write_trajectory
 
+COSTS = ("outcome", "cause", "stage", "reward", "prompt_tokens", "sampled_tokens", "seconds", "fate")
 TURN = Turn(0, (1,), (2, 3), (-0.5, -0.5), 0)
 
 
@@ -16,6 +23,17 @@ def trajectory(name: str, reward: float | None = 1.0, task: str = "t") -> Trajec
     outcome = Outcome.COMPLETED if reward is not None else Outcome.INFRASTRUCTURE_ERROR
     times = {"environment": 1.0, "agent": 2.0, "total": 3.0}
     return Trajectory(task, name, (TURN,), reward, outcome, "" if reward is not None else "no disk", times=times)
+
+
+def batch(*rewards: float, **fields: Any) -> TrainingBatch:
+    """Of trials a, b, ... of one group."""
+    trials = [trajectory(name, reward) for name, reward in zip("abcdefgh", rewards, strict=False)]
+    config = Config(model_name="m", tasks_dir=".", **fields)
+    return assemble([group_trajectories("t", trials)], config)
+
+
+def train(ledger: Ledger, step: int, made: TrainingBatch) -> None:
+    ledger.trained(step, made, [[s.trial_name for s in made.sequences_D]] if made.sequences_D else [])
 
 
 def run_trial(ledger: Ledger, name: str, fate: str = "graded", task: str = "t") -> None:
@@ -28,12 +46,13 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
     run_trial(ledger, "a", "replaced by a-a2")
     started, ended = read_lines(tmp_path / "ledger.jsonl")
     assert (started["event"], started["trial"], started["attempt"]) == ("started", "a", 1)
-    named = {key: ended[key] for key in ("outcome", "cause", "stage", "reward", "sampled_tokens", "seconds", "fate")}
+    named = {key: ended[key] for key in COSTS}
     assert named == {
         "outcome": "infrastructure_error",
         "cause": "no disk",
         "stage": "agent",
         "reward": None,
+        "prompt_tokens": 1,
         "sampled_tokens": 2,
         "seconds": 3.0,
         "fate": "replaced by a-a2",
@@ -42,9 +61,9 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
 
 def test_the_funnel_counts_each_trial_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    for name, fate in (("a", "replaced by a-a2"), ("a-a2", "graded"), ("b", "graded"), ("c", "dropped")):
+    for name, fate in (("d", "replaced by d-a2"), ("a", "graded"), ("b", "graded"), ("c", "dropped")):
         run_trial(ledger, name, fate)
-    ledger.trained(0, {"a-a2": 0.5, "b": -0.5}, ["a-a2", "b"], 1)
+    train(ledger, 0, batch(1.0, 0.0))
     assert ledger.summary() == "trials: 4 started, 4 finished, 2 graded, 2 trained (1 replaced, 1 dropped)"
     assert ledger.metrics()["funnel/replaced"] == 1.0
     assert Ledger(tmp_path / "ledger.jsonl").metrics() == ledger.metrics(), "an earlier process's are counted too"
@@ -53,11 +72,11 @@ def test_the_funnel_counts_each_trial_once(tmp_path: Path) -> None:
 def test_updates_that_are_made_again_count_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for step in range(3):
-        ledger.trained(step, {}, ["a", "b"], 1)
+        train(ledger, step, batch(1.0, 0.0))
     again = Ledger(tmp_path / "ledger.jsonl")
     again.resumed(1)  # the checkpoint was made after one batch
     assert again.counts["trained"] == 2
-    again.trained(1, {}, ["a", "b"], 1)
+    train(again, 1, batch(1.0, 0.0))
     assert again.counts["trained"] == Ledger(tmp_path / "ledger.jsonl").counts["trained"] == 4
 
 
@@ -70,6 +89,67 @@ def test_a_killed_process_leaves_no_trial_open(tmp_path: Path) -> None:
     last = read_lines(tmp_path / "ledger.jsonl")[-1]
     assert (last["trial"], last["outcome"], last["cause"]) == ("b", "cancelled", "the process was killed")
     assert Ledger(tmp_path / "ledger.jsonl").counts["cancelled"] == 1
+
+
+def test_a_trial_whose_file_was_written_when_the_process_was_killed_has_finished(tmp_path: Path) -> None:
+    """Killed between the trajectory and the ledger's line: the trial counts, and is not run again."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for name, reward in (("graded", 0.5), ("lost", None), ("open", None)):
+        ledger.started(name, "t", 1)
+        if name != "open":
+            write_trajectory(tmp_path / "trajectories" / "step_000003", trajectory(name, reward))
+    again = Ledger(tmp_path / "ledger.jsonl")
+    ended = {r["trial"]: (r["fate"], r["reward"]) for r in read_lines(tmp_path / "ledger.jsonl") if "fate" in r}
+    assert ended == {"graded": ("graded", 0.5), "lost": ("dropped", None), "open": ("cancelled", None)}
+    assert again.counts["finished"] == 2
+
+
+def test_a_steps_line_says_what_became_of_every_graded_trial(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    config = Config(model_name="m", tasks_dir=".", outcome_policy={"max_turns": "mask", "policy_error": -1})
+    outcomes = {"a": Outcome.COMPLETED, "b": Outcome.MAX_TURNS, "c": Outcome.POLICY_ERROR}
+    trials = [replace(trajectory(name, 1.0), outcome=outcome) for name, outcome in outcomes.items()]
+    alone = [trajectory("alone", 1.0), trajectory("lost", None)]
+    made = assemble([group_trajectories("t", trials), group_trajectories("u", alone)], config)
+    ledger.trained(0, made, [["c"], ["a"]])
+    train(ledger, 1, batch(1.0, 1.0))
+    train(ledger, 2, batch(1.0, 0.0))
+    first, second, third = read_lines(tmp_path / "ledger.jsonl")
+    assert (first["trials"], first["updates"], first["datums"]) == (["a", "c"], [["c"], ["a"]], 2)
+    assert (first["masked"], first["left_out"]) == (["b"], {"alone": "group too small"})
+    assert {name: first["rewards"][name] for name in "ac"} == {"a": 1.0, "c": -1.0}
+    assert (first["first_optimizer_step"], first["optimizer_steps"]) == (1, 2)
+    assert (second["first_optimizer_step"], second["optimizer_steps"], second["trials"]) == (3, 0, [])
+    assert second["left_out"] == dict.fromkeys("ab", "no advantage in the batch")
+    assert (third["first_optimizer_step"], third["optimizer_steps"]) == (3, 1)
+    assert ledger.counts["masked"] == 1 and ledger.counts["trained"] == 4
+
+
+def test_a_step_that_is_made_again_of_other_datums_is_told_loudly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(Ledger(tmp_path / "ledger.jsonl"), 7, batch(1.0, 0.0))
+    again = Ledger(tmp_path / "ledger.jsonl")
+    again.resumed(7)
+    with caplog.at_level(logging.WARNING):
+        train(again, 7, batch(1.0, 0.0))
+        assert caplog.text == ""
+        train(again, 7, batch(0.0, 1.0))
+    assert "step 7 was trained on before, with other datums" in caplog.text
+    _, _, second, third = read_lines(tmp_path / "ledger.jsonl")
+    assert "differs_from" not in second and third["differs_from"] == second["digest"] != third["digest"]
+
+
+def test_a_batch_that_was_trained_on_is_settled(tmp_path: Path) -> None:
+    """Otherwise its ungraded trials would run again after a resume, and the step be made of another batch."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    stored = {"p0": trajectory("p0", None), "p1": trajectory("p1"), "p2-a3": trajectory("p2-a3", None)}
+    assert list(ledger.standing("step", 4, stored)) == ["p1"]
+    train(ledger, 4, batch(1.0, 0.0))
+    again = Ledger(tmp_path / "ledger.jsonl")
+    again.resumed(4)
+    assert list(again.standing("step", 4, stored)) == ["p1", "p0", "p2-a3"], "graded ones first"
+    assert list(again.standing("eval", 4, stored)) == ["p1"]
 
 
 def test_quarantined_tasks_stay_so(tmp_path: Path) -> None:
@@ -89,7 +169,8 @@ def test_a_torn_line_is_cut_before_the_next_one_is_written(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("whole", "damaged"), [(b'"sampled_tokens": 2', b'"sampled_tokens": 3'), (b'{"time', b'#"time')]
+    ("whole", "damaged"),
+    [(b'"sampled_tokens": 2', b'"sampled_tokens": 3'), (b'{"time', b'#"time'), (b'"crc"', b'"crd"')],
 )
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, whole: bytes, damaged: bytes) -> None:
     path = tmp_path / "ledger.jsonl"

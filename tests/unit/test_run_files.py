@@ -5,6 +5,7 @@ import pytest
 
 from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from src.run import trajectory_file
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
 from src.run.directory import RunDirectory, new_run_directory
@@ -143,3 +144,31 @@ def test_metrics_of_a_batch():
     assert metrics["rollout/infrastructure_failure_rate"] == pytest.approx(0.2)
     assert metrics["turn/per_trial"] == 3.0
     assert metrics["turn/parse_failure_rate"] == 0.25
+
+
+def test_no_damaged_byte_of_a_trajectory_file_goes_unseen(tmp_path):
+    """Whatever byte is flipped, wherever the file is cut: refused by name, or read as it was written."""
+    original = trajectory()
+    path = write_trajectory(tmp_path, original)
+    whole = path.read_bytes()
+    damaged = [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(0, len(whole), 3)]
+    refused = 0
+    for content in [*damaged, *(whole[:at] for at in range(0, len(whole), 50))]:
+        path.write_bytes(content)
+        try:
+            assert read_trajectory(path) == original
+        except UserError as error:
+            assert str(path) in str(error) and "delete it and its trial runs again" in str(error)
+            refused += 1
+    assert refused > len(damaged) / 2
+
+
+def test_a_trajectory_under_another_name_or_of_another_format_is_refused(tmp_path, monkeypatch):
+    path = write_trajectory(tmp_path, trajectory())
+    with pytest.raises(UserError, match="it is that of s000000-p00-g00"):
+        read_trajectory(path.rename(tmp_path / "s000000-p00-g01.npz"))
+    monkeypatch.setattr(trajectory_file, "FORMAT", 2)
+    path = write_trajectory(tmp_path, trajectory())
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="format 2, this program reads 1"):
+        read_trajectory(path)

@@ -109,7 +109,6 @@ def test_our_own_bugs_stop_the_run_and_faults_do_not() -> None:
     own = str(Path(module.__file__))
     with pytest.raises(RuntimeError, match="a bug in harbortrainer"):
         raise_own_bug(fault("TypeError", own))
-    raise_own_bug(None)
     raise_own_bug(fault("RuntimeError", own))  # how an environment reports its faults
     raise_own_bug(fault("TypeError", "/lib/harbor/environments/docker.py"))
 
