@@ -28,13 +28,15 @@ from src.rollout.docker.images import prepare_images
 from src.rollout.docker.reaper import reap
 
 SHORT = Script(n_commands=1, turns=3)
-PACED = Script(n_commands=3, turns=5, latency_sec=1.0)  # a machine with CPU to spare, as while a model is sampled
+# a machine with CPU to spare, as while a model is sampled; each command may take 1 s, and takes none
+PACED = Script(n_commands=5, turns=5, wait_sec=1.0, latency_sec=1.0)
 HEADINGS = (
     "",
     "trials/s",
     "s outside the agent",
     "the same, policy 1 s a turn",
     "s/turn",
+    "s/turn, policy 1 s a turn, waits up to 1 s",
     "CPU ms/trial: own",
     "dockerd",
     "rest",
@@ -101,7 +103,7 @@ async def _round(variant: type[Variant], task: Path, arguments: argparse.Namespa
     # stock's trials take half a minute each
     numbers = await _short(variant(task, parallel, SHORT), parallel if variant is Stock else arguments.trials)
     if variant is Ours:
-        numbers["paced_outside"] = (await _short(variant(task, parallel, PACED), 4 * parallel))["outside"]
+        numbers |= await _paced(variant(task, parallel, PACED), 4 * parallel)
     if long.turns and variant.has_turns:
         numbers |= await _long(variant(task, parallel, long), parallel, long.turns)
     print(variant.name, " ".join(f"{name}={value:.3g}" for name, value in numbers.items()), flush=True)
@@ -114,6 +116,13 @@ async def _short(variant: Variant, n: int) -> Numbers:
     _refuse_faults(variant.name, runs)
     numbers = {"trials_per_s": n / cost.wall} | _cpu("trial", cost, n)
     return numbers | ({"outside": statistics.median(run.outside for run in runs)} if runs else {})
+
+
+async def _paced(variant: Variant, n: int) -> Numbers:
+    runs = await variant.run(n)
+    _refuse_faults(variant.name, runs)
+    turn = statistics.median(run.agent for run in runs) / PACED.turns
+    return {"paced_outside": statistics.median(run.outside for run in runs), "paced_turn": turn}
 
 
 async def _long(variant: Variant, n: int, turns: int) -> Numbers:
@@ -134,6 +143,7 @@ def medians(rounds: list[Numbers]) -> Numbers:
 
 def _row(numbers: Mapping[str, float]) -> list[str]:
     names = {"trials_per_s": "{:.2f}", "outside": "{:.2f}", "paced_outside": "{:.2f}", "turn": "{:.3f}"}
+    names["paced_turn"] = "{:.3f}"
     names |= dict.fromkeys(("trial_own", "trial_daemon", "trial_rest", "turn_cpu"), "{:.0f}")
     return [form.format(numbers[name]) if name in numbers else "" for name, form in names.items()]
 
