@@ -26,6 +26,7 @@ class _Forward(logging.Handler):
 
 def tame_harbor_log() -> None:
     """Call once Harbor is imported; calling it again changes nothing."""
+    logging.raiseExceptions = False  # a trial's log on a full disk: the run stops with one line, not with tracebacks
     logger = logging.getLogger(HARBOR)
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from src.learning.trajectory import Outcome, Trajectory
 from src.rollout.outcome import SAMPLING
 
+NO_SPACE = "no space left on device"
 log = logging.getLogger("harbortrainer")
 
 
@@ -37,6 +38,8 @@ class Quarantine:
 
 
 def _the_tasks_own(trajectory: Trajectory) -> bool:
+    if NO_SPACE in trajectory.detail.lower():
+        return False  # of Docker's disk: every task's trials would fail now
     if trajectory.outcome is Outcome.VERIFIER_ERROR:
         return True
     return trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR and not trajectory.detail.startswith(SAMPLING)

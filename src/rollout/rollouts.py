@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from src.chat_template import ChatTemplate
 from src.config import Config
+from src.disk import telling
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.learning.treatment import DEFAULT, outcome_policy
@@ -110,7 +111,8 @@ class Rollouts:
         """
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
         policy = self._policy if training else DEFAULT
-        trials_dir.mkdir(parents=True, exist_ok=True)
+        with telling(trials_dir):
+            trials_dir.mkdir(parents=True, exist_ok=True)
 
         async def fill(request: TrialRequest) -> Trajectory:
             return await self._attempts.fill(request, policy, patience.note, on_trajectory)

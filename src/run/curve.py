@@ -1,15 +1,19 @@
 """The picture of a run: training reward a step, held-out reward where it was measured."""
 
+import logging
 from pathlib import Path
 
+from src.errors import DiskFault
 from src.run.files import replacing
 from src.run.jsonl import read_lines
+
+log = logging.getLogger("harbortrainer")
 
 
 def draw_reward_curve(metrics: Path, picture: Path, title: str) -> None:
     """Read metrics.jsonl, write a PNG, whole or not at all. Nothing is drawn for a run without a row.
 
-    Raises DiskFault.
+    A disk that cannot hold it costs a warning: the picture is no reason to stop.
     """
     rows = read_lines(metrics)
     if not rows:
@@ -38,6 +42,8 @@ def draw_reward_curve(metrics: Path, picture: Path, title: str) -> None:
     try:
         with replacing(picture) as file:
             figure.savefig(file, format="png")
+    except DiskFault as error:
+        log.warning("%s", error)
     finally:
         pyplot.close(figure)
 

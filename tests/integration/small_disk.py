@@ -1,5 +1,6 @@
-"""A Docker daemon whose disk is small enough to be filled."""
+"""Disks that are small enough to be filled: a folder's, and a Docker daemon's."""
 
+import contextlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -7,6 +8,32 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.integration.own_daemon import OwnDaemon
+
+
+class SmallDisk:
+    """A file system of its own, that a test fills and empties again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        """To the last block. Safe to repeat."""
+        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def empty(self) -> None:
+        self._ballast.unlink()
+
+
+@contextmanager
+def small_disk(mib: int) -> Iterator[SmallDisk]:
+    """Needs root."""
+    with tempfile.TemporaryDirectory(prefix="ht-full-") as name, ExitStack() as undo:
+        _run("mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", name)
+        undo.callback(_run, "umount", "--lazy", name)
+        yield SmallDisk(Path(name))
 
 
 @contextmanager

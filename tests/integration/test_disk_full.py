@@ -1,0 +1,95 @@
+"""A run directory whose disk fills up under real trials: a plain stop, an honest journal, and a run that goes on."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.errors import DiskFault
+from src.learning.trajectory import Trajectory, TrajectoryGroup
+from src.rollout.docker.engine import engine
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task
+from src.run.directory import RunDirectory
+from src.run.jsonl import read_lines
+from src.run.ledger import Ledger
+from src.run.trajectory_file import read_batch, write_trajectory
+from tests.integration.small_disk import SmallDisk, small_disk
+from tests.integration.trial_parts import SOLVE, make_task, settings
+
+N_TRIALS = 4
+Note = Callable[[Trajectory], None]
+
+
+@pytest.fixture
+def disk(docker_ready: str) -> Iterator[SmallDisk]:
+    with small_disk(8) as made:
+        yield made
+
+
+class Batch:
+    """A batch of a run on the small disk; `began` are the trials that this process started."""
+
+    def __init__(self, disk: SmallDisk, task: Task) -> None:
+        self.run = RunDirectory(disk.folder / "run")
+        self.run.path.mkdir(exist_ok=True)
+        self.ledger = Ledger(self.run.ledger)
+        self.folder = self.run.trajectories("step", 0)
+        self.stored: list[str] = []
+        self._task = task
+
+    async def go(self, before_turn: Callable[[int], None] = lambda _: None, before_storing: Note = lambda _: None):
+        """`before_turn` is given how many trials are stored, `before_storing` a trial before it is written down."""
+
+        def policy(request: Any) -> str:
+            before_turn(len(self.stored))
+            said = client.template.tokenizer.decode(request.prompt_T).count("<|im_start|>assistant") - 1
+            return SOLVE[min(said, 2)]
+
+        def keep(trajectory: Trajectory) -> None:
+            before_storing(trajectory)
+            write_trajectory(self.folder, trajectory)
+            self.stored.append(trajectory.trial_name)
+
+        made, client = settings(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
+        rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger, self.ledger.quarantined)
+        done = self.ledger.standing("step", 0, read_batch(self.folder))
+        try:
+            await rollouts.warm_up()
+            return await rollouts.run_groups(
+                [self._task], N_TRIALS, self.run.batch("step", 0), prefix="s", temperature=1.0, on_trajectory=keep,
+                done=done,
+            )  # fmt: skip
+        finally:
+            await rollouts.aclose()
+
+
+@pytest.mark.parametrize("moment", ["in a trial", "before a trial is stored"])
+async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
+    disk: SmallDisk, tmp_path: Path, moment: str
+) -> None:
+    task = make_task(tmp_path)
+    first = Batch(disk, task)
+    with pytest.raises(DiskFault) as told:
+        if moment == "in a trial":
+            await first.go(before_turn=lambda stored: disk.fill() if stored == 2 else None)
+        else:
+            await first.go(before_storing=lambda _: disk.fill() if len(first.stored) == 2 else None)
+    assert "No space left on device; make room on that disk" in str(told.value)
+    assert f"python -m src.train resume={first.run.path}" in str(told.value)
+    assert len(first.stored) == 2 and not first.ledger.quarantined
+    assert engine().containers(all=True, filters={"label": "harbortrainer.run=disk-full"}) == []
+
+    with pytest.raises(DiskFault):  # still full: told at once, and nothing is damaged by trying
+        await Batch(disk, task).go()
+
+    disk.empty()
+    again = Batch(disk, task)
+    (group,) = await again.go()
+    assert isinstance(group, TrajectoryGroup) and group.rewards_G == (1.0,) * N_TRIALS and not group.lost
+    assert len(again.stored) == N_TRIALS - 2 and set(again.stored).isdisjoint(first.stored)
+    ended = [record for record in read_lines(first.run.ledger) if record["event"] == "ended"]
+    graded = [record["trial"] for record in ended if record["fate"] == "graded"]
+    assert sorted(graded) == sorted(first.stored + again.stored), "each once, none of those that were not kept"
+    assert {record["reward"] for record in ended if record["trial"] not in graded} <= {None}

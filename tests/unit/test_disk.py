@@ -1,0 +1,105 @@
+"""A disk that cannot be written: told in one line with the way on, and no file left half written."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import disk
+from src.errors import DiskFault
+from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.quarantine import Quarantine
+from src.run import files
+from src.run.jsonl import append_line, read_lines
+
+
+def full(number: int = errno.ENOSPC) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize("number", disk.CANNOT_WRITE)
+def test_the_line_names_the_file_the_cause_and_the_command_that_goes_on(tmp_path: Path, number: int) -> None:
+    (tmp_path / "ledger.jsonl").touch()
+    path = tmp_path / "trajectories" / "step_000000" / "x.npz"
+    with pytest.raises(DiskFault) as told, disk.telling(path):
+        raise full(number)
+    text = str(told.value)
+    assert text.startswith(f"{path}: cannot be written: {os.strerror(number)}; ") and "\n" not in text
+    assert text.endswith(f"then continue with: python -m src.train resume={tmp_path}")
+
+
+def test_other_errors_pass_and_a_run_that_has_not_begun_starts_again(tmp_path: Path) -> None:
+    for error in (FileNotFoundError(errno.ENOENT, "no"), TimeoutError("late")):
+        with pytest.raises(type(error)), disk.telling(tmp_path):
+            raise error
+    with pytest.raises(DiskFault, match="make room on that disk, then start again"), disk.telling(tmp_path / "x"):
+        raise full()
+
+
+def test_an_exception_that_harbor_wrote_down_is_recognised(tmp_path: Path) -> None:
+    with pytest.raises(DiskFault, match="No space left"):
+        disk.refuse_recorded("OSError", "[Errno 28] No space left on device: '/runs/x'", tmp_path)
+    disk.refuse_recorded("RuntimeError", "[Errno 28] said a program in the container", tmp_path)
+    disk.refuse_recorded("OSError", "[Errno 2] No such file", tmp_path)
+
+
+def test_a_folder_is_tried_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.require_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    def fsync(_: int) -> None:
+        raise full(errno.EDQUOT)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DiskFault, match=os.strerror(errno.EDQUOT)):
+        disk.require_writable(tmp_path)
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync"])
+def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    append_line(path, {"a": 1}, checked=True)
+    real = os.write
+
+    def write(handle: int, data: Any) -> int:
+        if len(data) < 10:
+            raise full()
+        return real(handle, data[:-5])
+
+    def fsync(_: int) -> None:
+        raise full(errno.EIO)
+
+    monkeypatch.setattr(os, failing, {"write": write, "fsync": fsync}[failing])
+    with pytest.raises(DiskFault):
+        append_line(path, {"b": "x" * 100}, checked=True)
+    monkeypatch.undo()
+    append_line(path, {"c": 3}, checked=True)
+    assert read_lines(path, checked=True) == [{"a": 1}, {"c": 3}]
+
+
+def test_a_replacement_that_does_not_fit_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config.json"
+    files.replace_text(path, "old")
+
+    def fsync(_: int) -> None:
+        raise full()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DiskFault, match=str(path)):
+        files.replace_text(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_dockers_full_disk_quarantines_nobody() -> None:
+    quarantine = Quarantine(1, {})
+    detail = "APIError: write /var/lib/docker/x: No space left on device"
+    quarantine.note(Trajectory("t", "t-1", (), None, Outcome.INFRASTRUCTURE_ERROR, detail))
+    assert quarantine.reasons == {}
+    quarantine.note(Trajectory("t", "t-2", (), None, Outcome.INFRASTRUCTURE_ERROR, "no such image"))
+    assert list(quarantine.reasons) == ["t"]
