@@ -30,6 +30,7 @@ FIXED_ON_RESUME = (
     "tasks_dir",
     "eval_split",
     "eval_tasks",
+    "allow_family_overlap",
     "batch_size",
     "group_size",
     "seed",

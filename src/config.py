@@ -28,9 +28,13 @@ class Config:
         default=False, doc="true = leave broken tasks out by name; false = refuse to start"
     )
     eval_split: float = chz.field(
-        default=0.0, doc="share of the tasks held out for evaluation, chosen by seed; 0 = none"
+        default=0.0, doc="share of the tasks held out for evaluation, whole families drawn by seed; 0 = none"
     )
     eval_tasks: tuple[str, ...] = chz.field(default=(), doc="names of held-out tasks, a,b,c; () = use eval_split")
+    allow_family_overlap: bool = chz.field(
+        default=False,
+        doc="true = tasks of one family (same template or environment) may be trained on and held out; false = never",
+    )
     eval_group_size: int = chz.field(default=1, doc="rollouts a held-out task at each evaluation")
     eval_every: int = chz.field(default=0, doc="steps between evaluations; 0 = start, each epoch and end only")
     eval_temperature: float | None = chz.field(

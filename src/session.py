@@ -30,13 +30,14 @@ from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
-from src.rollout.task import Task, load_tasks, split_tasks
+from src.rollout.task import Task, load_tasks
 from src.run.checkpoints import Checkpoint, CheckpointLog, Policy, require_checkpoint
 from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory, write_json
 from src.run.display import Display
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog, cut_metrics, start_wandb
+from src.tasks.split import save_split, split_tasks
 from src.terminus2_trainer import Parts, Terminus2Trainer
 from src.tinker_llm import PolicySampler
 from src.update import Updater
@@ -59,8 +60,9 @@ class Plan:
 async def train(config: Config) -> int:
     """Run to the end. Raises UserError for what the user can mend; the run directory can then be resumed."""
     display = Display()
+    tasks = load_tasks(config.tasks_dir, config.allow_broken_tasks)
     train_tasks, held_out = split_tasks(
-        load_tasks(config.tasks_dir, config.allow_broken_tasks), config.eval_split, config.eval_tasks, config.seed
+        tasks, config.eval_split, config.eval_tasks, config.seed, config.allow_family_overlap
     )
     paths = [task.path for task in (*train_tasks, *held_out)]
     check_tasks(paths, config.environment_type, config.environment_kwargs)
@@ -119,8 +121,10 @@ def _plan(config: Config, template: ChatTemplate, train_tasks: list[Task], held_
         run = new_run_directory(config.logs_dir, config.run_name, label)
         write_json(run.config, to_json(config) | {"run_name": run.name})
         write_json(run.path / "versions.json", _versions())
+        save_split(run.path, train_tasks, held_out, config.allow_family_overlap, resumed=False)
         return Plan(train_tasks, held_out, order, run, policy, None)
     run = open_run_directory(config.resume)
+    save_split(run.path, train_tasks, held_out, config.allow_family_overlap, resumed=True)
     checkpoint = require_checkpoint(CheckpointLog(run.checkpoints, 0), policy, config.resume)
     cut_metrics(run.metrics, checkpoint.step)
     return Plan(train_tasks, held_out, order, run, policy, checkpoint)

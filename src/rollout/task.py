@@ -1,13 +1,9 @@
-"""Harbor task directories: found, checked, and divided into training and held-out tasks."""
+"""Harbor task directories: found and checked."""
 
-import difflib
 import hashlib
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from src.errors import UserError
 
@@ -42,25 +38,6 @@ def load_tasks(tasks_dir: str, allow_broken: bool) -> list[Task]:
     if not tasks:
         raise UserError(f"tasks_dir: no Harbor task in {tasks_dir}; each is a folder with task.toml and instruction.md")
     return tasks
-
-
-def split_tasks(
-    tasks: Sequence[Task], eval_split: float, eval_tasks: Sequence[str], seed: int
-) -> tuple[list[Task], list[Task]]:
-    """Training tasks and held-out tasks, each in order of name; `eval_tasks` goes before `eval_split`.
-
-    Raises UserError: a name that is not there, nothing left to train on.
-    """
-    held_out = set(eval_tasks) if eval_tasks else _draw(tasks, eval_split, seed)
-    names = [task.name for task in tasks]
-    for name in sorted(held_out.difference(names)):
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:3]
-        raise UserError(f"eval_tasks: no task named {name!r}; near: {', '.join(near)}")
-    train = [task for task in tasks if task.name not in held_out]
-    if not train:
-        field = "eval_tasks" if eval_tasks else f"eval_split={eval_split:g}"
-        raise UserError(f"{field}: all {len(tasks)} tasks are held out, none is left to train on; hold out fewer")
-    return train, [task for task in tasks if task.name in held_out]
 
 
 def find_fault(path: Path) -> str | None:
@@ -100,10 +77,3 @@ def _looks_like_task(path: Path) -> bool:
 def _has_definition(environment: Path) -> bool:
     names = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
     return any((environment / name).is_file() for name in names)
-
-
-def _draw(tasks: Sequence[Task], share: float, seed: int) -> set[str]:
-    """Names drawn by seed; when a share above 0 is asked for at least one, and all only of a single task."""
-    count = max(1, min(round(share * len(tasks)), len(tasks) - 1)) if share > 0 else 0
-    order = np.random.default_rng([seed, 7]).permutation(len(tasks))
-    return {tasks[int(index)].name for index in order[:count]}

@@ -21,7 +21,7 @@ MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 HELD_OUT = "create-6,copy-6"
 SMALL = (
     "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
-    f"learning_rate=3e-3 eval_tasks={HELD_OUT} save_every=1 keep_checkpoints=2"
+    f"learning_rate=3e-3 eval_tasks={HELD_OUT} allow_family_overlap=true save_every=1 keep_checkpoints=2"
 ).split()
 
 

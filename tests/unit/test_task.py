@@ -1,11 +1,11 @@
-"""Tasks are found by name, broken ones are named, and the split is a function of the seed."""
+"""Tasks are found by name, and broken ones are named."""
 
 from pathlib import Path
 
 import pytest
 
 from src.errors import UserError
-from src.rollout.task import Task, digest, load_tasks, split_tasks
+from src.rollout.task import Task, digest, load_tasks
 
 
 def make_task(folder: Path, name: str, *, without: str = "", toml: str = 'schema_version = "1.4"\n') -> Path:
@@ -25,10 +25,6 @@ def make_task(folder: Path, name: str, *, without: str = "", toml: str = 'schema
 
 def names(tasks: list[Task]) -> list[str]:
     return [task.name for task in tasks]
-
-
-def tasks_named(*given: str) -> list[Task]:
-    return [Task(name, Path(name), "") for name in given]
 
 
 def test_tasks_by_name_and_other_folders_left_alone(tmp_path: Path) -> None:
@@ -87,29 +83,3 @@ def test_digest_follows_content_names_and_modes(tmp_path: Path) -> None:
     (path / "tests/more").write_text("")
     seen.add(digest(path))
     assert len(seen) == 4
-
-
-def test_split_by_share_is_seeded_and_keeps_some_of_each() -> None:
-    tasks = tasks_named(*"abcdefghij")
-    train, held_out = split_tasks(tasks, 0.3, (), seed=1)
-    assert len(held_out) == 3 and names(train) + names(held_out) != names(tasks)
-    assert sorted(names(train) + names(held_out)) == names(tasks)
-    assert split_tasks(tasks, 0.3, (), seed=1) == (train, held_out)
-    assert any(split_tasks(tasks, 0.3, (), seed=s)[1] != held_out for s in range(2, 6))
-    assert split_tasks(tasks, 0.0, (), seed=1) == (tasks, [])
-    assert len(split_tasks(tasks, 0.01, (), seed=1)[1]) == 1
-    assert len(split_tasks(tasks, 0.99, (), seed=1)[0]) == 1
-
-
-def test_split_by_name_ignores_the_share() -> None:
-    train, held_out = split_tasks(tasks_named("a", "b", "c"), 0.9, ("c", "a"), seed=1)
-    assert (names(train), names(held_out)) == (["b"], ["a", "c"])
-
-
-def test_split_errors_name_the_field() -> None:
-    with pytest.raises(UserError, match="eval_tasks: no task named 'edit-fil'; near: edit-file"):
-        split_tasks(tasks_named("edit-file", "zzz"), 0, ("edit-fil",), seed=1)
-    with pytest.raises(UserError, match="eval_tasks: all 2 tasks are held out"):
-        split_tasks(tasks_named("a", "b"), 0, ("a", "b"), seed=1)
-    with pytest.raises(UserError, match=r"eval_split=0\.5: all 1 tasks are held out"):
-        split_tasks(tasks_named("a"), 0.5, (), seed=1)
