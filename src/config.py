@@ -120,6 +120,20 @@ class Config:
     remove_constant_reward_groups: bool = chz.field(default=False, doc="leave out groups whose rewards are all equal")
     kl_penalty_coef: float = chz.field(default=0.0, doc="penalty per nat of log-ratio to the base model; 0 = off")
 
+    # -- server
+    sample_timeout_sec: float = chz.field(
+        default=600.0, doc="seconds for one sampled answer with its retries; then its trial is replaced"
+    )
+    update_timeout_sec: float = chz.field(
+        default=3600.0, doc="seconds for one forward_backward or optim_step; then the server counts as lost"
+    )
+    save_timeout_sec: float = chz.field(
+        default=900.0, doc="seconds to make, save, publish or restore weights; then the server counts as lost"
+    )
+    server_silence_sec: float = chz.field(
+        default=120.0, doc="seconds without an answer of the server's healthz, after which it counts as lost"
+    )
+
     # -- run
     server_outage_limit_sec: float = chz.field(
         default=1800.0, doc="seconds to wait for a server that went away; then the run stops, to be resumed"
@@ -130,6 +144,11 @@ class Config:
     )
     resume: str | None = chz.field(default=None, doc="run directory to continue; None = new run")
     save_every: int = chz.field(default=10, doc="steps between checkpoints; 0 = only at the end")
-    keep_checkpoints: int = chz.field(default=3, doc="checkpoints kept on the server; 0 = all")
+    keep_checkpoints: int = chz.field(default=3, doc="newest checkpoints kept on the server; 0 = all")
+    keep_every: int = chz.field(default=0, doc="checkpoints of every n-th step are kept too; 0 = none")
+    keep_best: int = chz.field(
+        default=0,
+        doc="so many of the checkpoints at evaluated steps, best mean reward first, are kept too; 0 = none",
+    )
     wandb_project: str | None = chz.field(default=None, doc="Weights & Biases project; None = off")
     wandb_name: str | None = chz.field(default=None, doc="Weights & Biases run name; None = the run directory's")

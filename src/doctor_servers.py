@@ -1,6 +1,5 @@
 """The doctor's commands for Tinker APIs: what one does with what it is sent, and whether two do the same."""
 
-import asyncio
 import os
 from dataclasses import dataclass
 
@@ -9,10 +8,12 @@ import tinker
 from rich.console import Console
 
 from src.backend.connect import api_key, server_url
-from src.backend.faults import CALL_LIMIT_SEC, awaited
+from src.backend.faults import awaited
 from src.backend.health import check_health
 from src.backend.kind import kind_of
+from src.backend.limits import CALL_LIMIT_SEC
 from src.config import Backend, Config
+from src.daemon_thread import in_daemon_thread
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
 from src.probe.parity import ParityReport, compare
@@ -87,8 +88,8 @@ async def _open(config: Config) -> Server:
     await check_health(url, config)
     if not kind.needs_key:
         os.environ.setdefault("TINKER_TELEMETRY", "0")
-    service = await awaited(f"opening a session at {url}", asyncio.to_thread(_service, url, key), CALL_LIMIT_SEC)
-    rest = await awaited(f"connecting to {url}", asyncio.to_thread(_rest, url, key), CALL_LIMIT_SEC)
+    service = await awaited(f"opening a session at {url}", in_daemon_thread(_service, url, key), CALL_LIMIT_SEC)
+    rest = await awaited(f"connecting to {url}", in_daemon_thread(_rest, url, key), CALL_LIMIT_SEC)
     answer = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = [model.model_name for model in answer.supported_models if model.model_name]
     model = config.model_name or next(iter(served), "")

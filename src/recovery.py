@@ -1,10 +1,10 @@
-"""A server that is lost in the middle of a run: waited for, and the last checkpoint restored on it."""
+"""A server that is lost in the middle of a run: waited for, and the newest state that it still has restored on it."""
 
 import asyncio
 import time
 
 from src.backend.policy import PolicyTrainer
-from src.errors import BackendError, ServerLost
+from src.errors import BackendError, ServerLost, WeightsGone
 from src.run.checkpoints import CheckpointLog
 from src.run.display import Display
 from src.tinker_llm import PolicySampler
@@ -14,7 +14,7 @@ FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 30.0
 
 
 class Recovery:
-    """`restore` puts the policy back to the last checkpoint, within `limit_sec` of the server being away."""
+    """`restore` puts the policy back to the newest state, within `limit_sec` of the server being away."""
 
     def __init__(
         self,
@@ -33,25 +33,57 @@ class Recovery:
         self._losses = 0
 
     async def restore(self, error: ServerLost, step: int) -> int:
-        """The step to go on from. Raises BackendError: no checkpoint, away for too long, lost again and again."""
+        """The step to go on from. Raises BackendError: away for too long, lost again and again."""
         self._losses = 1 if step > self._furthest else self._losses + 1
         self._furthest = max(step, self._furthest)
-        checkpoint = self._checkpoints.latest()
-        if checkpoint is None or self._losses > MAX_LOSSES:
+        if self._losses > MAX_LOSSES:
             raise error
-        self._display.say(f"{error}; step {checkpoint.step} is restored as soon as the server answers")
+        self._display.say(f"{error}; {self._next()} as soon as the server answers")
         await self._sampler.abandon()
         began, pause = time.monotonic(), FIRST_PAUSE_SEC
         while True:
             left = self._limit_sec - (time.monotonic() - began)
             await self._policy.until_answering(max(0.0, left))
             try:
-                await self._policy.reload(checkpoint.path)
+                await self._reload()
                 break
             except ServerLost as again:  # it answers before it can work
                 if left <= 0:
                     raise BackendError(f"{again}; continue with resume=RUN_DIR when the server works") from again
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SEC)
-        self._display.say(f"restored {checkpoint.path} after {time.monotonic() - began:.0f} s")
-        return checkpoint.step
+        await adopt(self._policy, self._checkpoints)
+        checkpoint = self._checkpoints.latest()
+        what = checkpoint.path if checkpoint else "the adapter as the seed makes it"
+        self._display.say(f"restored {what} after {time.monotonic() - began:.0f} s")
+        return checkpoint.step if checkpoint else 0
+
+    async def _reload(self) -> None:
+        """The newest state that the server still has, else the seed's: the trials on disk lead from there to here."""
+        while (checkpoint := self._checkpoints.latest()) is not None:
+            try:
+                await self._policy.reload(checkpoint.path)
+                return
+            except WeightsGone as error:
+                self._checkpoints.drop(checkpoint)
+                self._display.say(f"{error}; lost: the state after step {checkpoint.step}; {self._next()} instead")
+        await self._policy.reload(None)
+
+    def _next(self) -> str:
+        checkpoint = self._checkpoints.latest()
+        if checkpoint is not None:
+            return f"step {checkpoint.step} is restored"
+        return "no saved state is left: step 0 is made again from the seed, and all updates from the trials on disk"
+
+
+async def adopt(policy: PolicyTrainer, checkpoints: CheckpointLog) -> None:
+    """Delete what earlier models of this run left on the server and no record names; then note the model of now."""
+    empty = []
+    for model in checkpoints.models():
+        if model == policy.model_id:
+            continue
+        deleted = await policy.saved.delete_others(model, checkpoints.paths)
+        if deleted is not None and not any(record.model == model for record in checkpoints.records):
+            empty.append(model)
+    checkpoints.forget_models(empty)
+    checkpoints.note_model(policy.model_id)

@@ -21,6 +21,7 @@ from src.chat_template import ChatTemplate
 from src.command_line import to_json
 from src.config import Config
 from src.errors import UserError
+from src.recovery import adopt
 from src.rollout.docker.cleaning import tidy
 from src.rollout.docker.disk_guard import guarding_disk
 from src.rollout.docker.images import prepare_images
@@ -31,7 +32,7 @@ from src.rollout.gates import n_containers
 from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, load_tasks
-from src.run.checkpoints import Checkpoint, CheckpointLog, Policy, require_checkpoint
+from src.run.checkpoints import Checkpoint, CheckpointLog, Keep, Policy, require_checkpoint
 from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory, write_json
 from src.run.display import Display
@@ -93,7 +94,7 @@ async def _train(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.order.total_steps} batches of "
         f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
     )
-    sampler = PolicySampler()
+    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
     ledger = Ledger(plan.run.ledger)
     if plan.checkpoint is not None:
         ledger.resumed(plan.checkpoint.step)
@@ -144,7 +145,9 @@ async def _run(
     wandb_run = start_wandb(plan.run, config.wandb_project, config.wandb_name, record)
     metrics = MetricsLog(plan.run, wandb_run)
     updater = Updater(config, policy, plan.order.total_steps)
-    checkpoints = CheckpointLog(plan.run.checkpoints, config.keep_checkpoints)
+    keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
+    checkpoints = CheckpointLog(plan.run.checkpoints, keep)
+    await adopt(policy, checkpoints)
     parts = Parts(policy, plan.policy, sampler, rollouts, updater, metrics, checkpoints, ledger, display)
     start_step = plan.checkpoint.step if plan.checkpoint else 0
     trainer = Terminus2Trainer(config, plan.run, parts, plan.order, plan.held_out, start_step)

@@ -10,10 +10,12 @@ _POSITIVE = (
     "lora_rank", "eval_group_size", "batch_size", "group_size", "n_epochs", "n_parallel_envs", "max_tokens",
     "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps", "n_parallel_builds",
     "n_parallel_starts", "env_outage_limit_sec", "max_attempts", "server_outage_limit_sec",
+    "sample_timeout_sec", "update_timeout_sec", "save_timeout_sec", "server_silence_sec",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "eval_every", "max_steps", "trial_timeout_sec", "max_turns", "proactive_summarization_threshold", "warmup_steps",
     "weight_decay", "grad_clip_norm", "kl_penalty_coef", "save_every", "keep_checkpoints", "seed",
+    "keep_every", "keep_best",
     "env_starts_per_sec", "quarantine_after",
 )  # fmt: skip
 
@@ -90,6 +92,8 @@ def _learning(config: Config) -> Iterator[str]:
 
 
 def _evaluation(config: Config) -> Iterator[str]:
+    if config.keep_best and not (config.eval_tasks or config.eval_split):
+        yield f"keep_best={config.keep_best}: no task is held out, so none is the best; set eval_split or eval_tasks"
     if not 0 <= config.eval_split < 1:
         yield f"eval_split={config.eval_split}: a share of the tasks, 0 (none) to below 1"
     if config.eval_tasks and config.eval_split:

@@ -6,6 +6,7 @@ Everything that crosses the border is written down, so that two configurations c
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +24,12 @@ from src.backend import connect as connecting
 from src.backend import policy
 from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
+from src.backend.limits import Limits
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
 from src.errors import UserError
+from src.policy_sampler import PolicySampler
 from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
 from src.rollout.docker.health import Daemon, Ping
@@ -115,6 +118,9 @@ class FakeServer:
     def save_state(self, name: str) -> Answer[Any]:
         self._note("save_state", step=name.rsplit("-", 1)[-1])
         return Answer(SimpleNamespace(path=f"tinker://model_1/weights/{name}"))
+
+    def list_checkpoints(self, model_id: str) -> Answer[Any]:
+        return Answer(SimpleNamespace(checkpoints=[]))
 
     def delete_checkpoint_from_tinker_path(self, path: str) -> Answer[None]:
         self._note("delete", state="/weights/" in path)
@@ -214,6 +220,18 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
             recorder.note("daemon", limit_sec=limit_sec, asked=ping.__name__)
             super().__init__(limit_sec, ping)
 
+    class NotedLimits(Limits):
+        @classmethod
+        def of(cls, config: Config) -> Limits:
+            limits = Limits.of(config)
+            recorder.note("limits", **asdict(limits))
+            return limits
+
+    class NotedSampler(PolicySampler):
+        def __init__(self, **settings: Any) -> None:
+            recorder.note("sampler settings", **settings)
+            super().__init__(**settings)
+
     class NotedRecovery(Recovery):
         def __init__(self, *parts: Any) -> None:
             recorder.note("recovery", limit_sec=parts[-1])
@@ -236,6 +254,8 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(connecting, "_rest_client", opened)
     monkeypatch.setattr(connecting, "_service", opened)
     monkeypatch.setattr(connecting, "contract_of", documented)
+    monkeypatch.setattr(connecting, "Limits", NotedLimits)
+    monkeypatch.setattr(session, "PolicySampler", NotedSampler)
     for module in (connecting, policy):
         monkeypatch.setattr(module, "read_base_model", lambda name: BaseModel(("Qwen3ForCausalLM",), 1000, None))
     monkeypatch.setattr(policy.PolicyTrainer, "close", ready)

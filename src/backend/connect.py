@@ -3,18 +3,21 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import tinker
 
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.contract import Contract
-from src.backend.faults import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, SDK_ERRORS, awaited
-from src.backend.health import check_health
+from src.backend.faults import SDK_ERRORS, awaited
+from src.backend.health import check_health, until_answering, watched, while_answering
 from src.backend.kind import ServerKind, kind_of
+from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Limits
 from src.backend.measured import contract_of
 from src.config import Config
+from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
 
 DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
@@ -23,7 +26,7 @@ CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SD
 log = logging.getLogger("harbortrainer")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Backend:
     """A server that answered. `max_context` is None when it does not say."""
 
@@ -33,6 +36,28 @@ class Backend:
     contract: Contract
     url: str
     max_context: int | None
+    limits: Limits
+
+    async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
+        """Await an SDK call for as long as the server is there. Raises BackendError; ServerLost: restoring may help."""
+        return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)
+
+    async def while_answering[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Await work of many calls for as long as the server is there. Raises ServerLost."""
+        return await while_answering(self.url, what, work, self.limits.silence_sec)
+
+    async def until_answering(self, limit_sec: float) -> None:
+        """Wait for the server. Raises BackendError after `limit_sec`."""
+        await until_answering(self.url, limit_sec)
+
+    async def reopen(self) -> None:
+        """A new session in place of one that the server may not know any more; frees what that one holds.
+
+        Raises BackendError.
+        """
+        await self.close(done=False)
+        opening = in_daemon_thread(_service, self.url, api_key(self.kind))
+        self.service = await self.wait(f"opening a session at {self.url}", opening, CALL_LIMIT_SEC)
 
     async def close(self, *, done: bool) -> None:
         """End the session, which frees what it holds on the server; never waits long."""
@@ -51,15 +76,17 @@ async def connect(config: Config, say: Callable[[str], None] = log.info) -> Back
     await check_health(url, config)
     if not kind.needs_key:
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
-    rest = await awaited(f"connecting to {url}", asyncio.to_thread(_rest_client, url, key), CALL_LIMIT_SEC)
+    rest = await awaited(f"connecting to {url}", in_daemon_thread(_rest_client, url, key), CALL_LIMIT_SEC)
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(read_base_model, config.model_name))
-    service = await awaited(f"opening a session at {url}", asyncio.to_thread(_service, url, key), CALL_LIMIT_SEC)
-    contract = await contract_of(service, kind, url, config.model_name, say)
-    return Backend(service, rest, kind, contract, url, served.get(config.model_name))
+    service = await awaited(f"opening a session at {url}", in_daemon_thread(_service, url, key), CALL_LIMIT_SEC)
+    limits = Limits.of(config)
+    measuring = contract_of(service, kind, url, config.model_name, say)
+    contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
+    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits)
 
 
 # The SDK waits for its first answers in the calling thread: not one that runs an event loop.

@@ -1,4 +1,4 @@
-"""SDK and HTTP errors -> one plain line. Shapes as the pinned SDK raises them. And how long anything is waited for."""
+"""SDK and HTTP errors -> one plain line. Shapes as the pinned SDK raises them."""
 
 import asyncio
 import re
@@ -10,19 +10,18 @@ from tinker.lib.retryable_exception import RetryableException
 
 from src.errors import BackendError, ServerLost
 
-# Seconds. The first call of a shape compiles for up to half a minute on JAX; a cloud queue may take long.
-HEALTH_LIMIT_SEC = 10.0
-CALL_LIMIT_SEC = 120.0  # a request that the server only has to take note of
-CREATE_LIMIT_SEC = 900.0
-UPDATE_LIMIT_SEC = 3600.0
-SAVE_LIMIT_SEC = 900.0
-CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it any more
-
 # What the SDK raises for an answer of the server: its own errors, and plain ValueErrors for failed futures.
 SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
 
 GONE = (tinker.APIConnectionError, tinker.InternalServerError, httpx.TransportError, ConnectionError)
-FORGOTTEN = re.compile(r"Model \S+ not loaded|Session \S+ (?:not found|does not exist|expired)")  # by a restart
+FORGOTTEN = re.compile(  # by a restart, or with the session
+    r"Model \S+ not loaded|[Mm]odel \S+ is not loaded|(?:Model|Future) not found"
+    r"|[Ss]ession (?:\S+ )?(?:not found|does not exist|expired|has finished)"
+)
+NO_WEIGHTS = re.compile(
+    r"[Cc]heckpoint (?:\S+ )?not found|Checkpoint creation failed|Model not found|time to live is over"
+)
+NO_ROUTE = re.compile(r"'detail': '(?:Not Found|Method Not Allowed)'")
 
 HINTS = (
     (
@@ -48,6 +47,10 @@ HINTS = (
     (
         r"(?:Checkpoint|Model) not found",
         "the server does not have these weights; was it started with FRESH=1 or another SKYRL_TX_STATE since?",
+    ),
+    (
+        r"No space left on device|database or disk is full",
+        "the server's disk is full: make room where its checkpoints lie, then resume",
     ),
     (
         r"(?:not finite|non-finite)",
@@ -81,9 +84,20 @@ async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
 
 def _lost(error: BaseException) -> bool:
     """Whether the server is at fault rather than what it was asked."""
-    if isinstance(error, GONE):
-        return True
+    return isinstance(error, GONE) or forgotten(error)
+
+
+def forgotten(error: BaseException) -> bool:
+    """Whether the server no longer knows the model, session or request: it was restarted, or its time was over."""
     return FORGOTTEN.search(str(error)) is not None
+
+
+def no_weights(error: BaseException | None) -> bool:
+    """Whether the server was reached and does not have the saved weights that were asked for."""
+    text = str(error)
+    if NO_WEIGHTS.search(text):
+        return True
+    return isinstance(error, tinker.NotFoundError) and not NO_ROUTE.search(text) and not forgotten(error)
 
 
 def plain(error: BaseException) -> str:

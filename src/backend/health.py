@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 
-from src.backend.faults import HEALTH_LIMIT_SEC, awaited
+from src.backend.faults import awaited
+from src.backend.limits import HEALTH_LIMIT_SEC
 from src.config import Config
 from src.errors import BackendError, ServerLost, UserError
 
 PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
-POLLS_WITHOUT_ANSWER = 12  # then the server counts as gone
 
 
 async def check_health(url: str, config: Config) -> None:
@@ -36,21 +36,21 @@ async def check_health(url: str, config: Config) -> None:
         raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
 
 
-async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float) -> T:
+async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:
     """`awaited`, but not for longer than the server is there: the SDK asks a dead one for ever. Raises BackendError."""
-    return await while_answering(url, what, awaited(what, work, limit_sec))
+    return await while_answering(url, what, awaited(what, work, limit_sec), silence_sec)
 
 
-async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T]) -> T:
+async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T], silence_sec: float) -> T:
     """Await `work` for as long as the server answers; else cancel it, await its end and raise ServerLost."""
     call = asyncio.create_task(work)
-    outage = asyncio.create_task(_outage(url))
+    outage = asyncio.create_task(_outage(url, silence_sec))
     try:
         await asyncio.wait({call, outage}, return_when=asyncio.FIRST_COMPLETED)
         if call.done():
             return call.result()
         raise ServerLost(
-            f"{what}: {url} has not answered for {POLL_SEC * POLLS_WITHOUT_ANSWER:.0f} s; look at the server's log, "
+            f"{what}: {url} has not answered for {silence_sec:g} s (server_silence_sec); look at the server's log, "
             "start it again and continue with resume=RUN_DIR"
         )
     finally:
@@ -64,33 +64,37 @@ async def until_answering(url: str, limit_sec: float) -> None:
     began, pause = time.monotonic(), FIRST_PAUSE_SEC
     async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
         while True:
-            try:
-                (await client.get(url + PATH)).raise_for_status()
+            if (problem := await _problem(client, url)) is None:
                 return
-            except httpx.HTTPError as error:
-                if time.monotonic() - began > limit_sec:
-                    raise BackendError(
-                        f"{url} did not answer for {limit_sec:g} s ({error or type(error).__name__}); start it again, "
-                        "continue with resume=RUN_DIR, or let the run wait longer (server_outage_limit_sec)"
-                    ) from None
+            if time.monotonic() - began > limit_sec:
+                raise BackendError(
+                    f"{url} did not answer for {limit_sec:g} s ({problem}); start it again, "
+                    "continue with resume=RUN_DIR, or let the run wait longer (server_outage_limit_sec)"
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, POLL_SEC)
 
 
-async def _outage(url: str) -> None:
-    """Returns when the server has not answered for a while."""
-    missed = 0
-    await asyncio.sleep(POLL_SEC)  # most calls are over by then
-    async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+async def _outage(url: str, silence_sec: float) -> None:
+    """Returns when the server has not answered for so long."""
+    answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
+    await asyncio.sleep(pause)  # most calls are over by then
+    async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:
         while True:
-            try:
-                await client.get(url + PATH)
-                missed = 0
-            except httpx.HTTPError:
-                missed += 1
-            if missed >= POLLS_WITHOUT_ANSWER:
+            if await _problem(client, url) is None:
+                answered = time.monotonic()
+            elif time.monotonic() - answered >= silence_sec:
                 return
-            await asyncio.sleep(POLL_SEC)
+            await asyncio.sleep(pause)
+
+
+async def _problem(client: httpx.AsyncClient, url: str) -> str | None:
+    """Why healthz gives no answer that counts: none, or a proxy's or dying server's 5xx."""
+    try:
+        answer = await client.get(url + PATH)
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return f"it answers {answer.status_code}" if answer.is_server_error else None
 
 
 def _is_tinker(answer: httpx.Response) -> bool:

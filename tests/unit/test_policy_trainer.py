@@ -11,6 +11,7 @@ import tinker
 from src.backend.connect import Backend
 from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.kind import CLOUD
+from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
 from src.config import Config
 from src.errors import BackendError, UserError
@@ -77,6 +78,9 @@ class FakeTinker:
     def save_state(self, name: str):
         return Answer(self.log, "save", SimpleNamespace(path=f"tinker://model_1/weights/{name}"))
 
+    async def list_checkpoints(self, model_id: str):
+        return SimpleNamespace(checkpoints=[])
+
     async def delete_checkpoint_from_tinker_path(self, path: str):
         self.log.append(f"delete {path}")
 
@@ -92,7 +96,7 @@ def fake(monkeypatch) -> FakeTinker:
 
 def backend(fake: FakeTinker) -> Backend:
     service, rest = cast(tinker.ServiceClient, fake), cast(tinker.RestClient, fake)
-    return Backend(service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None)
+    return Backend(service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, Limits())
 
 
 def sequence() -> TrainingSequence:

@@ -1,12 +1,13 @@
 """A server lost in any phase: the last checkpoint is restored, and updates are made again from the same trials."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from src import recovery
-from src.errors import BackendError, ServerLost
+from src.errors import BackendError, ServerLost, WeightsGone
 from src.run.jsonl import read_lines
 from tests.unit.test_trainer import FakePolicy, Run
 
@@ -19,6 +20,11 @@ class FragilePolicy(FakePolicy):
         self.phase, self.nth, self.times = phase, nth, times
         self.states: dict[str, list[list[str]]] = {}
         self.waited = 0
+        self.gone: set[str] = set()
+        self.saved = SimpleNamespace(delete_others=self.delete_others)
+
+    async def delete_others(self, model_id: str, keep: set[str]) -> int:
+        raise AssertionError("there was no other model")
 
     def _lose(self, phase: str) -> None:
         if phase == self.phase:
@@ -52,10 +58,12 @@ class FragilePolicy(FakePolicy):
     async def until_answering(self, limit_sec: float) -> None:
         self.waited += 1
 
-    async def reload(self, path: str) -> None:
+    async def reload(self, path: str | None) -> None:
         self._lose("reload")
-        self.calls.append(f"reload {path.rsplit('/', 1)[-1]}")
-        self.batches = list(self.states[path])
+        if path is not None and path in self.gone:
+            raise WeightsGone(f"restoring {path}: not found")
+        self.calls.append(f"reload {path.rsplit('/', 1)[-1] if path else 'seed'}")
+        self.batches = list(self.states[path]) if path else []
         self.version = len(self.batches)
 
 
@@ -87,10 +95,6 @@ async def test_lost_in_any_phase_the_updates_are_those_of_an_unbroken_run(
     whole: Run, tmp_path: Path, phase: str, nth: int
 ) -> None:
     run = fragile(tmp_path / "lost", phase, nth)
-    if phase in ("publish", "before save", "after save") and nth == 0:
-        with pytest.raises(ServerLost):  # before there was any checkpoint: nothing to go back to
-            await run.trainer.run()
-        return
     await run.trainer.run()
     assert run.policy.batches == whole.policy.batches, "each update once, in order, of the same trials"
     assert sum(call.startswith("reload") for call in run.calls) == 1
@@ -137,3 +141,29 @@ async def test_other_refusals_are_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="does not have it"):
         await run.trainer.run()
     assert not any(call.startswith("reload") for call in run.calls)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 9])
+async def test_states_that_the_server_lost_too_are_made_again_from_what_there_is(
+    whole: Run, tmp_path: Path, lost: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the state before, or from the seed; the trials on disk lead to the same updates."""
+    run = fragile(tmp_path / "lost", "before update", 5, keep_checkpoints=0)
+    policy: Any = run.policy
+    original = policy.reload
+
+    async def reload(path: str | None) -> None:
+        policy.gone = set(list(policy.states)[-lost:])
+        policy.states = {k: v for k, v in policy.states.items() if k not in policy.gone} | {
+            k: v for k, v in policy.states.items() if k in policy.gone
+        }
+        await original(path)
+
+    policy.reload = reload
+    said: list[str] = []
+    run.trainer.parts.display.say = said.append  # pyright: ignore[reportAttributeAccessIssue]
+    await run.trainer.run()
+    assert policy.batches == whole.policy.batches
+    assert len(run.rollouts.names) == len(set(run.rollouts.names)), "no finished trial was run again"
+    assert sum("lost: the state after step" in line for line in said) == min(lost, 3)
+    assert any("from the seed" in line for line in said) == (lost > 2)

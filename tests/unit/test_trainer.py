@@ -31,6 +31,8 @@ TASKS = [Task(f"t{i}", Path(f"t{i}"), str(i)) for i in range(4)]
 class FakePolicy:
     """Records the calls; `version` grows with each update."""
 
+    model_id = "m"
+
     def __init__(self, calls: list[str], version: int = 0) -> None:
         self.calls = calls
         self.version = version
