@@ -11,8 +11,7 @@ from src.config import Config
 from src.learning.batch import TrainingBatch
 from src.learning.datums import TrainingSequence
 from src.learning.kl import apply_kl_penalty
-from src.learning.minibatches import minibatches
-from src.learning.normalize import normalize
+from src.learning.minibatches import optimizer_batches
 from src.learning.schedule import learning_rate
 
 
@@ -29,12 +28,12 @@ class Updater:
         if not batch.sequences_D:
             return {"train/skipped_batch": 1.0}
         sequences_D, metrics = await self._penalised(batch.sequences_D)
-        parts = self._parts(step, sequences_D)
+        parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
             rate = self._rate(step * self._config.num_substeps + substep)
             result = await self._policy.update(
-                normalize(part, self._config.loss_norm),
+                part,
                 loss_fn=self._config.loss_fn,
                 loss_fn_config=loss_settings(self._config),
                 adam=self._adam(rate),
@@ -45,10 +44,8 @@ class Updater:
 
     def trials(self, step: int, batch: TrainingBatch) -> list[list[str]]:
         """The trials of each optimizer step that `update` takes for this batch, in order."""
-        return [list(dict.fromkeys(s.trial_name for s in part)) for part in self._parts(step, batch.sequences_D)]
-
-    def _parts(self, step: int, sequences_D: Sequence[TrainingSequence]) -> list[list[TrainingSequence]]:
-        return minibatches(sequences_D, self._config.num_substeps, np.random.default_rng([self._config.seed, step, 1]))
+        parts = optimizer_batches(batch.sequences_D, self._config, step)
+        return [list(dict.fromkeys(s.trial_name for s in part)) for part in parts]
 
     async def _penalised(
         self, sequences_D: Sequence[TrainingSequence]

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from src.config import Config
 from src.learning.datums import TrainingSequence
+from src.learning.normalize import normalize
+
+
+def optimizer_batches(
+    sequences_D: Sequence[TrainingSequence], config: Config, step: int
+) -> list[list[TrainingSequence]]:
+    """What each optimizer step of the batch `step` is sent: seeded minibatches, advantages as `loss_norm` has them."""
+    parts = minibatches(sequences_D, config.num_substeps, np.random.default_rng([config.seed, step, 1]))
+    return [normalize(part, config.loss_norm) for part in parts]
 
 
 def minibatches(
