@@ -2,9 +2,7 @@
 
 import asyncio
 import difflib
-import json
 import re
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -21,48 +19,42 @@ from chz.blueprint import (
 )
 
 from src.config import Config
+from src.config_changes import FIELDS, ConfigHistory, from_json, to_json
 from src.errors import UserError
-
-# A resumed run keeps these: another value would mix two experiments in one directory.
-FIXED_ON_RESUME = (
-    "model_name",
-    "lora_rank",
-    "tasks_dir",
-    "eval_split",
-    "eval_tasks",
-    "allow_family_overlap",
-    "batch_size",
-    "group_size",
-    "seed",
-)
+from src.run.directory import RunDirectory, find_run, open_run_directory
+from src.signals import heeding
+from src.stop import SIGNAL_STATUS, Stop
 
 HELP = "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-FIELDS = tuple(chz.chz_fields(Config))
+__all__ = ["FIELDS", "load_environment", "parse", "read_arguments", "run_command", "to_json"]
 
 
-def run_command(prepare: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Read the environment files, then run the coroutine that `prepare` makes; SIGTERM stops it like Ctrl-C.
+def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | None = None) -> int:
+    """Read the environment files, then run the coroutine that `prepare` makes; Ctrl-C and SIGTERM ask `stop` to end it.
 
-    Exit status: the coroutine's, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped.
+    Exit status: the coroutine's, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped by a
+    signal, 75 by a limit of the run's own. A second signal leaves at once.
     """
+    stop = stop or Stop()
     try:
         load_environment()
-        return asyncio.run(_until_stopped(prepare()))
+        return asyncio.run(_until_stopped(prepare(), stop))
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
-        return 130
+        return stop.status or SIGNAL_STATUS
 
 
-async def _until_stopped(work: Coroutine[Any, Any, int]) -> int:
-    """One cancellation, clean-up awaited."""
+async def _until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:
+    """One cancellation, clean-up awaited; unless the work heeds `stop` itself."""
     task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
+    stop.cancels(task)
+    with heeding(stop):
+        return await task
 
 
 def load_environment(folder: Path = Path()) -> None:
@@ -74,15 +66,17 @@ def load_environment(folder: Path = Path()) -> None:
 
 
 def parse(argv: Sequence[str]) -> Config:
-    """`key=value` arguments to a Config; with resume=RUN_DIR its saved values come first.
+    """`key=value` arguments to a Config. Values of a run that goes on come first: resume=RUN_DIR, or its run_name.
 
     Raises UserError for anything wrong and SystemExit(0) for --help.
     """
-    saved = _saved_config(argv)
-    config = read_arguments(Config, argv, HELP, saved or {})
-    if saved is not None:
-        _refuse_changes(saved, config)
-    return config
+    run = _earlier_run(argv)
+    if run is None:
+        return read_arguments(Config, argv, HELP)
+    history = ConfigHistory(run)
+    config = read_arguments(Config, argv, HELP, chz.asdict(from_json(history.latest)))
+    history.changes(config)  # refuses what must not be changed
+    return chz.replace(config, resume=str(run.path))
 
 
 def read_arguments[T](kind: type[T], argv: Sequence[str], head: str, saved: Mapping[str, Any] = NOTHING) -> T:
@@ -108,28 +102,17 @@ def read_arguments[T](kind: type[T], argv: Sequence[str], head: str, saved: Mapp
         raise UserError(" ".join(str(error).split())) from None
 
 
-def to_json(config: Config) -> dict[str, Any]:
-    """The configuration as plain JSON values."""
-    return json.loads(json.dumps(chz.asdict(config)))
+def _earlier_run(argv: Sequence[str]) -> RunDirectory | None:
+    if (path := _argument(argv, "resume")) is not None:
+        return open_run_directory(path)
+    name, usual = _argument(argv, "run_name"), Config(model_name="", tasks_dir="")
+    return None if name is None else find_run(_argument(argv, "logs_dir") or usual.logs_dir, name)
 
 
-def _saved_config(argv: Sequence[str]) -> dict[str, Any] | None:
-    values = [arg.split("=", 1)[1] for arg in argv if re.match(r"-{0,2}resume=", arg)]
-    if not values or values[-1] in ("", "None"):
-        return None
-    from src.run.directory import open_run_directory, read_config
-
-    saved = {k: v for k, v in read_config(open_run_directory(values[-1])).items() if k in FIELDS and k != "resume"}
-    return saved | {"eval_tasks": tuple(saved.get("eval_tasks", ()))}
-
-
-def _refuse_changes(saved: dict[str, Any], config: Config) -> None:
-    for name in FIXED_ON_RESUME:
-        before, now = saved.get(name), getattr(config, name)
-        if name in saved and before != now:
-            raise UserError(
-                f"{name}={now}: {config.resume} was started with {name}={before}; leave it out or start a new run"
-            )
+def _argument(argv: Sequence[str], name: str) -> str | None:
+    """The last value given for a field; None: none, or none by name."""
+    values = [arg.split("=", 1)[1] for arg in argv if re.match(rf"-{{0,2}}{name}=", arg)]
+    return values[-1] if values and values[-1] not in ("", "None") else None
 
 
 def _unknown_field(message: str, fields: Sequence[str]) -> str:

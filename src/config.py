@@ -138,9 +138,19 @@ class Config:
     server_outage_limit_sec: float = chz.field(
         default=1800.0, doc="seconds to wait for a server that went away; then the run stops, to be resumed"
     )
+    on_stop: Literal["cancel", "wait"] = chz.field(
+        default="cancel", doc="Ctrl-C, SIGTERM, max_wall_seconds: running trials are cancelled, or let end"
+    )
+    max_wall_seconds: float = chz.field(
+        default=0.0, doc="seconds after which this process stops, to be resumed; 0 = no limit"
+    )
+    max_trials: int = chz.field(
+        default=0, doc="trials started over the whole run, evaluation and resumes included; then it stops; 0 = no limit"
+    )
     logs_dir: str = chz.field(default="./runs", doc="parent folder of run directories")
     run_name: str | None = chz.field(
-        default=None, doc="name of the run directory; None = wandb_name or model, and the time"
+        default=None,
+        doc="name of the run directory, which is continued where it exists; None = wandb_name or model, and the time",
     )
     resume: str | None = chz.field(default=None, doc="run directory to continue; None = new run")
     save_every: int = chz.field(default=10, doc="steps between checkpoints; 0 = only at the end")

@@ -15,102 +15,117 @@ from dataclasses import dataclass
 
 from src.backend.policy import PolicyTrainer
 from src.config import Config
+from src.course import Course
 from src.errors import ServerLost
-from src.learning.batch import TrainingBatch, assemble
+from src.learning.batch import assemble
 from src.learning.trajectory import Trajectory, TrajectoryGroup
+from src.leaving import Leaving
 from src.recovery import Recovery
-from src.rollout.order import TaskOrder
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy
-from src.run.directory import RunDirectory
+from src.run.directory import RunDirectory, read_json, write_json
 from src.run.display import Display
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, write_trajectory
 from src.run.usage import Usage
+from src.stop import Stop, Stopped
 from src.tinker_llm import PolicySampler
 from src.update import Updater
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the trainer drives; wired by `train.py`."""
+    """What the trainer drives; wired by `session.py`."""
 
     policy: PolicyTrainer
     trained: Policy
     sampler: PolicySampler
     rollouts: Rollouts
-    updater: Updater
     metrics: MetricsLog
     checkpoints: CheckpointLog
     ledger: Ledger
     display: Display
+    stop: Stop
 
 
 class Terminus2Trainer:
-    """Runs the steps from `start_step` to the end of the task order and leaves a run directory that can be resumed."""
+    """Runs the steps from `start_step` to the end of the course and leaves a run directory that can be resumed."""
 
     def __init__(
         self,
         config: Config,
         run: RunDirectory,
         parts: Parts,
-        order: TaskOrder,
+        course: Course,
         held_out: Sequence[Task],
         start_step: int,
     ) -> None:
         self.config = config
         self.run_directory = run
         self.parts = parts
-        self.order = order
+        self.course = course
         self.held_out = list(held_out)
         self.step = start_step
+        self._row: dict[str, float] | None = None  # of a step that is trained on, and not logged yet
         self.recovery = Recovery(
             parts.policy, parts.sampler, parts.checkpoints, parts.display, config.server_outage_limit_sec
         )
+        self.leaving = Leaving(parts.stop, parts.policy, parts.sampler, parts.checkpoints, parts.display)
 
     async def run(self) -> None:
-        """Train to the end. Cancelled, or at a fault, it stops there: the last checkpoint and finished trials stay.
+        """Train to the end. Raises Stopped when the run was asked to stop, after a checkpoint of where it is.
 
-        A server that is lost is waited for; then the last checkpoint is restored and the updates since are made again
-        from the trials on disk.
+        An update under way is finished before that, trials and evaluations are not. Cancelled, or at a fault, it stops
+        where it is: the last checkpoint and finished trials stay. A server that is lost is waited for; then the last
+        checkpoint is restored and the updates since are made again from the trials on disk.
         """
+        with self.parts.stop.heeded():
+            try:
+                await self.leaving.watched(self._to_the_end())
+            except Stopped:
+                if self._row is not None:
+                    write_json(self.run_directory.pending_row, {"global_step": self.step, **self._row})
+                await self.leaving.save(self.step, self._save)
+                raise
+
+    async def _to_the_end(self) -> None:
         while True:
             try:
                 await self._go_on()
                 return
             except ServerLost as error:
-                self.step = await self.recovery.restore(error, self.step)
+                self.leaving.server_lost = True
+                self.step = await self.parts.stop.unless(self.recovery.restore(error, self.step))
+                self.leaving.server_lost = False
 
     async def _go_on(self) -> None:
-        total = self.order.total_steps
+        self._row = None
         await self._publish()
         if self.parts.checkpoints.latest() is None:
             await self._save()
         if self.step == 0 and self.held_out and self.parts.metrics.last_step < 0:
             self.parts.metrics.log(0, await self._evaluate())
-        while self.step < total:
-            row = await self._train_step()
-            last = self.step == total
-            if self._evaluation_due(last):
-                row |= await self._evaluate()
-            if self.step > self.parts.metrics.last_step:  # not again what a restored state repeats
-                self.parts.metrics.log(self.step, row)
-            if last or (self.config.save_every and self.step % self.config.save_every == 0):
-                await self._save()  # after the row: what a state has behind it is never done again
+        if (row := self._pending_row()) is not None:
+            await self._conclude(row)
+        while self.step < self.course.total_steps:
+            await self._conclude(await self._train_step())
 
     async def _train_step(self) -> dict[str, float]:
         """One batch. The step counts when its update is done and its weights are published."""
         usage = Usage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
-        groups_P = await self._sample()
+        now = self.course.at(self.step)
+        tasks_P = now.order.batch(self.step)
+        groups_P = await self._run_trials("step", tasks_P, now.config.group_size, now.config.temperature)
         sampled = usage.sampled(groups_P)
         started = time.monotonic()
-        batch = assemble(groups_P, self.config)
+        batch = assemble(groups_P, now.config)
         await self.parts.sampler.drain()
-        updated = await self.parts.updater.update(self.step, batch)
-        await asyncio.to_thread(self._book, batch)
+        updater = Updater(now.config, self.parts.policy, now.order.total_steps)
+        updated = await updater.update(self.step, batch)
+        await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials(self.step, batch))
         update_seconds = time.monotonic() - started
         self.step += 1
         published = time.monotonic()
@@ -122,17 +137,38 @@ class Terminus2Trainer:
             "time/publish": time.monotonic() - published,
             "time/step": usage.seconds(),
         }
-        self.parts.display.step(self.step, self.order.total_steps, row)
+        self.parts.display.step(self.step, self.course.total_steps, row)
         return row
 
-    async def _sample(self) -> list[TrajectoryGroup]:
-        tasks_P = self.order.batch(self.step)
-        return await self._run_trials("step", tasks_P, self.config.group_size, self.config.temperature)
+    async def _conclude(self, row: dict[str, float]) -> None:
+        """Evaluation where it is due, the step's row, a checkpoint where it is due.
+
+        The row is first: what a state has behind it is never done again. What a restored state repeats has its row.
+        """
+        self._row = row
+        last = self.step == self.course.total_steps
+        if self.step > self.parts.metrics.last_step:
+            if self._evaluation_due(last):
+                row = row | await self._evaluate()
+            self.parts.metrics.log(self.step, row)
+        self._row = None
+        self.run_directory.pending_row.unlink(missing_ok=True)
+        latest = self.parts.checkpoints.latest()
+        due = last or (self.config.save_every and self.step % self.config.save_every == 0)
+        if due and (latest is None or latest.step < self.step):
+            await self._save()
+
+    def _pending_row(self) -> dict[str, float] | None:
+        """Of the step that the run was stopped after, before its evaluation was over."""
+        file = self.run_directory.pending_row
+        row: dict[str, float] = read_json(file) if file.exists() else {}
+        return row if row.pop("global_step", -1) == self.step > self.parts.metrics.last_step else None
 
     async def _evaluate(self) -> dict[str, float]:
         started = time.monotonic()
-        temperature = self.config.temperature if self.config.eval_temperature is None else self.config.eval_temperature
-        groups_P = await self._run_trials("eval", self.held_out, self.config.eval_group_size, temperature)
+        config = self.course.at(self.step).config
+        temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
+        groups_P = await self._run_trials("eval", self.held_out, config.eval_group_size, temperature)
         row = eval_metrics(groups_P) | {"time/evaluate": time.monotonic() - started}
         self.parts.display.evaluation(self.step, row)
         return row
@@ -141,6 +177,9 @@ class Terminus2Trainer:
         self, kind: str, tasks_P: Sequence[Task], group_size: int, temperature: float
     ) -> list[TrajectoryGroup]:
         """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
+        stop = self.parts.stop
+        if stop.asked:
+            raise Stopped(stop.why)
         folder = self.run_directory.trajectories(kind, self.step)
         with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size) as show:
 
@@ -158,10 +197,7 @@ class Terminus2Trainer:
                 done=self.parts.ledger.standing(kind, self.step, read_batch(folder)),
                 training=kind == "step",
             )
-            return await self.parts.policy.while_answering("sampling", trials)
-
-    def _book(self, batch: TrainingBatch) -> None:
-        self.parts.ledger.trained(self.step, batch, self.parts.updater.trials(self.step, batch))
+            return await stop.unless(self.parts.policy.while_answering("sampling", trials), trials=True)
 
     async def _publish(self) -> None:
         """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""
@@ -179,5 +215,5 @@ class Terminus2Trainer:
         if not self.held_out:
             return False
         every = self.config.eval_every
-        due = self.step % every == 0 if every else self.order.ends_epoch(self.step - 1)
+        due = self.step % every == 0 if every else self.course.at(self.step - 1).order.ends_epoch(self.step - 1)
         return last or due

@@ -6,21 +6,25 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from src.command_line import parse, run_command
+from src.stop import Stop
 from src.validation import validate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped."""
+    """Exit status: 0 done, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped by a
+    signal, 75 by max_wall_seconds or max_trials; stopped, it goes on with resume=RUN_DIR.
+    """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    return run_command(lambda: _training(sys.argv[1:] if argv is None else argv))
+    stop = Stop()
+    return run_command(lambda: _training(sys.argv[1:] if argv is None else argv, stop), stop)
 
 
-def _training(arguments: Sequence[str]) -> Coroutine[Any, Any, int]:
+def _training(arguments: Sequence[str], stop: Stop) -> Coroutine[Any, Any, int]:
     config = parse(arguments)
     validate(config)
     from src.session import train  # heavy imports: only after the arguments are known to be right
 
-    return train(config)
+    return train(config, stop)
 
 
 if __name__ == "__main__":

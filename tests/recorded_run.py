@@ -4,7 +4,7 @@ Everything that crosses the border is written down, so that two configurations c
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +34,7 @@ from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
 from src.rollout.docker.health import Daemon, Ping
 from src.rollout.gates import Gates, StartLimit
+from src.stop import Stop
 from src.tinker_llm import live_llm
 from src.validation import validate
 from tests.fakes import QWEN3, byte_tokenizer
@@ -179,6 +180,16 @@ class FakeWandb:
     def finish(self, exit_code: int | None = None) -> None: ...
 
 
+class NotedStop(Stop):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._note = recorder.note
+
+    def limit(self, config: Config, say: Callable[[str], None]) -> None:
+        super().limit(config, say)
+        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_seconds)
+
+
 def _tensor(n: int) -> tinker.TensorData:
     return tinker.TensorData.from_numpy(np.full(n, -0.5, np.float32))
 
@@ -283,7 +294,7 @@ async def recorded_run(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
         try:
             config = parse(arguments)
             validate(config)
-            await session.train(config)
+            await session.train(config, NotedStop(recorder))
         except UserError as error:
             recorder.note("refused", words=str(error))
     return sorted(recorder.events)

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from src.learning.trajectory import Outcome, Trajectory
-from src.learning.treatment import FAULTS, OutcomePolicy
+from src.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from src.rollout.quarantine import Quarantine
 from src.rollout.trial import TrialRequest, TrialSettings, run_trial
+from src.stop import Stop, Stopped
 
 MAX_OUTAGES = 10  # of the daemon in one place's trials; each is waited for, and none counts as a fault of the trial
 log = logging.getLogger("harbortrainer")
@@ -20,55 +21,64 @@ OnTrajectory = Callable[[Trajectory], None]
 
 
 class Book(Protocol):
-    """Where every trial that was started is written down. Both calls block."""
+    """Where every trial that was started is written down. `started` and `ended` block.
+
+    `tried`: how many trials ended at a place already, by earlier processes too, and how many of them cost an attempt.
+    """
 
     def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
     def ended(self, trajectory: Trajectory, fate: str) -> None: ...
+    def tried(self, place: str) -> tuple[int, int]: ...
 
 
 class _Nobody:
     def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
     def ended(self, trajectory: Trajectory, fate: str) -> None: ...
+    def tried(self, place: str) -> tuple[int, int]:
+        return 0, 0
 
 
 NOBODY = _Nobody()
 
 
 class Attempts:
-    def __init__(self, settings: TrialSettings, quarantine: Quarantine, book: Book) -> None:
+    def __init__(self, settings: TrialSettings, quarantine: Quarantine, book: Book, stop: Stop) -> None:
         self._settings = settings
         self._quarantine = quarantine
         self._book = book
+        self._stop = stop
         self._most = settings.config.max_attempts
 
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
     ) -> Trajectory:
-        """The trial that takes the place, or the last one that failed to.
+        """The trial that takes the place, or the last one that failed to; goes on where an earlier process was.
 
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is booked.
-        A trial that an outage of the Docker daemon hit costs no attempt.
+        A trial that an outage of the Docker daemon hit costs no attempt. Once the run is to stop, none is started.
         """
-        tried = faults = outages = 0
+        tried, failed = self._book.tried(first.name)
+        outages = 0
         while True:
             tried += 1
             request = _numbered(first, tried, self._settings.config.seed)
             ran = await self._run(request)
             if ran is None:
-                return _cancelled(request, f"its task is quarantined: {self._quarantine.reasons[first.task.name]}")
+                return _cancelled(request, self._why_not(request))
             trajectory, hit = ran
+            replaced = policy.replaces(trajectory.outcome)
             if hit:
                 outages += 1
             else:
-                faults += trajectory.reward is None
+                failed += replaced
                 self._quarantine.note(trajectory)
             again = (
-                policy.replaces(trajectory.outcome)
-                and faults < self._most
+                replaced
+                and failed < self._most
                 and outages < MAX_OUTAGES
                 and trajectory.task_name not in self._quarantine.reasons
             )
-            fate = f"replaced by {_name(first, tried + 1)}" if again else self._last_fate(trajectory)
+            fate = _replaced(first, tried, hit) if again else self._last_fate(trajectory)
             await asyncio.to_thread(self._end, trajectory, fate, None if again else keep)
             if not hit:
                 note(trajectory)
@@ -77,22 +87,31 @@ class Attempts:
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
-        """The trial, and whether the daemon went away during it; None = its task was quarantined meanwhile."""
+        """The trial, and whether the daemon went away during it; None = it is not to be started any more."""
         gates, daemon = self._settings.gates, self._settings.daemon
         async with gates.containers:
-            if request.task.name in self._quarantine.reasons:
+            try:
+                await self._stop.unless(daemon.ready())
+            except Stopped:
                 return None
-            await daemon.ready()
+            if request.task.name in self._quarantine.reasons or not self._stop.may_start():
+                return None
             before = daemon.outages
             await asyncio.to_thread(self._begin, request)
             try:
                 trajectory = await run_trial(request, self._settings)
             except asyncio.CancelledError:
-                self._book.ended(_cancelled(request, "the run was stopped"), "cancelled")
+                self._book.ended(_cancelled(request, self._why_not(request)), "cancelled")
                 raise
         if trajectory.outcome in FAULTS:
             await daemon.suspect()
         return trajectory, daemon.outages > before
+
+    def _why_not(self, request: TrialRequest) -> str:
+        """Why a trial is not run, or not to its end."""
+        if (reason := self._quarantine.reasons.get(request.task.name)) is not None:
+            return f"its task is quarantined: {reason}"
+        return f"the run was stopped{self._stop.why and ': '}{self._stop.why}"
 
     def _begin(self, request: TrialRequest) -> None:
         leftover = request.trials_dir / request.name  # of a process that was killed during this trial
@@ -122,6 +141,11 @@ def takes_place_of(name: str, first: str) -> bool:
 
 def _name(first: TrialRequest, attempt: int) -> str:
     return first.name if attempt == 1 else f"{first.name}-a{attempt}"
+
+
+def _replaced(first: TrialRequest, tried: int, hit: bool) -> str:
+    fate = f"replaced by {_name(first, tried + 1)}"
+    return f"{fate} {AFTER_OUTAGE}" if hit else fate
 
 
 def _numbered(first: TrialRequest, attempt: int, seed: int) -> TrialRequest:

@@ -24,6 +24,7 @@ from src.rollout.outcome import SAMPLING
 from src.rollout.quarantine import Quarantine
 from src.rollout.task import Task
 from src.rollout.trial import TrialRequest, TrialSettings
+from src.stop import Stop, Stopped
 from src.tinker_llm import PolicySampler
 
 log = logging.getLogger("harbortrainer")
@@ -60,14 +61,16 @@ class Rollouts:
         run_id: str,
         book: Book = NOBODY,
         quarantined: Mapping[str, str] = MappingProxyType({}),
+        stop: Stop | None = None,
     ) -> None:
         """`quarantined`: tasks that an earlier process of this run gave up, and why."""
+        self._stop = stop or Stop()
         ping = ping_docker if config.environment_type == "docker" else ping_nobody
         self._daemon = Daemon(config.env_outage_limit_sec, ping)
         self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, quarantined)
-        self._attempts = Attempts(self._settings, self._quarantine, book)
+        self._attempts = Attempts(self._settings, self._quarantine, book, self._stop)
         self._graded = False  # whether any trial of this run ever was
 
     @property
@@ -107,7 +110,8 @@ class Rollouts:
         `on_trajectory` is called in a thread, once a place, when nothing about it will change. `done`: trials of an
         earlier process by name, the first that fits a place has it; they are not run again. `training`:
         `outcome_policy` holds. When cancelled, it returns when every trial has ended. Raises EnvironmentFault or
-        BackendError when no trial can be run: each failed, and not by the policy's doing. DiskFault.
+        BackendError when no trial can be run: each failed, and not by the policy's doing. DiskFault. Stopped, when the
+        run is to stop and the trials that ran have ended.
         """
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
         policy = self._policy if training else DEFAULT
@@ -130,6 +134,8 @@ class Rollouts:
             raise _first(errors) from None
         finally:
             await asyncio.to_thread(write_job_files, trials_dir, len(tasks_P) * group_size)
+        if self._stop.asked:
+            raise Stopped(self._stop.why)
         trajectories_P = [[task.result() for task in running] for running in running_P]
         self._refuse_all_lost([trajectory for trajectories in trajectories_P for trajectory in trajectories])
         return [group_trajectories(task.name, ts) for task, ts in zip(tasks_P, trajectories_P, strict=True)]

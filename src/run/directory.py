@@ -1,24 +1,30 @@
 """The run directory: where everything of one run lies, and under which names."""
 
+import contextlib
+import fcntl
 import json
+import os
 import re
+import shutil
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from src.errors import UserError
-from src.run.files import replace_text
+from src.run.files import make_folder, replace_text, sync_folder
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """Paths of one run.
 
-    config.json, effective.json (loss, optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl,
-    ledger.jsonl (what became of every trial);
-    `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's
-    trial folders (`harbor view RUN/rollouts --jobs`), `trajectories/` the same trials as training data.
+    config.json as it was started and config_changes.jsonl since, tasks.json (their digests), effective.json (loss,
+    optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl, ledger.jsonl (what became of every
+    trial), pending_row.json (of a step that was stopped before its evaluation), run.lock (held while a process runs
+    it); `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's trial folders
+    (`harbor view RUN/rollouts --jobs`), `trajectories/` the same trials as training data.
     """
 
     path: Path
@@ -32,12 +38,24 @@ class RunDirectory:
         return self.path / "config.json"
 
     @property
+    def config_changes(self) -> Path:
+        return self.path / "config_changes.jsonl"
+
+    @property
+    def tasks(self) -> Path:
+        return self.path / "tasks.json"
+
+    @property
     def effective(self) -> Path:
         return self.path / "effective.json"
 
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def pending_row(self) -> Path:
+        return self.path / "pending_row.json"
 
     @property
     def checkpoints(self) -> Path:
@@ -48,8 +66,17 @@ class RunDirectory:
         return self.path / "ledger.jsonl"
 
     @property
+    def lock(self) -> Path:
+        return self.path / "run.lock"
+
+    @property
     def rollouts(self) -> Path:
         return self.path / "rollouts"
+
+    @property
+    def resume(self) -> str:
+        """The command that continues it."""
+        return f"python -m src.train resume={self.path}"
 
     def batch(self, kind: str, step: int) -> Path:
         """Folder of Harbor trials of one batch; kind is "step" or "eval"."""
@@ -59,22 +86,43 @@ class RunDirectory:
         return self.path / "trajectories" / f"{kind}_{step:06d}"
 
 
-def new_run_directory(logs_dir: str, name: str | None, label: str) -> RunDirectory:
-    """Create the folder of a new run: `name`, or `label` and the time.
+def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mapping[str, Any]) -> RunDirectory:
+    """The folder of a new run, `name` or `label` and the time. It appears with these JSON files in it, or not at all.
 
-    Raises UserError when it cannot be written or is there already.
+    Raises UserError when it cannot be written or is there already, DiskFault.
     """
     folder = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = Path(logs_dir).expanduser().resolve() / folder
+    run = RunDirectory(Path(logs_dir).expanduser().resolve() / folder)
+    growing = run.path.with_name(f".{folder}.{os.getpid()}")
     try:
-        path.mkdir(parents=True, exist_ok=False)
-    except FileExistsError:
-        raise UserError(
-            f"run_name={folder}: {path} exists; continue it with resume={path} or choose another run_name"
-        ) from None
+        make_folder(run.path.parent)
+        growing.mkdir()
     except OSError as error:
         raise UserError(f"logs_dir={logs_dir}: cannot write there ({error.strerror}); choose another folder") from None
-    return RunDirectory(path)
+    try:
+        for file, value in files.items():
+            write_json(growing / file, value)
+        if run.path.exists():
+            raise UserError(
+                f"run_name={folder}: {run.path} exists; continue it with resume={run.path} or choose another run_name"
+            )
+        growing.rename(run.path)
+        sync_folder(run.path.parent)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+    return run
+
+
+def find_run(logs_dir: str, name: str) -> RunDirectory | None:
+    """The run of that name, None when there is none. Raises UserError for something else of that name."""
+    run = RunDirectory(Path(logs_dir).expanduser().resolve() / name)
+    if not run.path.exists():
+        return None
+    if not run.config.is_file():
+        raise UserError(
+            f"run_name={name}: {run.path} exists and is no run ({run.config.name} is missing); choose another run_name"
+        )
+    return run
 
 
 def open_run_directory(path: str) -> RunDirectory:
@@ -87,12 +135,36 @@ def open_run_directory(path: str) -> RunDirectory:
     return run
 
 
+@contextlib.contextmanager
+def held(run: RunDirectory) -> Iterator[None]:
+    """Within the block no other process runs it; the system lets go when this one dies. Raises UserError."""
+    with run.lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"resume={run.path}: process {file.read().strip() or '?'} is running it; stop that one first"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
 def read_config(run: RunDirectory) -> dict[str, Any]:
     """The configuration that the run was started with. Raises UserError when the file is damaged."""
+    return read_json(run.config)
+
+
+def read_json(path: Path) -> Any:
+    """Raises UserError when the file is damaged."""
     try:
-        return json.loads(run.config.read_text())
+        return json.loads(path.read_text())
     except ValueError as error:
-        raise UserError(f"resume={run.path}: config.json is damaged ({error}); restore it or start a new run") from None
+        raise UserError(
+            f"resume={path.parent}: {path.name} is damaged ({error}); restore it or start a new run"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

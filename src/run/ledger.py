@@ -16,6 +16,7 @@ from typing import Any
 from src.learning.batch import TrainingBatch
 from src.learning.datums import digest
 from src.learning.trajectory import Outcome, Trajectory
+from src.learning.treatment import AFTER_OUTAGE
 from src.run.jsonl import append_line, cut_torn_line, read_lines
 from src.run.trajectory_file import read_trajectory
 
@@ -46,6 +47,7 @@ class Ledger:
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
+        self._tried: dict[str, tuple[int, int]] = {}  # by place
         cut_torn_line(path)
         self._read()
 
@@ -54,7 +56,7 @@ class Ledger:
         self._append({"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}, durable=False)
 
     def ended(self, trajectory: Trajectory, fate: str) -> None:
-        """`fate`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
+        """`fate`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL" (AFTER_OUTAGE)."""
         self._append(
             {
                 "event": "ended",
@@ -115,6 +117,18 @@ class Ledger:
         settled = kind == "step" and step in self._digests
         graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
         return graded | dict(stored) if settled else graded
+
+    @property
+    def steps_trained(self) -> int:
+        """Steps that were ever trained on, those included that a restored state makes again."""
+        return max(self._digests, default=-1) + 1
+
+    def tried(self, place: str) -> tuple[int, int]:
+        """Trials that ended at a place (named as its first one), and those that `max_attempts` counts.
+
+        A cancelled one is run again under its own name. Places that were given up begin to count anew.
+        """
+        return self._tried.get(place, (0, 0))
 
     def metrics(self) -> dict[str, float]:
         """The funnel so far, over the whole run and all its evaluations."""
@@ -179,5 +193,12 @@ class Ledger:
         fate = record["fate"].split()[0]
         self.counts["finished"] += fate != "cancelled"
         self.counts[fate] += 1
+        attempt = record["attempt"]
+        place = record["trial"].removesuffix(f"-a{attempt}")
+        if fate == "replaced":
+            faults = self.tried(place)[1] + (not record["fate"].endswith(AFTER_OUTAGE))
+            self._tried[place] = (attempt, faults)
+        elif fate != "cancelled":
+            self._tried[place] = (attempt, 0)
         if fate == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")

@@ -40,6 +40,7 @@ class Book:
         self.started_trials: list[tuple[str, str]] = []
         self.fates: list[tuple[str, str]] = []
         self.stored_first = True
+        self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
 
     def started(self, trial_name: str, task_name: str, attempt: int) -> None:
@@ -49,6 +50,9 @@ class Book:
         self.fates.append((trajectory.trial_name, fate))
         if fate in ("graded", "dropped"):
             self.stored_first = self.stored_first and trajectory.trial_name in self._stored
+
+    def tried(self, place: str) -> tuple[int, int]:
+        return self.ended_before.get(place, (0, 0))
 
 
 class Rig:
@@ -199,6 +203,15 @@ async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(
     rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"})
     assert {t.attempt for group in await rig.go() for t in group.trajectories_G} == {2}
     assert {t.attempt for group in await rig.go(training=False) for t in group.trajectories_G} == {1}
+
+
+async def test_an_outcome_that_comes_back_is_replaced_within_max_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, graded, outcome_policy={"completed": "replace"}, max_attempts=2)
+    async with asyncio.timeout(60):
+        groups = await rig.go()
+    assert {t.attempt for group in groups for t in group.trajectories_G} == {2} and len(rig.names) == 18
 
 
 async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(

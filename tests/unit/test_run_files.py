@@ -10,7 +10,7 @@ from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
 from src.run.directory import RunDirectory, new_run_directory
 from src.run.jsonl import append_line, read_lines
-from src.run.metrics_log import MetricsLog, cut_metrics
+from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
 
 
@@ -51,34 +51,17 @@ def test_torn_last_line_is_cut(tmp_path):
     assert read_lines(path) == [{"a": 1}]
 
 
-def test_metrics_steps_only_grow_and_resume_cuts_what_will_be_repeated(tmp_path):
+def test_metrics_steps_only_grow_and_rows_stay_when_a_run_goes_on(tmp_path):
     run = RunDirectory(tmp_path)
     log = MetricsLog(run)
     for step in range(4):
         log.log(step, {"reward/mean": step / 4})
     with pytest.raises(ValueError, match="logged already"):
         log.log(3, {})
-    cut_metrics(run.metrics, 1)
-    MetricsLog(run).log(2, {"reward/mean": 9.0})
-    assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2]
-
-
-def test_wandb_gets_one_call_a_step_and_ends_only_on_close(tmp_path):
-    calls: list[object] = []
-
-    class Run:
-        def log(self, data):
-            calls.append(data["global_step"])
-
-        def finish(self, exit_code=None):
-            calls.append("finish")
-
-    log = MetricsLog(RunDirectory(tmp_path), Run())
-    log.log(0, {"reward/mean": 1.0})
-    log.log(1, {})
-    assert calls == [0, 1]
-    log.close()
-    assert calls == [0, 1, "finish"]
+    again = MetricsLog(run)
+    assert again.last_step == 3
+    again.log(4, {"reward/mean": 9.0})
+    assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2, 3, 4]
 
 
 POLICY = Policy("m", 8, "chat_template:1", "off")
@@ -115,13 +98,13 @@ def test_resume_without_checkpoint(tmp_path):
 def test_unwritable_logs_dir_names_the_field(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="logs_dir="):
-        new_run_directory(str(tmp_path / "file"), "r", "label")
+        new_run_directory(str(tmp_path / "file"), "r", "label", {})
 
 
 def test_run_name_that_exists_says_how_to_resume(tmp_path):
-    run = new_run_directory(str(tmp_path), "r", "label")
+    run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {}})
     with pytest.raises(UserError, match="resume="):
-        new_run_directory(str(tmp_path), "r", "label")
+        new_run_directory(str(tmp_path), "r", "label", {"config.json": {}})
     assert run.batch("step", 12).name == "step_000012"
 
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from src.backend.policy import UpdateResult
 from src.config import Config
+from src.course import Course
 from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from src.rollout.order import TaskOrder
 from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory
@@ -22,8 +22,8 @@ from src.run.jsonl import read_lines
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch
+from src.stop import Stop
 from src.terminus2_trainer import Parts, Terminus2Trainer
-from src.update import Updater
 
 TASKS = [Task(f"t{i}", Path(f"t{i}"), str(i)) for i in range(4)]
 
@@ -59,6 +59,8 @@ class FakePolicy:
 
     async def while_answering(self, what: str, work: Any) -> Any:
         return await work
+
+    async def until_answering(self, limit_sec: float) -> None: ...
 
     async def base_logprobs(self, sequences_D: Sequence[Any]) -> list[np.ndarray]:
         return [s.logprobs_T for s in sequences_D]
@@ -124,8 +126,12 @@ class Run:
         held_out: int = 1,
         rollouts: Any = None,
         policy: Callable[[list[str]], FakePolicy] = FakePolicy,
+        stop: Stop | None = None,
+        earlier: Sequence[tuple[int, Config]] = (),
+        changed_from: int = 0,
         **changes: Any,
     ) -> None:
+        """`earlier`: settings of earlier processes by first step; those of this one hold from `changed_from` on."""
         values = {"model_name": "m", "tasks_dir": "d", "batch_size": 2, "group_size": 2, "n_epochs": 2, "save_every": 2}
         self.config = Config(**(values | changes))
         self.directory = RunDirectory(folder)
@@ -135,7 +141,9 @@ class Run:
         self.rollouts = FakeRollouts(self.sampler, **(rollouts or {}))
         train, self.held_out = TASKS[held_out:], TASKS[:held_out]
         c = self.config
-        order = TaskOrder(train, batch_size=c.batch_size, n_epochs=c.n_epochs, max_steps=c.max_steps, seed=c.seed)
+        course = Course(train, [*earlier, (changed_from, c)])
+        self.stop = stop or Stop()
+        self.stop.limit(c, lambda _: None)
         policy_: Any = self.policy
         sampler: Any = self.sampler
         rollouts_: Any = self.rollouts
@@ -144,13 +152,13 @@ class Run:
             Policy("m", 32, "chat_template:1", "off"),
             sampler,
             rollouts_,
-            Updater(self.config, policy_, order.total_steps),
             MetricsLog(self.directory),
             CheckpointLog(self.directory.checkpoints, self.config.keep_checkpoints),
             Ledger(self.directory.ledger),
             Display(Console(quiet=True)),
+            self.stop,
         )
-        self.trainer = Terminus2Trainer(self.config, self.directory, parts, order, self.held_out, start_step)
+        self.trainer = Terminus2Trainer(self.config, self.directory, parts, course, self.held_out, start_step)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

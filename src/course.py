@@ -1,0 +1,43 @@
+"""Which settings hold at which step: a resumed run may change them, and steps that it makes again keep theirs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from src.config import Config
+from src.rollout.order import TaskOrder
+from src.rollout.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps from `first_step` on, until a later stretch has them."""
+
+    first_step: int
+    config: Config
+    order: TaskOrder
+
+
+class Course:
+    """Of one run, from its first step to the last."""
+
+    def __init__(self, train: Sequence[Task], configs: Sequence[tuple[int, Config]]) -> None:
+        """`configs`: (first step, configuration) in order of time; the last one is in force."""
+        self._stretches = [Stretch(step, config, task_order(config, train)) for step, config in configs]
+
+    @property
+    def total_steps(self) -> int:
+        return self._stretches[-1].order.total_steps
+
+    def at(self, step: int) -> Stretch:
+        """What holds at the 0-based `step`: of what was said for it, the latest."""
+        return next(stretch for stretch in reversed(self._stretches) if stretch.first_step <= step)
+
+
+def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:
+    return TaskOrder(
+        train,
+        batch_size=config.batch_size,
+        n_epochs=config.n_epochs,
+        max_steps=config.max_steps,
+        seed=config.seed,
+    )
