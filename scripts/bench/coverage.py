@@ -1,6 +1,6 @@
 """What the intervals and verdicts of src/evaluation are worth: simulated evaluations of policies that are known.
 
-    python -m scripts.bench.coverage [EVALUATIONS] [SEED]     1,000 a setting; exit 1 unless all are within the bars
+    python -m scripts.bench.coverage [EVALUATIONS] [SEED]     2,000 a setting; exit 1 unless all are within the bars
 
 A simulated policy has a level (its true mean reward); every evaluation draws a fresh one, then tasks with pass rates
 around that level, then trials. The level is what the interval has to cover. `percentile` is the usual bootstrap over
@@ -75,7 +75,7 @@ def simulate(policies: str, tasks: int, trials: int, evaluations: int, seed: int
         a, b = (rng.random((tasks, trials)) < rates_P[:, None] for _ in range(2))
         values_P = a.mean(axis=1)
         estimate = estimate_mean(values_P.tolist())
-        pair = compare(*({str(p): rewards_G.astype(float) for p, rewards_G in enumerate(x)} for x in (a, b)))
+        pair = compare(*({str(p): rewards_G for p, rewards_G in enumerate(x.astype(float).tolist())} for x in (a, b)))
         hits += (
             estimate.low <= level <= estimate.high,
             bootstrap and _percentile(rng, values_P, level),
@@ -93,7 +93,7 @@ def _percentile(rng: Generator, values_P: np.ndarray, level: float) -> bool:
 
 def main() -> int:
     given = [int(value) for value in sys.argv[1:3]]
-    evaluations, seed = (*given, *(1000, 0)[len(given) :])
+    evaluations, seed = (*given, *(2000, 0)[len(given) :])
     print("| policies | tasks | trials | 95% interval covers | percentile bootstrap | difference covered | false |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     rows = []

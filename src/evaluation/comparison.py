@@ -64,9 +64,9 @@ def compare(a: Rewards, b: Rewards) -> Comparison:
     as clusters: Miller 2024, arXiv:2411.00640). Where all d are equal their variance is not 0 but unknown: then as if
     two more tasks had been seen, one with a trial more won and one with a trial more lost (after Bonett & Price 2012).
     """
-    names = [name for name in a if len(a[name]) and len(b.get(name, ()))]
+    names = [name for name in a if a[name] and b.get(name)]
     n = len(names)
-    d_P = np.array([np.mean(b[name]) - np.mean(a[name]) for name in names])
+    d_P = np.array([_mean(b[name]) - _mean(a[name]) for name in names])
     if n < 2:
         return Comparison(float(d_P.mean()) if n else 0.0, math.nan, -math.inf, math.inf, n, False)
     difference = float(d_P.mean())
@@ -92,7 +92,12 @@ def _variance(d_P: np.ndarray, trials: float) -> float:
 
 def _within(rewards_G: Sequence[float]) -> float:
     """Variance of a task's mean that its trials' own randomness makes; it shrinks with their number."""
-    return float(np.var(rewards_G, ddof=1)) / len(rewards_G)
+    mean, n = _mean(rewards_G), len(rewards_G)
+    return sum((reward - mean) ** 2 for reward in rewards_G) / (n - 1) / n
+
+
+def _mean(rewards_G: Sequence[float]) -> float:
+    return sum(rewards_G) / len(rewards_G)
 
 
 def _more_trials(difference: float, variance: float, within: float | None, n: int, trials: float) -> int | None:

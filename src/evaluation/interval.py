@@ -35,9 +35,9 @@ def estimate_mean(values_P: Sequence[float], level: float = LEVEL) -> Estimate:
 
     In [0, 1] Wilson's interval (1927) for the number of independent 0/1 observations that would vary as much as these
     tasks do: n / d, with the design effect d = variance / (mean (1 - mean)), at most 1 (Kish 1965; for Wilson's
-    interval with it: Dean & Pagano 2015). d is estimated from the tasks, so Student's quantile with n - 1 degrees of
-    freedom takes the normal one's place; where d is 1 there is nothing to estimate. Other values: mean ± t s / sqrt n.
-    What it covers is measured by scripts/bench/coverage.py.
+    interval with it: Dean & Pagano 2015). The quantile lies between the normal one, right where d is 1 and there is no
+    variance to estimate, and Student's with n - 1 degrees of freedom, by 1 - d; that is our own, and measured with the
+    rest by scripts/bench/coverage.py. Other values: mean ± t s / sqrt n.
     """
     values = np.asarray(values_P, float)
     n = len(values)
@@ -61,7 +61,8 @@ def _wilson(mean: float, variance: float, n: int, level: float) -> tuple[float, 
     design = min(1.0, variance / largest) if n > 1 and largest > 1e-12 else 1.0
     if design < 1e-9:  # all tasks alike, to the last digit
         return mean, mean
-    q = normal_quantile(level) if design == 1.0 else student_quantile(level, n - 1)
+    q = normal_quantile(level)
+    q += (student_quantile(level, n - 1) - q) * (1 - design) if n > 1 else 0.0
     share = q * q * design / n
     centre = (mean + share / 2) / (1 + share)
     half = math.sqrt(share * largest + share * share / 4) / (1 + share)
