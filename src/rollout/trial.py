@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from src.chat_template import ChatTemplate
 from src.config import Config
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import TrialConfig
     from harbor.models.trial.result import ExceptionInfo, TimingInfo, TrialResult
 
+MODE = "HARBORTRAINER_MODE"  # set in every container: train or eval
 CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
 SOURCE = Path(__file__).resolve().parents[1]
 BUGS = {"TypeError", "AttributeError", "NameError", "KeyError", "IndexError", "AssertionError"}
@@ -41,6 +42,7 @@ class TrialRequest:
     temperature: float
     seed: int
     attempt: int = 1
+    mode: Literal["train", "eval"] = "train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +145,16 @@ def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig
             "llm_kwargs": {"name": request.name},
         },
     )
+    environment = environment_config(
+        config.environment_type, config.environment_kwargs, request.task.path, settings.run_id
+    )
+    environment.env = {MODE: request.mode} | environment.env
     return TrialConfig(
         task=TaskConfig(path=request.task.path, source=request.task.path.parent.name),
         trial_name=request.name,
         trials_dir=request.trials_dir,
         agent=agent,
-        environment=environment_config(
-            config.environment_type, config.environment_kwargs, request.task.path, settings.run_id
-        ),
+        environment=environment,
     )
 
 
