@@ -126,7 +126,7 @@ class Rollouts:
             async with asyncio.TaskGroup() as group:
                 for problem, task in enumerate(tasks_P):
                     requests = [
-                        self._request(f"{prefix}-p{problem:02d}-g{member:02d}", task, trials_dir, temperature)
+                        self._request(f"{prefix}-p{problem:02d}-g{member:02d}", task, trials_dir, temperature, training)
                         for member in range(group_size)
                     ]
                     running_P.append([group.create_task(self._member(request, done, fill)) for request in requests])
@@ -148,8 +148,10 @@ class Rollouts:
         if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
             raise _refusal(lost)
 
-    def _request(self, name: str, task: Task, trials_dir: Path, temperature: float) -> TrialRequest:
-        return TrialRequest(name, task, trials_dir.resolve(), temperature, trial_seed(self._settings.config.seed, name))
+    def _request(self, name: str, task: Task, trials_dir: Path, temperature: float, training: bool) -> TrialRequest:
+        seed = trial_seed(self._settings.config.seed, name)
+        mode = "train" if training else "eval"
+        return TrialRequest(name, task, trials_dir.resolve(), temperature, seed, mode=mode)
 
     async def _member(self, request: TrialRequest, done: Mapping[str, Trajectory], fill: Fill) -> Trajectory:
         """One member of a group, from an earlier process or by a trial of ours."""

@@ -1,0 +1,160 @@
+"""One evaluation from checked arguments to evaluation.json: everything is wired here and released here."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from src.backend.connect import Backend
+from src.backend.terms import agree
+from src.chat_template import ChatTemplate
+from src.config import Config
+from src.evaluation import policies, report, results
+from src.evaluation.arguments import EvalArgs, trainer_config
+from src.evaluation.comparison import Comparison, compare
+from src.evaluation.policies import Subject
+from src.evaluation.sets import EvalTask, load_sets, require_same
+from src.evaluation.trials import Runner
+from src.rollout.docker.preflight import check_docker
+from src.rollout.environment import check_tasks
+from src.rollout.gates import n_containers
+from src.rollout.rollouts import Rollouts
+from src.run.directory import RunDirectory, held, new_run_directory, read_json, write_json
+from src.run.display import Display
+from src.run.ledger import Ledger
+from src.session import build_images, connected, run_containers
+from src.tasks.split import SPLIT_FILE, check_held_out
+from src.tinker_llm import PolicySampler
+
+RESULT = "evaluation.json"
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an evaluation will do, known before anything is spent. `subjects`: the second one is compared with."""
+
+    subjects: list[Subject]
+    tasks: list[EvalTask]
+    config: Config
+
+
+async def evaluate(args: EvalArgs) -> int:
+    """Exit status: 0 done, 1 done, but a task has no graded trial. Raises UserError for what the user can mend."""
+    display = Display()
+    plan = _plan(args)
+    config = plan.config
+    paths = [one.task.path for one in plan.tasks]
+    check_tasks(paths, config.environment_type, config.environment_kwargs)
+    if config.environment_type == "docker":
+        for note in await asyncio.to_thread(check_docker, paths, n_containers(config), config.environment_kwargs):
+            display.say(note)
+    template = ChatTemplate.load(config.model_name, config.enable_thinking)
+    for subject in plan.subjects:
+        policies.check_renderer(subject, template.renderer)
+    async with connected(config, display) as backend:
+        agree(config, backend.kind, backend.contract, backend.max_context)
+        run = _directory(args, plan)
+        with held(run):
+            return await _evaluate(args, plan, run, backend, template, display)
+
+
+async def _evaluate(
+    args: EvalArgs, plan: Plan, run: RunDirectory, backend: Backend, template: ChatTemplate, display: Display
+) -> int:
+    _announce(args, plan, run, backend, display)
+    ledger, sampler = Ledger(run.ledger), PolicySampler()
+    config, tasks = plan.config, [one.task for one in plan.tasks]
+    rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined)
+    local = config.environment_type == "docker"
+    containers = run_containers(run.name, display) if local else contextlib.nullcontext()
+    runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
+    found: list[list[results.TaskResult]] = []
+    done = False
+    try:
+        async with containers, contextlib.aclosing(rollouts):
+            await asyncio.gather(rollouts.warm_up(), build_images(tasks if local else [], config, run.name, display))
+            for number, subject in enumerate(plan.subjects):
+                groups_P = await runner.groups(number, subject, tasks, args.trials)
+                found.append(results.task_results(plan.tasks, groups_P))
+        done = True
+    finally:
+        display.say(ledger.summary())
+        if not done:
+            display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
+    return _give(args, plan, run, found, display)
+
+
+def _plan(args: EvalArgs) -> Plan:
+    """Of a new evaluation, or as it was started. Raises UserError."""
+    tasks = load_sets(args.tasks_dir, args.allow_broken_tasks)
+    saved = _saved(args)
+    if saved is not None:
+        require_same(saved["tasks"], tasks, str(args.out))
+        subjects = [policies.from_json(subject) for subject in saved["subjects"]]
+    else:
+        given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
+        subjects = [policies.find_subject(field, value) for field, value in given.items()]
+    for subject in subjects:
+        _refuse_trained_on(subject, tasks, args.allow_family_overlap)
+    return Plan(subjects, tasks, trainer_config(args, policies.common_model(subjects, args.model_name)))
+
+
+def _saved(args: EvalArgs) -> dict[str, Any] | None:
+    file = Path(args.out).expanduser() / PLAN if args.out else None
+    return read_json(file) if file is not None and file.is_file() else None
+
+
+def _refuse_trained_on(subject: Subject, tasks: list[EvalTask], allow_family_overlap: bool) -> None:
+    """Nothing is known of the tasks behind a bare tinker:// path, nor of runs of earlier versions."""
+    file = Path(subject.run) / SPLIT_FILE if subject.run else None
+    if file is not None and file.is_file():
+        record = json.loads(file.read_text())
+        check_held_out(record, [one.task for one in tasks], subject.name, allow_family_overlap)
+
+
+def _directory(args: EvalArgs, plan: Plan) -> RunDirectory:
+    if _saved(args) is not None:
+        return RunDirectory(Path(str(args.out)).expanduser().resolve())
+    config = json.loads(json.dumps(chz.asdict(args)))
+    tasks = [{"name": one.task.name, "digest": one.task.digest, "set": one.set} for one in plan.tasks]
+    files = {
+        "config.json": config,
+        "plan.json": {"subjects": list(map(policies.to_json, plan.subjects)), "tasks": tasks},
+    }
+    if args.out is None:
+        return new_run_directory(args.logs_dir, None, f"eval-{Path(plan.config.model_name).name}", files)
+    out = Path(args.out).expanduser().resolve()
+    if out.is_dir():
+        out.rmdir()  # it is empty, or the arguments had been refused
+    return new_run_directory(str(out.parent), out.name, "", files)
+
+
+def _announce(args: EvalArgs, plan: Plan, run: RunDirectory, backend: Backend, display: Display) -> None:
+    names = " against ".join(subject.name for subject in plan.subjects)
+    planned = len(plan.subjects) * len(plan.tasks) * args.trials
+    stored = sum(len(list(run.trajectories("eval", n).glob("*.npz"))) for n in range(len(plan.subjects)))
+    display.say(f"results go to {run.path}")
+    display.say(
+        f"{names}: {len(plan.tasks)} tasks x {args.trials} trials{' x 2 policies' * (len(plan.subjects) - 1)} = "
+        f"{planned} trials planned, {stored} of them are there; "
+        f"{f'temperature {args.temperature:g}' if args.temperature else 'greedy'}; {args.backend} at {backend.url}"
+    )
+
+
+def _give(
+    args: EvalArgs, plan: Plan, run: RunDirectory, found: list[list[results.TaskResult]], display: Display
+) -> int:
+    comparison: Comparison | None = None
+    if len(found) == 2:
+        subject, other = ({r.name: r.rewards_G for r in results_P} for results_P in found)
+        comparison = compare(other, subject)
+    value = report.to_json(args, plan.config.model_name, plan.subjects, found, comparison)
+    write_json(run.path / RESULT, value)
+    report.show(value)
+    display.say(f"done; {RESULT} is in {run.path}")
+    return 1 if any(policy["tasks_ungraded"] for policy in value["policies"]) else 0

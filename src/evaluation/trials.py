@@ -1,0 +1,100 @@
+"""Runs the trials of one policy: journalled, those on disk not again, a lost server waited for."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from src.backend.connect import Backend
+from src.backend.published import Published
+from src.config import Config
+from src.errors import ServerLost
+from src.evaluation.policies import Subject, sampled
+from src.learning.trajectory import Trajectory, TrajectoryGroup
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task
+from src.run.directory import RunDirectory
+from src.run.display import Display
+from src.run.trajectory_file import read_batch, write_trajectory
+from src.tinker_llm import PolicySampler
+
+MAX_LOSSES = 3  # of the server in a row without a trial in between: then it is not a restart that loses it
+KIND = "eval"
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What all trials of an evaluation share. `temperature`: 0 = greedy."""
+
+    config: Config
+    backend: Backend
+    sampler: PolicySampler
+    rollouts: Rollouts
+    run: RunDirectory
+    display: Display
+    temperature: float
+    retry_ungraded: bool
+
+    async def groups(
+        self, number: int, subject: Subject, tasks_P: Sequence[Task], trials: int
+    ) -> list[TrajectoryGroup]:
+        """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
+        losses, known = 0, -1
+        while True:
+            done = self.done(number)
+            losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
+            try:
+                async with sampled(subject, self.backend, self.config) as client:
+                    self.sampler.publish(client, number)
+                    try:
+                        return await self._sample(number, subject, tasks_P, trials, client)
+                    finally:
+                        await self.sampler.abandon()
+            except ServerLost as error:
+                if losses >= MAX_LOSSES:
+                    raise
+                self.display.say(f"{error}; the trials that are left are run as soon as the server answers")
+                await self.backend.until_answering(self.config.server_outage_limit_sec)
+                await self.backend.reopen()
+
+    def done(self, number: int) -> dict[str, Trajectory]:
+        """Trials of this policy that are not run again; of several at one place the graded one comes first."""
+        stored = read_batch(self.run.trajectories(KIND, number))
+        graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
+        return graded if self.retry_ungraded else graded | stored
+
+    async def _sample(
+        self, number: int, subject: Subject, tasks_P: Sequence[Task], trials: int, client: Published
+    ) -> list[TrajectoryGroup]:
+        folder = self.run.trajectories(KIND, number)
+        with self.display.trials(subject.name, len(tasks_P) * trials) as show:
+
+            def finished(trajectory: Trajectory) -> None:
+                write_trajectory(folder, trajectory)
+                show(trajectory)
+
+            work = self.rollouts.run_groups(
+                tasks_P,
+                trials,
+                self.run.batch(KIND, number),
+                prefix=f"{KIND[0]}{number:06d}",
+                temperature=self.temperature,
+                on_trajectory=finished,
+                done=self.done(number),
+                training=False,
+            )
+            return await self.backend.while_answering("sampling", _while_known(client, work))
+
+
+async def _while_known[T](client: Published, work: Coroutine[Any, Any, T]) -> T:
+    """Await work for as long as the server knows the weights that it samples. Raises ServerLost."""
+    task, lost = asyncio.create_task(work), asyncio.create_task(client.lost.wait())
+    try:
+        await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and (not client.lost.is_set() or task.exception() is None):
+            return task.result()
+        raise ServerLost("sampling: the server does not know the weights any more")
+    finally:
+        task.cancel()
+        lost.cancel()
+        await asyncio.wait({task, lost})

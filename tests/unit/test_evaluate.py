@@ -1,0 +1,285 @@
+"""A whole evaluation in which only the outside is replaced: what it runs, keeps, continues, refuses and reports."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import chz
+import pytest
+
+from src import evaluate
+from src.config import Config
+from src.errors import UserError
+from src.evaluation import session
+from src.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, trainer_config
+from src.learning.trajectory import Outcome
+from src.rollout.task import load_tasks
+from src.run.checkpoints import CheckpointLog, Policy
+from src.run.jsonl import read_lines
+from src.run.trajectory_file import read_trajectory, write_trajectory
+from src.tasks.split import SPLIT_FILE, split_record
+from tests.fakes import chat_template
+from tests.recorded_run import Answer, FakeServer, Recorder, replace_the_outside
+
+TASKS = ("count-1", "count-2", "create-1", "create-2")
+
+
+def copy_tasks(folder: Path, *names: str) -> Path:
+    for name in names:
+        shutil.copytree(Path("datasets/quickstart") / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Server, Docker and Harbor's trial are fakes; the server restores any checkpoint."""
+    recorder = Recorder()
+    replace_the_outside(monkeypatch, recorder)
+    info = SimpleNamespace(base_model="models/one", lora_rank=16)
+
+    def restored(server: FakeServer, path: str) -> Answer[FakeServer]:
+        recorder.note("restore", path=path)
+        return Answer(server)
+
+    monkeypatch.setattr(session, "check_docker", lambda *_: [])
+    monkeypatch.setattr(FakeServer, "get_weights_info_by_tinker_path", lambda *_: Answer(info), raising=False)
+    monkeypatch.setattr(FakeServer, "create_training_client_from_state_with_optimizer", restored, raising=False)
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    return recorder
+
+
+@pytest.fixture
+def run(recorder: Recorder, tmp_path: Path) -> Callable[..., int]:
+    tasks = copy_tasks(tmp_path / "tasks", *TASKS)
+
+    def command(*arguments: str) -> int:
+        recorder.events.clear()
+        given = {name.partition("=")[0] for name in arguments}
+        usual = {"model_name": "models/one", "tasks_dir": str(tasks), "out": str(tmp_path / "out"), "trials": "2"}
+        usual |= {"backend": "skyrl-tx", "skyrl_tx_url": "http://here:1"}
+        return evaluate.main([*arguments, *(f"{k}={v}" for k, v in usual.items() if k not in given)])
+
+    return command
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "evaluation.json").read_text())
+
+
+def make_run(folder: Path, trained_on: Path, *steps: int, renderer: Any = None) -> Path:
+    """A training run's directory with checkpoints."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_name": "models/one"}))
+    record = split_record(load_tasks(str(trained_on), False), [], False)
+    (folder / SPLIT_FILE).write_text(json.dumps(record))
+    renderer = renderer or chat_template().renderer
+    policy = Policy("models/one", 16, renderer.name, renderer.thinking)
+
+    for step in steps:
+        with (folder / "checkpoints.jsonl").open("a") as file:
+            saved = policy.checkpoint(step, f"tinker://m/weights/s{step}")
+            file.write(json.dumps({name: getattr(saved, name) for name in saved.__slots__}) + "\n")
+    assert len(CheckpointLog(folder / "checkpoints.jsonl", 0).records) == len(steps)
+    return folder
+
+
+def test_a_base_model_is_evaluated_and_counted(run, recorder, tmp_path, capsys):
+    assert run("k=1,2", "temperature=0") == 0
+    found = result(tmp_path / "out")
+    (policy,) = found["policies"]
+    # the fake verifier: odd tasks always pass; even ones fail with the first trial and pass with the second
+    assert [task["rewards"] for task in policy["per_task"]] == [[0.0, 1.0], [1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]
+    assert policy["reward"]["mean"] == 0.75
+    assert (policy["pass_at"]["1"]["mean"], policy["pass_at"]["2"]["mean"]) == (0.75, 1.0)
+    assert policy["reward"]["low"] < 0.75 < policy["reward"]["high"]
+    assert policy["trials"] == found["planned_trials"] == 8
+    assert {sample["temperature"] for sample in recorder.kinds("sample")} == {0.0}
+    assert recorder.kinds("sampler") == [{"kind": "sampler", "base_model": "models/one"}]
+    shown = capsys.readouterr().out
+    assert "4 tasks x 2 trials = 8 trials planned, 0 of them are there; greedy" in shown
+    assert shown.index("trials planned") < shown.index("95% interval")
+
+
+def test_nothing_finished_is_run_again_and_the_numbers_stay(run, recorder, tmp_path):
+    assert run() == 0
+    before = (tmp_path / "out" / "evaluation.json").read_bytes()
+    gone = sorted((tmp_path / "out" / "trajectories").rglob("*.npz"))[3:5]
+    for file in gone:
+        file.unlink()
+    assert run() == 0
+    names = [trial["config"]["trial_name"] for trial in recorder.kinds("trial")]
+    assert sorted(name.removesuffix("-a2") for name in names) == [file.stem for file in gone]
+    assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
+    assert evaluate.main([f"out={tmp_path / 'out'}"]) == 0
+    assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
+
+
+def test_a_fault_is_no_failure_of_the_policy(run, recorder, tmp_path, capsys):
+    assert run() == 0
+    folder = tmp_path / "out" / "trajectories" / "eval_000000"
+    for name in ("e000000-p00-g00", "e000000-p01-g00", "e000000-p01-g01"):
+        trial = read_trajectory(folder / f"{name}.npz")
+        lost = {"reward": None, "outcome": Outcome.INFRASTRUCTURE_ERROR}
+        write_trajectory(folder, type(trial)(**{n: getattr(trial, n) for n in trial.__slots__} | lost))
+    capsys.readouterr()
+    assert run() == 1  # count-2 has no graded trial
+    assert recorder.kinds("trial") == []
+    (policy,) = result(tmp_path / "out")["policies"]
+    assert policy["per_task"][0]["rewards"] == [1.0]
+    assert (policy["ungraded"], policy["tasks_ungraded"], policy["ungraded_share"]) == (3, 1, 3 / 8)
+    assert policy["reward"]["mean"] == pytest.approx((1 + 0.5 + 1) / 3)
+    assert "3 (37.5%) of 8 trials have no grade" in capsys.readouterr().out
+    assert run("retry_ungraded=true") == 0
+    assert len(recorder.kinds("trial")) == 3
+    assert run() == 0  # what was graded at last counts
+    assert recorder.kinds("trial") == []
+
+
+def test_two_policies_are_compared_on_the_same_tasks(run, recorder, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5, 10)
+    assert run(f"checkpoint={folder}", "against=base") == 0
+    found = result(tmp_path / "out")
+    assert [policy["name"] for policy in found["policies"]] == ["run@10", "base"]
+    assert recorder.kinds("restore") == [{"kind": "restore", "path": "tinker://m/weights/s10"}]
+    assert found["comparison"]["difference"] == 0
+    assert "not distinguishable; no difference was seen" in capsys.readouterr().out
+    assert found["comparison"]["verdict"].startswith("+0.0 ±")
+    samples = recorder.kinds("sample")
+    assert len({sample["seed"] for sample in samples}) == len(samples)
+
+
+def test_the_last_checkpoint_stays_the_one_it_was(run, recorder, tmp_path):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
+    assert run(f"checkpoint={folder}") == 0
+    more = (folder / "checkpoints.jsonl").read_text().replace("s5", "s9").replace('"step": 5', '"step": 9')
+    with (folder / "checkpoints.jsonl").open("a") as file:
+        file.write(more)
+    next(tmp_path.rglob("e000000-p00-g00.npz")).unlink()
+    assert run(f"checkpoint={folder}") == 0
+    assert recorder.kinds("restore") == [{"kind": "restore", "path": "tinker://m/weights/s5"}]
+
+
+@pytest.mark.parametrize("text", ["@7", "@5"])
+def test_a_checkpoint_is_chosen_by_its_step(run, recorder, tmp_path, capsys, text):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5, 10)
+    status = run(f"checkpoint={folder}{text}")
+    if text == "@5":
+        assert recorder.kinds("restore")[0]["path"] == "tinker://m/weights/s5"
+    else:
+        assert status == 2
+        assert "there are 5, 10" in capsys.readouterr().err
+
+
+def test_tasks_that_it_was_trained_on_are_refused_with_the_pair(run, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
+    (tmp_path / "trained" / "count-1").rename(tmp_path / "trained" / "renamed")
+    assert run(f"checkpoint={folder}", "allow_family_overlap=true") == 2
+    assert "count-1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_another_renderer_are_refused(run, tmp_path, capsys):
+    other = chat_template(enable_thinking=True).renderer
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5, renderer=other)
+    assert run(f"checkpoint={folder}") == 2
+    assert "enable_thinking" in capsys.readouterr().err
+
+
+def test_sets_and_domains_have_numbers_of_their_own(run, tmp_path, capsys):
+    copy_tasks(tmp_path / "a", "count-1", "create-1")
+    copy_tasks(tmp_path / "b", "count-1")
+    toml = tmp_path / "b" / "count-1" / "task.toml"
+    toml.write_text(toml.read_text().replace("[metadata]", '[metadata]\ncategory = "counting"') if "[metadata]" in
+                    toml.read_text() else toml.read_text() + '\n[metadata]\ncategory = "counting"\n')  # fmt: skip
+    assert run(f"tasks_dir={tmp_path / 'a'},{tmp_path / 'b'}") == 0
+    (policy,) = result(tmp_path / "out")["policies"]
+    assert {name: part["tasks"] for name, part in policy["sets"].items()} == {"a": 2, "b": 1}
+    assert policy["domains"]["counting"]["tasks"] == 1
+    assert [task["name"] for task in policy["per_task"]] == ["a/count-1", "create-1", "b/count-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("trials=3", "was started with trials=2"),
+        ("temperature=0.5", "temperature=0.5"),
+        ("model_name=models/two", "model_name=models/two"),
+    ],
+)
+def test_a_continued_evaluation_stays_the_same_one(run, tmp_path, capsys, change, words):
+    assert run() == 0
+    assert run(change) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_changed_tasks_are_another_evaluation(run, tmp_path, capsys):
+    assert run() == 0
+    (tmp_path / "tasks" / "create-1" / "instruction.md").write_text("Something else.\n")
+    assert run() == 2
+    assert "create-1 changed since" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["k=3"], "pass@3 needs from 1 to trials=2"),
+        (["trials=0"], "trials=0"),
+        (["temperature=-1"], "temperature=-1"),
+        (["against=base"], "the same policy"),
+        (["checkpoint=nowhere"], "no run directory"),
+        (["max_tokens=40000"], "context_limit"),
+        (["batch_size=3"], "no such field"),
+    ],
+)
+def test_mistakes_are_one_line_each(run, tmp_path, capsys, arguments, words):
+    assert run(*arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_run_is_not_continued_as_an_evaluation(tmp_path):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
+    with pytest.raises(UserError, match="the directory of a training run"):
+        parse(["model_name=m", "tasks_dir=t", f"out={folder}"])
+
+
+def test_shared_fields_are_the_trainers():
+    trainer = chz.chz_fields(Config)
+    shared = [
+        name for name in FIELDS if name in trainer and name not in ("model_name", "temperature", "allow_family_overlap")
+    ]
+    args = parse(["model_name=m", "tasks_dir=t"])
+    usual = Config(model_name="m", tasks_dir="t")
+    config = trainer_config(args, "m")
+    assert len(shared) > 25
+    for name in shared:
+        assert getattr(args, name) == getattr(usual, name), name
+        assert getattr(config, name) == getattr(args, name), name
+    assert set(FREE) <= set(FIELDS)
+    assert isinstance(args, EvalArgs)
+
+
+def test_conversations_are_exported_and_shown(run, tmp_path, capsys):
+    assert run() == 0
+    capsys.readouterr()
+    out = str(tmp_path / "out")
+    assert evaluate.main(["export", out]) == 0
+    lines = read_lines(Path(capsys.readouterr().out.strip()))
+    assert len(lines) == 8
+    assert lines[0]["trial"] == "e000000-p00-g00"
+    assert [message["role"] for message in lines[0]["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert [message["content"] for message in lines[0]["messages"]] == ["the task", "bbb", "the terminal", "bbb"]
+    assert evaluate.main(["show", out]) == 0
+    assert "e000000-p03-g01" in capsys.readouterr().out
+    assert evaluate.main(["show", out, "e000000-p00-g00"]) == 0
+    assert "the terminal" in capsys.readouterr().out
+    assert evaluate.main(["show", out, "nobody"]) == 2
+    assert evaluate.main(["show"]) == 2
+
+
+def test_environments_see_the_mode(run, recorder, tmp_path):
+    assert run() == 0
+    assert {trial["config"]["environment"]["env"]["HARBORTRAINER_MODE"] for trial in recorder.kinds("trial")} == {"eval"}
