@@ -17,6 +17,7 @@
 #                            sdk = as published, but for what our version of the tinker SDK cannot do without
 #   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for, 128K at least
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
+#   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
 # The server checks no API key: whoever reaches the port can use it. Keep SKYRL_TX_HOST local, or put a proxy before it.
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
@@ -58,7 +59,8 @@ backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, 
 command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "$model" --backend-config "$backend_config"
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
-  --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}" "$@")
+  --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}"
+  --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" "$@")
 
 if [ "$background" = false ]; then
   echo $$ >"$state/server.pid"

@@ -94,6 +94,7 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     parser.add_argument("--repairs", default="all", help=f"all, none, or some of {','.join(repairs.NAMES)}")
     parser.add_argument("--context-limit", type=int, default=0, help="tokens in a sequence; 0: the model's, or 128K")
     parser.add_argument("--keep-results-sec", type=float, default=900, help="how long the database keeps a result")
+    parser.add_argument("--keep-results-mb", type=float, default=1024, help="most that the results kept may take, MiB")
     parser.set_defaults(backend="jax")
     args = parser.parse_args(merge_backend_config(flags))
     try:
@@ -109,6 +110,7 @@ def repair_api(args: argparse.Namespace) -> None:
 
     api.app.state.context_limit = args.context_limit
     api.app.state.keep_results_sec = args.keep_results_sec
+    api.app.state.keep_results_mb = args.keep_results_mb
     if args.repairs:
         from repairs import api_health
 

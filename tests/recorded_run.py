@@ -202,8 +202,9 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("open", url=url, key=key)
         return server
 
-    async def healthy(url: str, _: Any) -> None:
+    async def healthy(url: str, _: Any) -> dict[str, Any]:
         recorder.note("health", url=url)
+        return {}
 
     def template(name: str, enable_thinking: bool) -> ChatTemplate:
         recorder.note("tokenizer", model=name)

@@ -66,6 +66,12 @@ REPAIRS = (
         engine=("engine_expert_adapters",),
     ),
     Repair(
+        "saves",
+        "a save that is killed, or finds the disk full, leaves half a checkpoint for ever",
+        f"{JAX}: JaxBackendImpl.save_checkpoint, save_sampler_checkpoint",
+        engine=("engine_saves",),
+    ),
+    Repair(
         "samplers",
         "sampling overwrites training weights, training shows through samplers, samplers are gone after a restart",
         f"{JAX}: JaxBackendImpl.load_sampler_weights",

@@ -26,6 +26,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "max_lora_adapters": config.backend_config.get("max_lora_adapters", 32),
             "lora_alpha": ALPHA,
             "context_limit": context_limit(),
+            "keep_results_mb": api.app.state.keep_results_mb,
         }
         return {"status": "ok", "server": server}
 

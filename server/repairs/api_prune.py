@@ -2,15 +2,17 @@
 
 Upstream: skyrl/tinker/api.py and engine.py keep every request and result, with all tokens and log-probabilities, and
 every checkpoint of save_weights_and_get_sampling_client. Here a request that was answered longer ago than
---keep-results-sec is deleted; of a loaded model a row without contents stays, because load_weights asks whether it is a
-model's first request, and no seq_id must be taken twice. Samplers without a name end with their session.
+--keep-results-sec is deleted, and earlier, oldest first, where all of them take more than --keep-results-mb; of a
+loaded model a row without contents stays, because load_weights asks whether it is a model's first request, and no
+seq_id must be taken twice. Samplers without a name end with their session.
 """
 
 # pyright: reportMissingImports=false
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skyrl.tinker import api, types
+from sqlalchemy import text
 from sqlmodel import col, delete, or_, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
@@ -20,12 +22,13 @@ from repairs.api_names import sampler_name
 from repairs.api_notes import CheckpointNote, forget, note, utc_now
 from repairs.api_routes import Endpoint, wrap
 
+FETCHED_SEC = 60.0  # a client that waits for a result has it by then
 GONE = types.ErrorResponse(error="the result of this request is not kept any more", status="failed").model_dump_json()
 
 
 async def prune_requests(session: AsyncSession) -> None:
-    cutoff = utc_now() - timedelta(seconds=api.app.state.keep_results_sec)
     request = api.FutureDB
+    cutoff = max(utc_now() - timedelta(seconds=api.app.state.keep_results_sec), await cutoff_of_room(session))
     old = (col(request.status) != api.RequestStatus.PENDING, col(request.completed_at) < cutoff)
     unloaded = select(api.ModelDB.model_id).where(api.ModelDB.status == "unloaded")
     not_needed = or_(request.request_type == types.RequestType.SAMPLE, col(request.model_id).in_(unloaded))
@@ -34,6 +37,25 @@ async def prune_requests(session: AsyncSession) -> None:
         await session.exec(delete(request).where(*old, not_needed))
         await session.exec(update(request).where(*old, col(request.result_data) != GONE).values(**emptied))
         await session.commit()
+
+
+async def cutoff_of_room(session: AsyncSession) -> datetime:
+    """Where the database takes more than --keep-results-mb, requests answered before this go: the older half."""
+    never, request = datetime.min.replace(tzinfo=UTC), api.FutureDB
+    if await used_mb(session) <= api.app.state.keep_results_mb:
+        return never
+    fetched = col(request.completed_at) < utc_now() - timedelta(seconds=FETCHED_SEC)
+    times = (await session.exec(select(request.completed_at).where(fetched, col(request.result_data) != GONE))).all()
+    return sorted(times)[len(times) // 2].replace(tzinfo=UTC) + timedelta(microseconds=1) if times else never
+
+
+async def used_mb(session: AsyncSession) -> float:
+    """Of a database in a file, without what was freed in it; 0 for a server's."""
+    if session.get_bind().dialect.name != "sqlite":
+        return 0.0
+    names = ("page_count", "freelist_count", "page_size")
+    pages, free, size = [(await session.execute(text(f"PRAGMA {name}"))).scalar_one() for name in names]
+    return (pages - free) * size / 2**20
 
 
 async def delete_nameless(session: AsyncSession) -> None:

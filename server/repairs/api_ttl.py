@@ -66,6 +66,23 @@ async def set_ttl(
     await session.commit()
 
 
+def without_note(stock: Endpoint) -> Endpoint:
+    async def delete_checkpoint(
+        request: Any,
+        unique_id: str,
+        checkpoint_path: str,
+        checkpoint_type: CheckpointType | None,
+        session: AsyncSession,
+    ) -> None:
+        await stock(request, unique_id, checkpoint_path, checkpoint_type, session)
+        name, kind = api.parse_checkpoint_delete_path(checkpoint_path, checkpoint_type)
+        if kind is not None and (kept := await session.get(CheckpointNote, (unique_id, name, kind))) is not None:
+            await session.delete(kept)
+            await session.commit()
+
+    return delete_checkpoint
+
+
 def is_over(kept: CheckpointNote | None) -> bool:
     return kept is not None and kept.expires_at is not None and kept.expires_at <= utc_now()
 
@@ -115,6 +132,7 @@ def apply() -> None:
     wrap("save_weights", keeping(CheckpointType.TRAINING))
     wrap("save_weights_for_sampler", keeping(CheckpointType.SAMPLER))
     wrap("validate_checkpoint", unless_over)
+    wrap("delete_checkpoint", without_note)
     wrap("list_checkpoints", with_notes)
     wrap("list_user_checkpoints", with_notes)
     add_route("PUT", "/training_runs/{unique_id}/checkpoints/{checkpoint_path:path}/ttl", set_ttl)

@@ -116,7 +116,11 @@ def optim_step(
         )
     if not fine:
         return types.ErrorResponse(error=REFUSED, status="failed")
-    metrics = {"skyrl.ai/grad_norm": norm.item(), "skyrl.ai/learning_rate": adam.learning_rate}
+    metrics = {
+        "skyrl.ai/grad_norm": norm.item(),
+        "skyrl.ai/learning_rate": adam.learning_rate,
+        "skyrl.ai/optimizer_step": float(optimizer.step.item()),  # of the adapter's life, saved and restored with it
+    }
     if self.config.mhc_expansion_rate > 1:
         metrics["skyrl.ai/mhc_gradient_norm"] = connector_norm.item()
     logger.info(f"Applied optimizer step for model {model_id}, metrics={metrics}")

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tinker
 
-from src.errors import BackendError
+from src.errors import BackendError, ServerLost
 from src.learning.datums import TrainingSequence
+
+STEP = "optim/server_step"  # steps in the adapter's life so far, of servers that count them
+NAMES = {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied", "optimizer_step": STEP}
 
 
 def trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.TensorData]) -> np.ndarray:
@@ -42,9 +45,15 @@ def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
         )
 
 
+def check_step(last: float | None, metrics: Mapping[str, float]) -> float | None:
+    """The server's count of steps now. Raises ServerLost when it is not one more than `last`: restoring mends that."""
+    now = metrics.get(STEP)
+    if last is not None and now is not None and now != last + 1:
+        raise ServerLost(f"optim_step: the server counts {now:g} steps of these weights after {last:g} and one more")
+    return now
+
+
 def metric_name(name: str) -> str:
     """`optim/grad_norm` for the server's `skyrl.ai/grad_norm`; `server/loss_sum` for `loss:sum`."""
     short = name.rsplit("/", 1)[-1].replace(":", "_")
-    return {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied"}.get(
-        short, f"server/{short}"
-    )
+    return NAMES.get(short, f"server/{short}")

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import tinker
@@ -37,6 +37,7 @@ class Backend:
     url: str
     max_context: int | None
     limits: Limits
+    about: Mapping[str, Any] = field(default_factory=dict)  # what a server of ours says of itself
 
     async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
         """Await an SDK call for as long as the server is there. Raises BackendError; ServerLost: restoring may help."""
@@ -73,7 +74,7 @@ async def connect(config: Config, say: Callable[[str], None] = log.info) -> Back
     kind = kind_of(config)
     url = server_url(config)
     key = api_key(kind)
-    await check_health(url, config)
+    about = await check_health(url, config)
     if not kind.needs_key:
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
     rest = await awaited(f"connecting to {url}", in_daemon_thread(_rest_client, url, key), CALL_LIMIT_SEC)
@@ -86,7 +87,7 @@ async def connect(config: Config, say: Callable[[str], None] = log.info) -> Back
     limits = Limits.of(config)
     measuring = contract_of(service, kind, url, config.model_name, say)
     contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
-    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits)
+    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits, about)
 
 
 # The SDK waits for its first answers in the calling thread: not one that runs an event loop.

@@ -16,8 +16,11 @@ PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
 
 
-async def check_health(url: str, config: Config) -> None:
-    """GET /api/v1/healthz. Raises UserError when nobody, or somebody else, answers."""
+async def check_health(url: str, config: Config) -> dict[str, Any]:
+    """GET /api/v1/healthz. Returns what a server of ours says of itself, {} of others.
+
+    Raises UserError when nobody, or somebody else, answers.
+    """
     if config.backend == "skyrl-tx":
         where = f"skyrl_tx_url={url}"
         fix = f"start it with scripts/start_skyrl_tx.sh MODEL TP and check GET {PATH}"
@@ -34,6 +37,15 @@ async def check_health(url: str, config: Config) -> None:
         raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
     if config.backend == "skyrl-tx" and not _is_tinker(answer):
         raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+    return _about(answer)
+
+
+def _about(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        about = answer.json().get("server")
+    except (ValueError, AttributeError):
+        return {}
+    return about if isinstance(about, dict) else {}
 
 
 async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:

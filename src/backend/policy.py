@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import tinker
 
-from src.backend.answers import all_tokens, check_rate, metric_name, trained_logprobs
+from src.backend.answers import all_tokens, check_rate, check_step, metric_name, trained_logprobs
 from src.backend.base_model import read_base_model
 from src.backend.connect import Backend
 from src.backend.datum import build_datums
@@ -53,6 +53,7 @@ class PolicyTrainer:
         self._published: Published | None = None
         self._sampler_path: str | None = None
         self._base: tinker.SamplingClient | None = None
+        self._steps: float | None = None  # optimizer steps, as the server counts them
 
     @classmethod
     async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
@@ -105,6 +106,7 @@ class PolicyTrainer:
         reported = {**output.metrics, **(stepped.metrics or {})}
         metrics = {metric_name(name): float(value) for name, value in reported.items()}
         check_rate(adam.learning_rate, metrics)
+        self._steps = check_step(self._steps, metrics)
         return UpdateResult(logprobs_D, metrics)
 
     async def publish(self, step: int) -> Published:

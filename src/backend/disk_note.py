@@ -1,0 +1,41 @@
+"""How much of the server's disk a run takes, said before it starts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from src.backend.base_model import BaseModel, read_base_model
+from src.config import Config
+from src.run.checkpoints import Keep
+
+SAMPLERS = 3  # the published one, the one before, and one whose deletion is under way
+FLOAT32, MOMENTS = 4, 2  # bytes; Adam keeps two for each weight
+OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
+
+
+def state_bytes(model: BaseModel, rank: int) -> int | None:
+    """A saved state, at most: float32 weights and both moments. None where the model's shape is not known."""
+    return None if model.lora_width is None else (1 + MOMENTS) * sampler_bytes_of(model.lora_width, rank) + OVERHEAD
+
+
+def sampler_bytes_of(width: int, rank: int) -> int:
+    return FLOAT32 * rank * width
+
+
+def disk_note(config: Config, total_steps: int, about: Mapping[str, Any]) -> str:
+    """One line. `about`: what a server of ours says of itself."""
+    model, rank = read_base_model(config.model_name), config.lora_rank
+    keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
+    states, state = keep.most(total_steps, config.save_every), state_bytes(model, rank)
+    if state is None or model.lora_width is None:
+        return f"disk of the server: at most {states} states and {SAMPLERS} samplers (keep_checkpoints); size not known"
+    sampler = sampler_bytes_of(model.lora_width, rank) + OVERHEAD
+    note = (
+        f"disk of the server: at most {states} states x {_mb(state)} + {SAMPLERS} samplers x {_mb(sampler)} = "
+        f"{_mb(states * state + SAMPLERS * sampler)} (keep_checkpoints)"
+    )
+    limit = about.get("keep_results_mb")
+    return note if limit is None else f"{note}; its database of all users' requests {limit:g} MB (SKYRL_TX_KEEP_MB)"
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:,.0f} MB" if size < 2**33 else f"{size / 2**30:,.1f} GB"
