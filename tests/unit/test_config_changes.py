@@ -1,0 +1,85 @@
+"""What a resumed run may change, from which step on it holds, and what is refused."""
+
+from pathlib import Path
+
+import chz
+import pytest
+
+from src import config_changes
+from src.command_line import parse
+from src.config import Config
+from src.config_changes import ConfigHistory, note
+from src.course import Course
+from src.errors import UserError
+from src.rollout.task import Task
+from src.run.directory import RunDirectory, write_json
+
+BASE = ["model_name=m", "tasks_dir=."]
+CLASSES = {name: getattr(config_changes, name) for name in ("ADDRESS", "FIXED", "INTERVENTIONS", "LENGTH", "HARMLESS")}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    write_json(directory.config, config_changes.to_json(parse([*BASE, "eval_tasks=a,b", "learning_rate=0.5"])))
+    return directory
+
+
+def test_every_field_is_in_exactly_one_class() -> None:
+    named = [field for fields in CLASSES.values() for field in fields]
+    assert len(named) == len(set(named)), "a field in two classes"
+    assert set(named) == set(chz.chz_fields(Config)), "a new field needs a class in src/config_changes.py"
+
+
+@pytest.mark.parametrize("change", ["model_name=other", "seed=3", "group_size=2", "eval_tasks=a", "backend=skyrl-tx"])
+def test_what_makes_another_run_is_refused_with_both_values(run: RunDirectory, change: str) -> None:
+    name, value = change.split("=")
+    with pytest.raises(UserError, match=name) as error:
+        parse([f"resume={run.path}", change])
+    assert value in str(error.value) and "was started with" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_changes_are_kept_for_the_next_process_and_hold_from_their_step_on(run: RunDirectory) -> None:
+    first = ConfigHistory(run)
+    config = parse([f"resume={run.path}", "learning_rate=0.25", "n_parallel_envs=3", "n_epochs=2"])
+    changes = first.changes(config)
+    first.record(changes, from_step=4)
+    assert {change.field for change in changes} == {"learning_rate", "n_parallel_envs", "n_epochs"}
+    again = ConfigHistory(run)
+    assert again.changes(parse([f"resume={run.path}"])) == []
+    tasks = [Task(f"t{i}", Path(), "") for i in range(16)]
+    course = Course(tasks, again.configs())
+    assert [course.at(step).config.learning_rate for step in (0, 3, 4, 9)] == [0.5, 0.5, 0.25, 0.25]
+    assert course.at(3).order.total_steps == 2 and course.total_steps == 4
+    back = ConfigHistory(run)
+    back.record(back.changes(parse([f"resume={run.path}", "learning_rate=1.0"])), from_step=4)
+    assert Course(tasks, ConfigHistory(run).configs()).at(4).config.learning_rate == 1.0, "the later word counts"
+
+
+def test_an_intervention_is_told_loudly_and_a_harmless_change_in_passing(run: RunDirectory) -> None:
+    changes = ConfigHistory(run).changes(parse([f"resume={run.path}", "learning_rate=0.25", "wandb_project=p"]))
+    told = {change.field: note(change, 4) for change in changes}
+    assert told["learning_rate"].startswith("CHANGED from step 5 on: learning_rate=0.25, was 0.5")
+    assert told["wandb_project"] == "wandb_project=p, was null"
+
+
+def test_a_run_name_that_exists_goes_on(run: RunDirectory) -> None:
+    given = [*BASE, "eval_tasks=a,b", f"logs_dir={run.path.parent}", "run_name=run"]
+    config = parse(given)
+    assert (config.resume, config.learning_rate, config.eval_tasks) == (str(run.path), 0.5, ("a", "b"))
+    assert parse([*given[:-1], "run_name=another"]).resume is None
+    with pytest.raises(UserError, match="model_name=other"):
+        parse([*given, "model_name=other"])
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(UserError, match=r"run_name=data: .* is no run"):
+        parse([*BASE, f"logs_dir={tmp_path}", "run_name=data"])
+
+
+def test_a_damaged_configuration_is_named(run: RunDirectory) -> None:
+    run.config.write_text("{")
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        parse([f"resume={run.path}"])

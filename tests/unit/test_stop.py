@@ -1,0 +1,173 @@
+"""Who asks a run to end, what counts, and what a second signal does."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from src.command_line import run_command
+from src.config import Config
+from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
+from tests.conftest import ROOT
+
+
+def limited(**fields: Any) -> tuple[Stop, list[str]]:
+    stop, said = Stop(), []
+    given: dict[str, Any] = {"model_name": "m", "tasks_dir": "."} | fields
+    stop.limit(Config(**given), said.append)
+    return stop, said
+
+
+async def test_the_first_request_counts_and_says_what_happens() -> None:
+    stop, said = limited()
+    stop.request("SIGINT", SIGNAL_STATUS)
+    stop.request("SIGTERM", 7)
+    assert (stop.why, stop.status, stop.lets_end) == ("SIGINT", SIGNAL_STATUS, False)
+    assert len(said) == 1 and said[0].startswith("SIGINT: trials that run are cancelled")
+
+
+async def test_max_trials_counts_those_of_earlier_processes_and_lets_the_last_ones_end() -> None:
+    stop, said = limited(max_trials=5)
+    stop.limit_trials(5, started=3)
+    assert [stop.may_start() for _ in range(4)] == [True, True, False, False]
+    assert stop.lets_end and stop.status == LIMIT_STATUS
+    assert len(said) == 1 and said[0].startswith("max_trials=5 were started: trials that run are let end")
+
+
+async def test_without_limits_trials_may_start_until_it_is_asked() -> None:
+    stop, _ = limited(on_stop="wait")
+    stop.limit_trials(0, started=9)
+    assert all(stop.may_start() for _ in range(100))
+    stop.request("SIGTERM", SIGNAL_STATUS)
+    assert not stop.may_start() and stop.lets_end
+
+
+async def test_max_wall_seconds() -> None:
+    stop, _ = limited(max_wall_seconds=0.01)
+    async with asyncio.timeout(60):
+        await stop.wait()
+    assert stop.status == LIMIT_STATUS and "max_wall_seconds=0.01" in stop.why
+
+
+async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None:
+    stop, _ = limited(on_stop="wait")
+    cleaned = []
+
+    async def work() -> None:
+        try:
+            stop.request("SIGINT", SIGNAL_STATUS)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    with pytest.raises(Stopped, match="SIGINT"):
+        await stop.unless(work())
+    assert cleaned == [True]
+    with pytest.raises(Stopped):
+        await stop.unless(work())  # not begun any more
+    assert cleaned == [True]
+
+
+async def test_trials_that_are_let_end_end_by_themselves() -> None:
+    stop, _ = limited(on_stop="wait")
+
+    async def trials() -> str:
+        stop.request("SIGINT", SIGNAL_STATUS)
+        await asyncio.sleep(0.01)
+        return "ended"
+
+    assert await stop.unless(trials(), trials=True) == "ended"
+
+
+async def test_work_that_fails_or_ends_before_a_request() -> None:
+    stop, _ = limited()
+
+    async def work(fail: bool) -> int:
+        if fail:
+            raise ValueError("no")
+        return 3
+
+    assert await stop.unless(work(False)) == 3
+    with pytest.raises(ValueError, match="no"):
+        await stop.unless(work(True))
+
+
+@pytest.mark.parametrize("heeded", [False, True])
+def test_a_request_cancels_the_command_unless_it_heeds_it(heeded, capsys, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    stop = Stop()
+
+    async def command() -> int:
+        if not heeded:
+            stop.request("max_wall_seconds=1 are over", LIMIT_STATUS)
+            await asyncio.Event().wait()
+        with stop.heeded():
+            os.kill(os.getpid(), signal.SIGINT)
+            await stop.wait()
+            await asyncio.sleep(0)
+        return stop.status
+
+    assert run_command(command, stop) == (SIGNAL_STATUS if heeded else LIMIT_STATUS)
+    assert capsys.readouterr().err == ("" if heeded else "stopped\n")
+
+
+STUBBORN = """
+import asyncio, sys, time
+from src.command_line import run_command
+from src.stop import Stop
+
+stop = Stop()
+stop.then = "go on with: python -m src.train resume=X"
+
+async def command():
+    with stop.heeded():
+        print("ready", flush=True)
+        await stop.wait()
+        print("asked", flush=True)
+        {then}
+
+sys.exit(run_command(command, stop))
+"""
+
+
+@pytest.mark.parametrize("then", ["await asyncio.Event().wait()", "time.sleep(600)"])
+def test_a_second_signal_leaves_at_once_even_when_the_loop_is_blocked(then: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUBBORN.format(then=then)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGINT)  # as a script around us does: the same press of Ctrl-C
+    deadline = time.monotonic() + 120
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    assert process.returncode == SIGNAL_STATUS
+    assert "left at once; go on with: python -m src.train resume=X" in process.stderr.read()
+
+
+def test_a_signal_that_was_ignored_before_stays_ignored(capsys, monkeypatch, tmp_path) -> None:
+    """A shell starts its background jobs so; the script around us sends SIGTERM instead."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def command() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0)
+        return 0
+
+    try:
+        assert run_command(command) == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
