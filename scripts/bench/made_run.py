@@ -1,0 +1,100 @@
+"""A run directory of any size without a server: the files that a run leaves, with numbers that are made up."""
+
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from src.config import Config
+from src.learning.batch import assemble
+from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from src.run.batch_metrics import batch_metrics, eval_metrics
+from src.run.jsonl import append_line
+from src.run.ledger import Ledger
+from src.run.trajectory_file import write_trajectory
+
+BEGAN = 1_760_000_000.0
+INSTRUCTION = "You are an AI assistant that solves tasks in a terminal. " * 60
+
+
+class MadeRun:
+    """Writes step after step; `text`: what the agent says, to try what a policy might."""
+
+    def __init__(self, path: Path, tasks: int, group: int, turns: int, text: str = "ls -la\n", words: int = 40) -> None:
+        self.path, self.text = path, text
+        self._tasks, self._group, self._turns, self._words = tasks, group, turns, words
+        self._random = random.Random(0)
+        self._clock = BEGAN
+        path.mkdir(parents=True)
+        self.config = Config(model_name="models/quickstart", tasks_dir="datasets/quickstart", batch_size=tasks)
+        (path / "config.json").write_text(json.dumps({"model_name": "models/quickstart", "learning_rate": 1e-4}))
+        (path / "effective.json").write_text(json.dumps({"loss": {"name": "importance_sampling"}}))
+        self.ledger = Ledger(path / "ledger.jsonl")
+
+    def train(self, step: int) -> dict[str, float]:
+        """One batch, its update and its row."""
+        groups = self._batch("step", step)
+        batch = assemble(groups, self.config)
+        self.ledger.trained(step, batch, [[s.trial_name for s in batch.sequences_D]] if batch.sequences_D else [])
+        row = batch_metrics(groups) | batch.metrics | self.ledger.metrics()
+        row |= {"time/sample": 40 + 5 * self._random.random(), "time/update": 12.0, "time/publish": 1.5}
+        row |= {"time/step": 1 + sum(row[f"time/{part}"] for part in ("sample", "update", "publish"))}
+        row |= {"optim/learning_rate": 1e-4, "optim/grad_norm": self._random.random(), "util/sampler_busy": 0.8}
+        append_line(self.path / "metrics.jsonl", {"global_step": step + 1, **row}, durable=False)
+        return row
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """An evaluation with a row of its own."""
+        row = eval_metrics(self._batch("eval", step)) | {"time/evaluate": 20.0}
+        append_line(self.path / "metrics.jsonl", {"global_step": step, **row}, durable=False)
+        return row
+
+    def _batch(self, kind: str, step: int) -> list[Any]:
+        self._clock += 60
+        groups = []
+        for task in range(self._tasks):
+            names = [f"{kind[0]}{step:06d}-p{task:02d}-g{member:02d}" for member in range(self._group)]
+            made = [self._trial(kind, step, name, f"task-{task + step * 7 % 40}", i) for i, name in enumerate(names)]
+            groups.append(group_trajectories(made[0].task_name, made))
+        return groups
+
+    def _trial(self, kind: str, step: int, name: str, task: str, place: int) -> Trajectory:
+        random_ = self._random
+        lost = random_.random() < 0.02
+        reward = None if lost else float(random_.random() < 0.2 + 0.6 * step / (step + 30))
+        turns = tuple(self._turn(i) for i in range(self._turns))
+        outcome = Outcome.INFRASTRUCTURE_ERROR if lost else Outcome.COMPLETED
+        why = random_.choice(("no space left on device", "the container went down")) if lost else ""
+        times = {"environment": 1.2, "agent_setup": 0.2, "agent": 20.0, "verifier": 0.4, "total": 22.0}
+        trial = Trajectory(task, name, turns, reward, outcome, why, times=times)
+        batch = f"{kind}_{step:06d}"
+        write_trajectory(self.path / "trajectories" / batch, trial)
+        self._harbor(self.path / "rollouts" / batch / name, place)
+        self.ledger.started(name, task, 1)
+        self.ledger.ended(trial, "dropped" if lost else "graded")
+        return trial
+
+    def _turn(self, index: int) -> Turn:
+        seen = tuple(self._random.choices(range(200), k=800 if index == 0 else self._words))
+        sampled = tuple(self._random.choices(range(200), k=self._words))
+        logprobs = tuple(-self._random.expovariate(2) for _ in sampled)
+        return Turn(0, seen, sampled, logprobs, 1, seconds=0.5, text=self.text)
+
+    def _harbor(self, folder: Path, place: int) -> None:
+        for part in ("agent", "verifier"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        marks = [self._clock + place * 2 + offset for offset in (0.0, 1.2, 1.4, 21.4, 21.8)]
+        times = [datetime.fromtimestamp(mark, UTC).isoformat() for mark in marks]
+        phases = ("environment_setup", "agent_setup", "agent_execution", "verifier")
+        result = {p: {"started_at": times[i], "finished_at": times[i + 1]} for i, p in enumerate(phases)}
+        (folder / "result.json").write_text(json.dumps(result | {"finished_at": times[-1]}))
+        steps: list[dict[str, Any]] = [{"source": "user", "message": INSTRUCTION + folder.name[-8:-4]}]
+        for turn in range(self._turns):
+            calls = [{"function_name": "bash_command", "arguments": {"keystrokes": self.text, "duration": 1.0}}]
+            screen = f"$ {self.text}" + "".join(f"file {self._random.random()}\n" for _ in range(20))
+            step = {"source": "agent", "message": f"Plan {turn}: {self.text}", "tool_calls": calls}
+            steps.append(step | {"observation": {"results": [{"content": screen}]}})
+        (folder / "agent" / "trajectory.json").write_text(json.dumps({"steps": steps}))
+        (folder / "verifier" / "test-stdout.txt").write_text(f"{self.text}\n1 passed\n")
+        (folder / "verifier" / "reward.txt").write_text("1\n")

@@ -1,0 +1,120 @@
+"""One trial in full: conversation, verifier, tokens; as much of it as a page can carry."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from src.errors import UserError
+from src.learning.trajectory import Turn
+from src.report.pieces import Pieces
+from src.report.trials import TrialRow
+from src.run.trajectory_file import read_trajectory
+
+MOST_CHARACTERS = 12_000  # of one message
+MOST_MESSAGES = 120
+MOST_TOKENS = 8_000  # of one trial
+_BLANK = re.compile(r"(?:[ \t]*\n){6,}")
+NEWLINE = "\n"
+_FILES = ("result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+_OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
+
+
+def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
+    """What is known of the trial on disk. Files that are missing or damaged leave a note in its place."""
+    folder = run / "rollouts" / trial.folder / trial.name
+    messages = conversation(folder / "agent" / "trajectory.json")
+    shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
+    try:
+        trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
+        shown |= {"tokens": tokens(trajectory.turns, pieces), "times": trajectory.times, "stats": trajectory.stats}
+        messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
+    except UserError as error:
+        shown["notes"].append("no tokens: " + str(error).partition("; ")[0].rpartition("/")[2])
+    if len(messages) > MOST_MESSAGES:
+        shown["notes"].append(f"{len(messages) - MOST_MESSAGES} messages in the middle are left out")
+        messages = messages[: MOST_MESSAGES // 2] + messages[-MOST_MESSAGES // 2 :]
+    output = {name: text for name in _OUTPUT if (text := _text(folder / "verifier" / name))}
+    return shown | {"messages": messages, "verifier": output, "error": _text(folder / "exception.txt")}
+
+
+def conversation(path: Path) -> list[dict[str, Any]]:
+    """Harbor's trajectory.json (ATIF) as messages: role, text, and of the agent's also `calls` and what it `saw`."""
+    try:
+        steps = json.loads(path.read_bytes())["steps"]
+        return [_message(step) for step in steps]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def tokens(turns: tuple[Turn, ...], pieces: Pieces) -> dict[str, Any]:
+    """`words`: texts; each turn: `seen` and `sampled` as indices of words, `logprobs` of the sampled ones.
+
+    `left_out`: tokens behind MOST_TOKENS, and those of the turns that they are in.
+    """
+    words: dict[int, int] = {}
+    shown: list[dict[str, Any]] = []
+    left = MOST_TOKENS
+    for turn in turns:
+        length = len(turn.new_tokens_T) + len(turn.completion_tokens_T)
+        if length > left:
+            break
+        left -= length
+        shown.append(
+            {
+                "seen": [words.setdefault(token, len(words)) for token in turn.new_tokens_T],
+                "sampled": [words.setdefault(token, len(words)) for token in turn.completion_tokens_T],
+                "logprobs": [round(value, 3) for value in turn.logprobs_T],
+                "segment": turn.segment,
+                "weights": turn.weights_version,
+                "truncated": turn.truncated,
+                "seconds": round(turn.seconds, 3),
+            }
+        )
+    rest = sum(len(t.new_tokens_T) + len(t.completion_tokens_T) for t in turns[len(shown) :])
+    texts = [pieces.text(token) for token in words]
+    return {"words": texts, "ids": list(words), "turns": shown, "left_out": rest, "named": pieces.known}
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """`text` without blank lines at its end or many in its middle; of a long one, the beginning and the end."""
+    text = _BLANK.sub(lambda lines: f"\n\n[… {lines[0].count(NEWLINE) - 1} blank lines …]\n\n", text.rstrip())
+    if len(text) <= most:
+        return text
+    head, tail = text[: most * 2 // 3], text[-most // 3 :]
+    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
+
+
+def _message(step: Mapping[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": str(step.get("source", "?")), "text": cut(_plain(step.get("message")))}
+    if step.get("reasoning_content"):
+        message["thought"] = cut(_plain(step["reasoning_content"]))
+    if calls := step.get("tool_calls"):
+        message["calls"] = [cut(_call(call.get("arguments"))) for call in calls]
+    if observation := step.get("observation"):
+        message["saw"] = cut("\n".join(_plain(result.get("content")) for result in observation.get("results", ())))
+    return message
+
+
+def _call(arguments: Any) -> str:
+    """Keystrokes as they were typed, other calls as JSON."""
+    keys = arguments.get("keystrokes") if isinstance(arguments, Mapping) else None
+    return keys if isinstance(keys, str) else json.dumps(arguments)
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text") or f"[{part.get('type', '?')}]") for part in content)
+    return "" if content is None else str(content)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(4 * MOST_CHARACTERS)
+            size = path.stat().st_size
+    except OSError:
+        return ""
+    more = f"\n[… {size - len(data)} bytes left out …]" if size > len(data) else ""
+    return cut(data.decode(errors="replace")) + more

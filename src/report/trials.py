@@ -1,0 +1,118 @@
+"""The ledger's lines -> one row a trial, and the funnel of all of them."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_NAME = re.compile(r"([se])(\d{6,})-")  # of a trial: kind and number of its batch
+TRAIN, EVALUATION, OTHER = "training", "evaluation", "other"
+
+
+@dataclass(slots=True)
+class TrialRow:
+    """What became of one trial. Times are Unix seconds; `use`: what training made of it."""
+
+    name: str
+    task: str = "?"
+    attempt: int = 1
+    started: float | None = None
+    ended: float | None = None
+    outcome: str = "running"
+    cause: str = ""
+    stage: str = ""
+    fate: str = ""
+    reward: float | None = None
+    turns: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    seconds: float = 0.0
+    use: str = ""
+    advantage: float | None = None
+
+    @property
+    def kind(self) -> str:
+        match = _NAME.match(self.name)
+        return OTHER if match is None else TRAIN if match[1] == "s" else EVALUATION
+
+    @property
+    def folder(self) -> str:
+        """Of its batch, as under rollouts/ and trajectories/; "" = unknown."""
+        match = _NAME.match(self.name)
+        return "" if match is None else f"{'step' if match[1] == 's' else 'eval'}_{match[2]}"
+
+    @property
+    def step(self) -> int | None:
+        """`global_step` of the row of metrics.jsonl that its batch is in."""
+        match = _NAME.match(self.name)
+        return None if match is None else int(match[2]) + (match[1] == "s")
+
+
+def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
+    """One row for each trial name, in the order they started; where lines are repeated, the last one holds."""
+    rows: dict[str, TrialRow] = {}
+    for record in records:
+        match record.get("event"):
+            case "started":
+                row = TrialRow(record["trial"], record.get("task", "?"), record.get("attempt", 1))
+                row.started = record.get("time")
+                rows[row.name] = row
+            case "ended":
+                _end(rows.setdefault(record["trial"], TrialRow(record["trial"])), record)
+            case "trained":
+                _train(rows, record)
+    for row in rows.values():
+        row.use = row.use or _unused(row)
+    return list(rows.values())
+
+
+def funnel(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Trials by what became of them, as the ledger counts them, for training, evaluation and other trials."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    steps: dict[int, tuple[int, int]] = {}  # trained, masked
+    for record in records:
+        match record.get("event"):
+            case "started":
+                counts[TrialRow(record["trial"]).kind]["started"] += 1
+            case "ended":
+                fate = record.get("fate", "").partition(" ")[0]
+                count = counts[TrialRow(record["trial"]).kind]
+                count["finished"] += fate != "cancelled"
+                count[fate] += 1
+            case "trained":
+                steps[record["step"]] = (len(record["trials"]), len(record.get("masked", ())))
+            case "resumed":
+                steps = {step: made for step, made in steps.items() if step < record["step"]}
+    if steps:
+        counts[TRAIN]["trained"] = sum(trained for trained, _ in steps.values())
+        counts[TRAIN]["masked"] = sum(masked for _, masked in steps.values())
+    return {kind: dict(count) for kind, count in counts.items()}
+
+
+def _end(row: TrialRow, record: Mapping[str, Any]) -> None:
+    row.task = record.get("task", row.task)
+    row.attempt = record.get("attempt", row.attempt)
+    row.ended = record.get("time")
+    for name in ("outcome", "cause", "stage", "fate", "reward", "turns", "prompt_tokens", "sampled_tokens", "seconds"):
+        if name in record:
+            setattr(row, name, record[name])
+
+
+def _train(rows: Mapping[str, TrialRow], record: Mapping[str, Any]) -> None:
+    uses = dict.fromkeys(record.get("masked", ()), "masked") | dict.fromkeys(record.get("trials", ()), "trained")
+    uses |= record.get("left_out", {})
+    for name, advantage in record.get("advantages", {}).items():
+        if name in rows:
+            rows[name].advantage = advantage
+    for name, use in uses.items():
+        if name in rows:
+            rows[name].use = use
+
+
+def _unused(row: TrialRow) -> str:
+    if row.ended is None:
+        return "running"
+    if row.reward is None:
+        return "not graded"
+    return "evaluation" if row.kind == EVALUATION else "not trained on yet"

@@ -1,0 +1,248 @@
+"""The report's page: its numbers are the files', nothing that a run wrote is markup, odd runs get a page too."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.bench.made_run import MadeRun
+from src.errors import UserError
+from src.evaluation.interval import estimate_mean
+from src.report.__main__ import main
+from src.report.choice import choose
+from src.report.page import packed, unpacked
+from src.report.panel import cut, panel
+from src.report.pieces import Pieces
+from src.report.trials import TrialRow, funnel, read_trials
+from src.report.units import unit
+from src.report.write import leave_report, write_report
+from src.run.jsonl import append_line, read_lines
+from src.run.ledger import Ledger
+from src.run.trajectory_file import read_trajectory
+
+STATIC = Path("src/report/static")
+ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeRun:
+    """Two batches of 3 tasks x 4 trials, an evaluation before and after."""
+    run = MadeRun(tmp_path / "run", tasks=3, group=4, turns=2)
+    run.evaluate(0)
+    run.train(0)
+    run.train(1)
+    return run
+
+
+def blobs(page: Path) -> dict[str, Any]:
+    found = re.findall(r'<script type="text/plain" id="(\w+)">([^<]*)</script>', page.read_text())
+    return {name: unpacked(blob) for name, blob in found}
+
+
+def only_run(page: Path) -> dict[str, Any]:
+    return blobs(page)["data"]["runs"][0]
+
+
+def test_every_metric_of_every_step_is_in_the_page(made: MadeRun) -> None:
+    rows = read_lines(made.path / "metrics.jsonl")
+    page = write_report(made.path)
+    assert page == made.path / "report.html"
+    data = blobs(page)["data"]
+    metrics = data["runs"][0]["metrics"]
+    assert metrics["steps"] == [0, 1, 2]
+    for row, step in zip(rows, range(3), strict=True):
+        shown = {name: values[step] for name, values in metrics["values"].items() if values[step] is not None}
+        assert shown == pytest.approx({name: value for name, value in row.items() if name != "global_step"})
+    assert set(data["units"]) == set(metrics["values"])
+    assert metrics["odd"] == {}
+
+
+def test_every_trial_is_a_row_as_the_ledger_has_it(made: MadeRun) -> None:
+    table = only_run(write_report(made.path))["trials"]
+    ended = {r["trial"]: r for r in read_lines(made.path / "ledger.jsonl") if r["event"] == "ended"}
+    trained = [r for r in read_lines(made.path / "ledger.jsonl") if r["event"] == "trained"]
+    advantages = {name: value for r in trained for name, value in r["advantages"].items()}
+    assert sorted(table["name"]) == sorted(ended)
+    for i, name in enumerate(table["name"]):
+        for key in ("reward", "turns", "prompt_tokens", "sampled_tokens", "seconds"):
+            assert table[key][i] == ended[name][key]
+        assert table["texts"][table["outcome"][i]] == ended[name]["outcome"]
+        assert table["texts"][table["cause"][i]] == ended[name]["cause"]
+        assert table["advantage"][i] == advantages.get(name)
+        assert table["step"][i] == int(name[1:7]) + name.startswith("s"), "the step of the row in metrics.jsonl"
+
+
+def test_the_bands_are_the_intervals_of_the_batchs_tasks(made: MadeRun) -> None:
+    shown = only_run(write_report(made.path))["intervals"]
+    trials = [t for t in read_trials(read_lines(made.path / "ledger.jsonl")) if t.folder == "step_000001"]
+    by_task = [
+        [t.reward for t in trials if t.task == task and t.reward is not None] for task in {t.task for t in trials}
+    ]
+    estimate = estimate_mean([float(np.mean(rewards)) for rewards in by_task if rewards])
+    at = shown["steps"].index(2)
+    assert [shown[name][at] for name in ("mean", "low", "high")] == pytest.approx(
+        [estimate.mean, estimate.low, estimate.high]
+    )
+
+
+def test_the_funnel_is_the_ledgers(made: MadeRun) -> None:
+    made.ledger.resumed(1)
+    made.train(1)  # made again: its trials count twice, its update once
+    records = read_lines(made.path / "ledger.jsonl")
+    shown = funnel(records)
+    together = {key: sum(part.get(key, 0) for part in shown.values()) for part in shown.values() for key in part}
+    counts = Ledger(made.path / "ledger.jsonl").counts
+    assert together == {key: counts[key] for key in together} and together["trained"] > 0
+    assert all(count == 0 for key, count in counts.items() if key not in together)
+    assert shown["evaluation"]["started"] == 12
+
+
+def test_a_panel_has_the_tokens_and_what_harbor_left(made: MadeRun) -> None:
+    everything = blobs(write_report(made.path))
+    run, texts = everything["data"]["runs"][0], everything["panel0"]
+    index = run["trials"]["name"].index("s000001-p01-g02")
+    shown = everything[f"panel{run['panels'][str(index)]}"]
+    stored = read_trajectory(made.path / "trajectories" / "step_000001" / "s000001-p01-g02.npz")
+    turn, first = stored.turns[0], shown["tokens"]["turns"][0]
+    assert [shown["tokens"]["ids"][i] for i in first["sampled"]] == list(turn.completion_tokens_T)
+    assert [shown["tokens"]["ids"][i] for i in first["seen"]] == list(turn.new_tokens_T)
+    assert first["logprobs"] == pytest.approx(turn.logprobs_T, abs=5e-4)
+    message = shown["messages"][0]["text"]
+    assert (texts[message] if isinstance(message, int) else message).startswith("You are an AI assistant")
+    assert shown["messages"][1]["calls"] == ["ls -la"]
+    assert "1 passed" in shown["verifier"]["test-stdout.txt"]
+    assert "agent/trajectory.json" in shown["files"] and "trial.log" not in shown["files"]
+
+
+def test_bars_of_the_timeline_are_harbors_times(made: MadeRun) -> None:
+    timeline = only_run(write_report(made.path))["timelines"]["step_000001"]
+    own = [bar for bar in timeline["bars"] if bar[0] == timeline["bars"][0][0]]
+    lengths = {stage: length for _, stage, _, length in own}
+    assert [lengths[stage] for stage in range(4)] == pytest.approx([1.2, 0.2, 20.0, 0.4])
+
+
+def test_nothing_that_a_run_wrote_is_markup(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "a&<b>", tasks=1, group=2, turns=1, text=ATTACK)
+    run.train(0)
+    (run.path / "config.json").write_text(json.dumps({"model_name": ATTACK, "run_name": ATTACK}))
+    append_line(run.path / "metrics.jsonl", {"global_step": 2, ATTACK: 1.0})
+    text = write_report(run.path).read_text()
+    assert "alert(" not in text and "onerror" not in text and "<b>" not in text
+    assert text.count("<script") == text.count("</script>") and text.count("<script>") == 1
+    everything = blobs(run.path / "report.html")
+    assert ATTACK in everything["data"]["units"]
+    assert any(ATTACK in json.dumps(part, ensure_ascii=False).replace('\\"', '"') for part in everything.values())
+
+
+def test_the_script_never_reads_text_as_markup() -> None:
+    """Elements are made from text nodes only; the page's policy allows this one script by its hash."""
+    for script in STATIC.glob("*.js"):
+        found = re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script.read_text()
+        )
+        assert found is None, f"{script}: {found}"
+
+
+def test_a_page_needs_no_other_file(made: MadeRun) -> None:
+    text = write_report(made.path).read_text()
+    assert "script-src 'sha256-" in text and "default-src 'none'" in text
+    assert not re.search(r'(src|href)="(?!data:,)', text)
+
+
+def test_a_run_without_steps_evaluation_or_trials_has_a_page(tmp_path: Path) -> None:
+    run = tmp_path / "empty"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    shown = only_run(write_report(run))
+    assert shown["metrics"]["steps"] == [] and shown["trials"]["name"] == [] and shown["funnel"] == {}
+
+
+def test_numbers_that_are_none_are_told(made: MadeRun) -> None:
+    append_line(made.path / "metrics.jsonl", {"global_step": 3, "reward/mean": float("nan"), "kl/base": "x"})
+    metrics = only_run(write_report(made.path))["metrics"]
+    assert metrics["values"]["reward/mean"][3] is None and metrics["odd"] == {"reward/mean": 1, "kl/base": 1}
+
+
+def test_a_step_that_was_written_twice_is_shown_once(made: MadeRun) -> None:
+    append_line(made.path / "metrics.jsonl", {"global_step": 2, "reward/mean": 0.123})
+    metrics = only_run(write_report(made.path))["metrics"]
+    assert metrics["steps"] == [0, 1, 2] and metrics["values"]["reward/mean"][2] == 0.123
+
+
+def test_damaged_files_are_named(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = made.path / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text(lines[0] + lines[1][:50] + "\n" + lines[2])
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged"):
+        write_report(made.path)
+    assert main([str(made.path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert leave_report(made.path).startswith("no report: ")
+
+
+def test_damaged_trials_leave_a_note(made: MadeRun) -> None:
+    name = "s000001-p00-g00"
+    (made.path / "trajectories" / "step_000001" / f"{name}.npz").write_bytes(b"no archive")
+    folder = made.path / "rollouts" / "step_000001" / name
+    (folder / "agent" / "trajectory.json").write_text('{"steps": [1, 2')
+    (folder / "result.json").write_text("[]")
+    shown = panel(made.path, TrialRow(name), Pieces(""))
+    assert shown["messages"] == [] and shown["notes"] == [
+        f"no tokens: {name}.npz: damaged trajectory file (File is not a zip file)"
+    ]
+    assert leave_report(made.path).startswith("report: ")
+
+
+def test_runs_are_compared_on_one_page(made: MadeRun, tmp_path: Path) -> None:
+    other = MadeRun(tmp_path / "elsewhere" / "other run", tasks=1, group=2, turns=1)
+    other.train(0)
+    page = write_report(made.path, other.path, out=tmp_path / "both.html")
+    runs = blobs(page)["data"]["runs"]
+    assert [(run["name"], run["root"]) for run in runs] == [("run", "run/"), ("other run", "elsewhere/other%20run/")]
+    assert only_run(write_report(made.path))["root"] == ""
+
+
+def test_panels_are_limited_and_the_most_telling_come_first() -> None:
+    trials = [
+        TrialRow(f"s{i // 100:06d}-p00-g{i % 100:02d}", ended=1.0, outcome="completed", reward=i / 1000)
+        for i in range(1000)
+    ]
+    trials[5].reward, trials[5].outcome, trials[5].cause = None, "infrastructure_error", "disk"
+    chosen = choose(trials, 60)
+    assert len(chosen) == len(set(chosen)) == 60
+    assert {5, 900, 999, 0} <= set(chosen[:12]), "the failure, the last batch, the best and the worst"
+    assert choose([], 60) == []
+
+
+def test_a_page_holds_as_many_panels_as_asked_for(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(made.path), "panels=4", f"out={made.path / 'few.html'}"]) == 0
+    assert capsys.readouterr().out.strip().endswith("few.html")
+    assert len(only_run(made.path / "few.html")["panels"]) == 4
+
+
+def test_wrong_arguments_are_one_line(made: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([str(tmp_path)], [str(made.path), "panels=x"], ["panels=1"], [str(made.path)] * 2):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_texts_are_cut_in_the_middle() -> None:
+    assert cut("a\n\n\n") == "a"
+    assert cut("a" + "\n" * 20 + "b") == "a\n\n[… 19 blank lines …]\n\nb"
+    short = cut("x" * 100 + "y" * 100, most=30)
+    assert short.startswith("x" * 20) and short.endswith("y" * 10) and "170 characters" in short
+
+
+def test_packed_values_come_back_and_are_no_markup() -> None:
+    value = {"a": [ATTACK, None, 1.5, float("inf")]}
+    assert unpacked(packed(value)) == {"a": [ATTACK, None, 1.5, None]}
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))
+
+
+def test_axes_have_units() -> None:
+    assert unit("optim/learning_rate") == "step size" and unit("time/sample") == "s"
+    assert unit("turn/parse_failure_rate") == "share" and unit("some/thing") == "value"
