@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--docker] [--base-image] [--all]
-#     --dev         trainer environment .venv, tools for tests included (the default)
-#     --server      the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
-#     --docker      Docker engine, running, with the Compose plugin
-#     --base-image  the image the quickstart's tasks start from (includes --docker)
-#     --all         all of these, side by side
+#   scripts/setup.sh [--dev] [--server] [--docker] [--base-image] [--tools-image] [--all]
+#     --dev          trainer environment .venv, tools for tests included (the default)
+#     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
+#     --docker       Docker engine, running, with the Compose plugin
+#     --base-image   the image the quickstart's tasks start from (includes --docker)
+#     --tools-image  the image that datasets/terminal-basics starts from (includes --docker)
+#     --all          all of these, side by side
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 # shellcheck source=/dev/null
@@ -17,6 +18,8 @@ setup_one() {
     server) ensure_server_env ;;
     docker) ensure_docker ;;
     base-image) ensure_docker && ensure_base_image ;;
+    tools-image) ensure_docker && ensure_tools_image ;;
+    images) ensure_docker && ensure_base_image && ensure_tools_image ;;
   esac
 }
 
@@ -24,7 +27,7 @@ setup_one() {
 setup_all() {
   local jobs=() job failed=0
   ensure_uv
-  for part in dev server base-image; do
+  for part in dev server images; do
     setup_one "$part" &
     jobs+=($!)
   done
@@ -36,10 +39,10 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --docker | --base-image) parts+=("${argument#--}") ;;
+      --dev | --server | --docker | --base-image | --tools-image) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-      *) fail "unknown option '$argument'; one of --dev --server --docker --base-image --all" ;;
+      -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --docker --base-image --tools-image --all" ;;
     esac
   done
   mkdir -p "$STATE"

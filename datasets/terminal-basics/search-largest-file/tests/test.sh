@@ -1,0 +1,5 @@
+#!/bin/bash
+. /tests/lib.sh
+
+check "largest file" lines /app/largest.txt /app/store/.cache/index
+finish

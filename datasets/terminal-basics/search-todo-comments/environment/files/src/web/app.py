@@ -1,0 +1,1 @@
+PAGE = "nothing to do"

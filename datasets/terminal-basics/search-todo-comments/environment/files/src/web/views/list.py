@@ -1,0 +1,3 @@
+def show(items):
+    for item in items:  # TODO pages
+        yield item

@@ -1,0 +1,2 @@
+#!/bin/bash
+cd /app && exec python3 server.py settings.json

@@ -1,0 +1,4 @@
+#!/bin/bash
+echo "working $*"
+sleep 2
+exit 1

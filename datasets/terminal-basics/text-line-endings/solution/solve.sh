@@ -1,0 +1,3 @@
+#!/bin/bash
+set -e
+find /app/docs -name '*.txt' -exec sed -i 's/[ \t\r]*$//' {} +

@@ -1,0 +1,5 @@
+#!/bin/bash
+. /tests/lib.sh
+
+check "distinct addresses" same /app/emails.txt /tests/expected.txt
+finish
