@@ -1,0 +1,100 @@
+"""Which states stay on the server, how much room they take there, and what is deleted of earlier models."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.backend.base_model import BaseModel
+from src.backend.disk_note import disk_note, sampler_bytes_of, state_bytes
+from src.config import Config
+from src.recovery import adopt
+from src.run.checkpoints import CheckpointLog, Keep, Policy
+from src.run.jsonl import append_line, read_lines
+
+POLICY = Policy("m", 8, "chat_template:1", "off")
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (Keep(0), [0, 1, 2, 3, 4, 5, 6]),
+        (Keep(1), [6]),
+        (Keep(2, every=3), [3, 5, 6]),
+        (Keep(1, best=1), [2, 6]),
+        (Keep(1, best=2), [2, 4, 6]),
+        (Keep(1, every=5, best=9), [1, 2, 4, 5, 6]),
+    ],
+)
+def test_what_is_kept(keep: Keep, kept: list[int]) -> None:
+    scores = {1: 0.1, 2: 0.5, 4: 0.5, 9: 1.0}
+    assert sorted(keep.choose(range(7), scores)) == kept
+
+
+@pytest.mark.parametrize("keep", [Keep(0), Keep(1), Keep(3, every=4, best=2), Keep(1, best=3), Keep(2, every=1)])
+@pytest.mark.parametrize("save_every", [0, 1, 3])
+async def test_never_more_states_than_were_announced(tmp_path: Path, keep: Keep, save_every: int) -> None:
+    log, total, on_server = CheckpointLog(tmp_path / "checkpoints.jsonl", keep), 20, set()
+    most = 0
+
+    async def delete(path: str) -> None:
+        on_server.remove(path)
+
+    for step in range(total + 1):
+        append_line(tmp_path / "metrics.jsonl", {"global_step": step, "eval/reward_mean": (7 * step % 5) / 5})
+        if step in (0, total) or (save_every and step % save_every == 0):
+            path = f"tinker://s:train:0/weights/{step}"
+            on_server.add(path)
+            most = max(most, len(on_server))
+            await log.add(POLICY.checkpoint(step, path), delete)
+            assert log.paths == on_server and log.records[-1].step == step
+    assert most <= keep.most(total, save_every)
+    again = CheckpointLog(tmp_path / "checkpoints.jsonl", keep)
+    assert again.records == log.records
+
+
+class Server:
+    """Of PolicyTrainer, what `adopt` uses."""
+
+    def __init__(self, model_id: str, weights: dict[str, set[str]], silent: str = "") -> None:
+        self.model_id, self.weights, self.silent, self.saved = model_id, weights, silent, self
+
+    async def delete_others(self, model_id: str, keep: set[str]) -> int | None:
+        if model_id == self.silent:
+            return None
+        before = len(self.weights[model_id])
+        self.weights[model_id] &= keep
+        return before - len(self.weights[model_id])
+
+
+async def test_what_a_killed_process_left_on_the_server_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    async def never(path: str) -> None:
+        raise AssertionError(path)
+
+    log = CheckpointLog(tmp_path / "checkpoints.jsonl", Keep(0))
+    first: Any = Server("a", {"a": {"tinker://a/weights/1", "tinker://a/weights/2", "tinker://a/sampler_weights/2"}})
+    await adopt(first, log)
+    assert len(first.weights["a"]) == 3, "the model in training is left alone"
+    await log.add(POLICY.checkpoint(1, "tinker://a/weights/1"), never)
+    log.note_model("b")
+    resumed = CheckpointLog(tmp_path / "checkpoints.jsonl", Keep(0))
+    second: Any = Server("c", first.weights | {"b": {"tinker://b/sampler_weights/0"}, "c": {"tinker://c/weights/3"}})
+    await adopt(second, resumed)
+    assert second.weights == {"a": {"tinker://a/weights/1"}, "b": set(), "c": {"tinker://c/weights/3"}}
+    assert resumed.models() == ["a", "c"], "b has nothing left"
+    third: Any = Server("d", second.weights, silent="c")
+    await adopt(third, resumed)
+    assert resumed.models() == ["a", "c", "d"], "c could not be asked: again the next time"
+    assert [record["model"] for record in read_lines(tmp_path / "models.jsonl")] == ["a", "c", "d"]
+
+
+def test_the_disk_note_says_states_size_and_field() -> None:
+    width = 11008
+    assert state_bytes(BaseModel(lora_width=width), 8) == 3 * 4 * 8 * width + 2**20
+    assert state_bytes(BaseModel(), 8) is None and sampler_bytes_of(width, 8) == 4 * 8 * width
+    config = Config(model_name="models/quickstart", tasks_dir="d", lora_rank=8, save_every=1, keep_every=100)
+    note = disk_note(config, 200, {"keep_results_mb": 64.0})
+    assert note.startswith("disk of the server: at most 6 states x 2 MB + 3 samplers x 1 MB = ")
+    assert "keep_checkpoints" in note and "64 MB (SKYRL_TX_KEEP_MB)" in note
+    unknown = disk_note(Config(model_name="no/such", tasks_dir="d"), 200, {})
+    assert "at most 4 states and 3 samplers" in unknown and "not known" in unknown
