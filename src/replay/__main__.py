@@ -1,0 +1,91 @@
+"""`python -m src.replay RUN_DIR field=value ...`: what a run's trials would have become under other settings."""
+
+import logging
+import sys
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from src.command_line import run_command
+from src.config import Config
+from src.doctor_output import give_json
+from src.errors import UserError
+from src.replay.arguments import SETTINGS, ReplayArgs, changed, parse
+from src.replay.journal import Journal
+from src.replay.rebuilt import changed_datums, clipped, numbers, rebuild, same_as_recorded
+from src.replay.report import Report, StepReport, show
+from src.run.directory import RunDirectory
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 1 the run's own datums could not be rebuilt, 2 a mistake, 130 stopped."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    return run_command(lambda: _command(sys.argv[1:] if argv is None else argv))
+
+
+def _command(argv: Sequence[str]) -> Coroutine[Any, Any, int]:
+    run, args = parse(argv)
+    return _replay(run, args)
+
+
+async def _replay(run: RunDirectory, args: ReplayArgs) -> int:
+    report = replay(run, args)
+    if not give_json(report.to_json(), args.json):
+        show(report, Console(highlight=False))
+    return 0 if report.rebuilt else 1
+
+
+def replay(run: RunDirectory, args: ReplayArgs) -> Report:
+    """Raises UserError when nothing was trained on, a file is damaged, or a setting cannot be replayed."""
+    journal = Journal(run)
+    steps = _steps(journal, run, args)
+    before, now = journal.config(steps[0]), changed(journal.config(steps[0]), args)
+    settings = {
+        name: (getattr(before, name), getattr(now, name))
+        for name in SETTINGS
+        if getattr(before, name) != getattr(now, name)
+    }
+    reports = [_step(journal, step, args) for step in steps]
+    return Report(str(run.path), settings, reports, list(_notes(now, before, reports)))
+
+
+def _steps(journal: Journal, run: RunDirectory, args: ReplayArgs) -> list[int]:
+    if not journal.records:
+        raise UserError(f"{run.path}: no step was trained on yet; there is nothing to replay")
+    wanted = [step - 1 for step in args.steps]
+    for step in wanted:
+        if step not in journal.records:
+            raise UserError(f"steps={step + 1}: not trained on; there are 1 to {max(journal.records) + 1}")
+    return wanted or list(journal.records)
+
+
+def _step(journal: Journal, step: int, args: ReplayArgs) -> StepReport:
+    groups_P = journal.groups(step)
+    config = journal.config(step)
+    now = changed(config, args)
+    before, after = rebuild(groups_P, config, step), rebuild(groups_P, now, step)
+    return StepReport(
+        step + 1,
+        numbers(before, groups_P),
+        numbers(after, groups_P),
+        changed_datums(before, after),
+        clipped(now, journal.gap(step), config.num_substeps),
+        same_as_recorded(before, journal.records[step]),
+    )
+
+
+def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator[str]:
+    if before.kl_penalty_coef:
+        yield "the run's advantages were sent with its KL penalty; all numbers here are without it"
+    if any(step.clipped is None for step in steps):
+        yield (
+            f"clipped: unknown where {now.loss_fn} saw a ratio beyond the thresholds, and after the first step of a "
+            "batch: no run stores the trainer's logprob of each token"
+        )
+    if now != before:
+        yield "what was sampled is as it was: later steps would have had other weights, and other trials"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""One batch rebuilt by the trainer's own functions, and the numbers that two of them are compared by."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from src.backend.terms import loss_settings
+from src.config import Config
+from src.learning.batch import TrainingBatch, assemble
+from src.learning.datums import TrainingSequence, digest
+from src.learning.minibatches import optimizer_batches
+from src.learning.trajectory import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """`parts`: what each optimizer step is sent, before a KL penalty."""
+
+    batch: TrainingBatch
+    parts: Sequence[Sequence[TrainingSequence]]
+
+    @property
+    def digest(self) -> str:
+        """As the ledger has it: of the batch before it is normalised and cut into minibatches."""
+        return digest(self.batch.sequences_D)
+
+
+def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int) -> Rebuilt:
+    batch = assemble(groups_P, config)
+    return Rebuilt(batch, optimizer_batches(batch.sequences_D, config, step))
+
+
+def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """`weight`: sum of |advantage| over all sampled tokens as they are sent, after `loss_norm`: the step's leverage."""
+    advantages = rebuilt.batch.advantages
+    trials = {s.trial_name for s in rebuilt.batch.sequences_D}
+    signal = [any(advantages.get(t.trial_name) for t in g.trajectories_G if t.trial_name in trials) for g in groups_P]
+    return {
+        "groups": float(len(groups_P)),
+        "groups_with_signal": float(sum(signal)),
+        "trials": float(len(trials)),
+        "tokens": float(sum(int(s.mask_T.sum()) for s in rebuilt.batch.sequences_D)),
+        "mean_abs_advantage": sum(abs(advantages[name]) for name in trials) / len(trials) if trials else 0.0,
+        "weight": float(sum(abs(s.advantages_T).sum(dtype=float) for part in rebuilt.parts for s in part)),
+        "optimizer_steps": float(len(rebuilt.parts)),
+        "datums": float(len(rebuilt.batch.sequences_D)),
+    }
+
+
+def changed_datums(one: Rebuilt, other: Rebuilt) -> int:
+    """Datums that are in only one of them, or are not equal bit by bit as they are sent."""
+    a, b = _datums(one), _datums(other)
+    return sum(a.get(key) != b.get(key) for key in a.keys() | b.keys())
+
+
+def clipped(config: Config, gap: float | None, run_substeps: int) -> float | None:
+    """Share of the step's tokens whose probability ratio lies outside the thresholds; None = it cannot be known.
+
+    `gap`: largest |log ratio| before the run's first optimizer step of that batch. The weights moved before later ones,
+    and no run stores logprobs of each token: within the thresholds the share is 0, beyond them unknown.
+    """
+    settings = loss_settings(config)
+    if settings is None:
+        return 0.0
+    if gap is None or run_substeps > 1 or config.num_substeps > 1:
+        return None
+    inside = math.exp(gap) <= settings["clip_high_threshold"] and math.exp(-gap) >= settings["clip_low_threshold"]
+    return 0.0 if inside else None
+
+
+def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
+    """ "" when these are the datums that the ledger's record is of, else what differs."""
+    trials = list(dict.fromkeys(s.trial_name for s in rebuilt.batch.sequences_D))
+    if lost := [name for name in record["trials"] if name not in trials]:
+        return f"{len(lost)} of {len(record['trials'])} trained trials are not there or not trained on ({lost[0]} …)"
+    if added := [name for name in trials if name not in record["trials"]]:
+        return f"{len(added)} trials were not trained on by the run ({added[0]} …)"
+    if rebuilt.batch.advantages != record["advantages"]:
+        return "other advantages"
+    if record.get("digest", rebuilt.digest) != rebuilt.digest:  # older ledgers have none
+        return "other tokens or logprobs, in files changed since"
+    updates = [list(dict.fromkeys(s.trial_name for s in part)) for part in rebuilt.parts]
+    return "other minibatches" if record.get("updates", updates) != updates else ""
+
+
+def _datums(rebuilt: Rebuilt) -> dict[tuple[str, int], bytes]:
+    seen: Counter[str] = Counter()
+    datums: dict[tuple[str, int], bytes] = {}
+    for sequence in (s for part in rebuilt.parts for s in part):
+        arrays = (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T)
+        datums[sequence.trial_name, seen[sequence.trial_name]] = b"".join(array.tobytes() for array in arrays)
+        seen[sequence.trial_name] += 1
+    return datums

@@ -1,0 +1,220 @@
+"""A past run replayed: bit by bit what was sent, and under other settings what a run with those is sent."""
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chz
+import numpy as np
+import pytest
+
+from src.config import Config
+from src.config_changes import FIELDS, to_json
+from src.errors import UserError
+from src.learning.datums import TrainingSequence
+from src.learning.trajectory import Outcome, Trajectory, Turn
+from src.replay.__main__ import main, replay
+from src.replay.arguments import SETTINGS, ReplayArgs, changed
+from src.replay.journal import Journal
+from src.replay.rebuilt import clipped, rebuild
+from src.rollout.task import Task
+from src.run.jsonl import append_line, read_lines
+from src.run.trajectory_file import read_trajectory, write_trajectory
+from tests.unit.test_trainer import FakePolicy, Run
+
+OTHERS: list[dict[str, Any]] = [
+    {},
+    {"advantage_baseline": "leave_one_out"},
+    {"normalize_advantages_by_std": True, "loss_norm": "sequence_mean"},
+    {"loss_norm": "token_sum", "num_substeps": 3},
+    {"remove_constant_reward_groups": True},
+    {"outcome_policy": {"max_turns": "mask", "agent_timeout": 0.5}},
+    {"loss_fn": "ppo", "clip_high_threshold": 3.0},
+]
+
+
+class KeepingPolicy(FakePolicy):
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__(calls)
+        self.sent: list[list[TrainingSequence]] = []
+
+    async def update(self, sequences_D: Any, **settings: Any) -> Any:
+        self.sent.append(list(sequences_D))
+        return await super().update(sequences_D, **settings)
+
+
+def trial(name: str, task: Task, member: int) -> Trajectory:
+    """Every third place was lost once, some have two segments, rewards and outcomes vary; a function of the name."""
+    dice = random.Random(name)
+    turns = []
+    for turn in range(dice.randint(1, 4)):
+        n = dice.randint(1, 5)
+        ids = tuple(dice.randrange(1000) for _ in range(n))
+        turns.append(Turn(turn // 3, (7, 8, turn), ids, tuple(-dice.random() for _ in range(n)), 0))
+    outcome = dice.choice([Outcome.COMPLETED, Outcome.MAX_TURNS, Outcome.AGENT_TIMEOUT, Outcome.INFRASTRUCTURE_ERROR])
+    reward = None if outcome is Outcome.INFRASTRUCTURE_ERROR else dice.choice([0.0, 1.0, 1.0, 1 / 3])
+    name = f"{name}-a2" if member % 3 == 1 else name
+    return Trajectory(task.name, name, tuple(turns), reward, outcome)
+
+
+def ran(folder: Path, **settings: Any) -> Run:
+    folder.mkdir()
+    run = Run(folder, policy=KeepingPolicy, **{"batch_size": 3, "group_size": 4, "held_out": 0, **settings})
+    run.rollouts._trial = trial  # pyright: ignore[reportAttributeAccessIssue]
+    return finished(run)
+
+
+def finished(run: Run) -> Run:
+    run.directory.config.write_text(json.dumps(to_json(run.config)))
+    asyncio.run(run.trainer.run())
+    return run
+
+
+def rebuilt(run: Run, **settings: Any) -> list[tuple[Any, ...]]:
+    """What every optimizer step of the run is sent, by its files."""
+    journal = Journal(run.directory)
+    parts = []
+    for step in journal.records:
+        config = changed(journal.config(step), ReplayArgs(**settings))
+        parts += rebuild(journal.groups(step), config, step).parts
+    return [bits(part) for part in parts]
+
+
+def bits(part: Any) -> tuple[Any, ...]:
+    return tuple(
+        (s.trial_name, *(a.tobytes() for a in (s.tokens_T, s.mask_T, s.logprobs_T, s.advantages_T))) for s in part
+    )
+
+
+def sent(run: Run) -> list[tuple[Any, ...]]:
+    policy: Any = run.policy
+    return [bits(part) for part in policy.sent]
+
+
+@pytest.mark.parametrize("settings", OTHERS)
+def test_with_unchanged_settings_the_datums_are_bit_by_bit_those_sent(tmp_path: Path, settings: Any) -> None:
+    run = ran(tmp_path / "run", **settings)
+    assert rebuilt(run) == sent(run) and len(sent(run)) >= 3
+    report = replay(run.directory, ReplayArgs())
+    assert report.rebuilt and not report.settings
+    assert [step.step for step in report.steps] == [row["global_step"] for row in run.rows]
+    assert not any(step.datums_changed for step in report.steps)
+    assert [step.run["datums"] for step in report.steps] == [row["train/datums"] for row in run.rows]
+
+
+@pytest.mark.parametrize("settings", OTHERS[1:])
+def test_other_settings_give_what_a_run_with_them_is_sent(tmp_path: Path, settings: Any) -> None:
+    base, other = ran(tmp_path / "base"), ran(tmp_path / "other", **settings)
+    assert rebuilt(base, **settings) == sent(other)
+    report = replay(base.directory, ReplayArgs(**settings))
+    assert report.rebuilt and report.settings.keys() == settings.keys()
+    assert any(step.datums_changed for step in report.steps) == ("loss_fn" not in settings)
+
+
+def test_the_ledgers_digest_is_what_a_replay_is_held_against(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run")
+    records = [record for record in read_lines(run.directory.ledger) if record["event"] == "trained"]
+    folder = run.directory.trajectories("step", 1)
+    name = records[1]["trials"][0]
+    stored = read_trajectory(folder / f"{name}.npz")
+    first = replace(stored.turns[0], completion_tokens_T=(1234, *stored.turns[0].completion_tokens_T[1:]))
+    write_trajectory(folder, replace(stored, turns=(first, *stored.turns[1:])))
+    differences = [step.difference for step in replay(run.directory, ReplayArgs()).steps]
+    assert [bool(d) for d in differences] == [step == 1 for step in range(len(records))]
+    assert "tokens or logprobs" in differences[1]
+    (folder / f"{name}.npz").unlink()
+    (step,) = replay(run.directory, ReplayArgs(steps=(2,))).steps
+    assert name in step.difference and step.step == 2
+    assert main([str(run.directory.path)]) == 1
+
+
+def test_steps_that_a_restored_state_undid_are_left_out(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run")
+    append_line(run.directory.ledger, {"event": "resumed", "step": 2}, checked=True)
+    assert list(Journal(run.directory).records) == [0, 1]
+
+
+def test_settings_that_changed_on_the_way_hold_for_their_steps(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run")
+    change = {"normalize_advantages_by_std": {"before": False, "now": True}}
+    append_line(run.directory.config_changes, {"time": 0, "from_step": 1, "changes": change})
+    differences = [step.difference for step in replay(run.directory, ReplayArgs()).steps]
+    assert not differences[0] and differences[1] == "other advantages"
+
+
+def test_numbers(tmp_path: Path) -> None:
+    """Two groups of two, rewards 1 and 0, two sampled tokens a trial: worked out by hand."""
+    run = finished(Run(tmp_path, max_steps=1))
+    (step,) = replay(run.directory, ReplayArgs(normalize_advantages_by_std=True, loss_norm="token_sum")).steps
+    assert step.run["groups_with_signal"] == 2 and step.run["trials"] == 4 and step.run["tokens"] == 8
+    assert step.run["mean_abs_advantage"] == 0.5 and step.run["weight"] == pytest.approx(0.5)
+    assert step.replay["mean_abs_advantage"] == 1.0 and step.replay["weight"] == pytest.approx(8.0)
+    assert step.datums_changed == 4
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_of_a_run_is_replayed_or_refused_by_name(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (name in chz.chz_fields(ReplayArgs)) == (name in SETTINGS)
+    code = main([str(tmp_path), f"{name}=1"])
+    error = capsys.readouterr().err
+    refused = any(words in error for words in ("only those on disk", "that needs a run", "no part in"))
+    assert code == 2 and refused == (name not in SETTINGS) and (name in error or not refused), error
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("kl_penalty_coef=0.1", "no run stores"),
+        ("outcome_policy.max_turns=replace", "never run"),
+        ("outcome_policy.infrastructure_error=0", "has no reward"),
+        ("clip_low_threshold=0.5", "does not clip"),
+        ("steps=9", "there are 1 to"),
+        ("advantage_base=mean", "did you mean advantage_baseline"),
+        ("temperature=0.5", "only those on disk"),
+        ("learning_rate=1", "not the datums"),
+        ("wandb_name=x", "no part"),
+    ],
+)
+def test_refusals(tmp_path: Path, argument: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ran(tmp_path / "run", n_epochs=1)
+    assert main([str(run.directory.path), argument]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_the_run_replaced_cannot_be_trained_on(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run", outcome_policy={"max_turns": "replace"})
+    assert replay(run.directory, ReplayArgs()).rebuilt
+    with pytest.raises(UserError, match="kept none"):
+        replay(run.directory, ReplayArgs(outcome_policy={"max_turns": "train"}))
+
+
+def test_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ran(tmp_path / "run", n_epochs=1)
+    arguments = [str(run.directory.path), "loss_norm=token_sum"]
+    assert main([*arguments, "json=-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["rebuilt"] and report["settings"] == {"loss_norm": {"run": "token_mean", "replay": "token_sum"}}
+    assert len(report["steps"]) == len(run.rows)
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "→" in out and "loss_norm=token_sum, was token_mean" in out and "rebuilt bit by bit" in out
+
+
+def test_no_run_is_a_plain_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2 and main([str(tmp_path)]) == 2
+    assert "RUN_DIR" in (text := capsys.readouterr().err) and "config.json" in text
+
+
+def test_clipped_is_nothing_or_unknown() -> None:
+    config = Config(model_name="m", tasks_dir="d")
+    assert clipped(config, None, 1) == 0.0
+    ppo = chz.replace(config, loss_fn="ppo")
+    assert clipped(ppo, 0.01, 1) == 0.0
+    assert clipped(ppo, float(np.log(1.21)), 1) is None and clipped(ppo, None, 1) is None
+    assert clipped(ppo, 0.01, 2) is None and clipped(chz.replace(ppo, num_substeps=2), 0.01, 1) is None
+    assert clipped(chz.replace(ppo, clip_high_threshold=1.0), 1e-6, 1) is None
