@@ -20,18 +20,24 @@ def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, che
 
     Raises DiskFault.
     """
-    text = json.dumps(record, allow_nan=True)
-    if checked:
-        text = f"{text[:-1]}{_MARK}{zlib.crc32(text.encode())}}}"
+    line = as_line(record, checked=checked)
     with telling(path):
         new = not path.exists()
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            _append(handle, text.encode() + b"\n", durable)
+            _append(handle, line, durable)
         finally:
             os.close(handle)
         if new:
             sync_folder(path.parent)
+
+
+def as_line(record: dict[str, Any], *, checked: bool = False) -> bytes:
+    """With its newline."""
+    text = json.dumps(record, allow_nan=True)
+    if checked:
+        text = f"{text[:-1]}{_MARK}{zlib.crc32(text.encode())}}}"
+    return text.encode() + b"\n"
 
 
 def read_lines(path: Path, *, checked: bool = False) -> list[dict[str, Any]]:

@@ -1,0 +1,127 @@
+"""Faults caused for real under a group of trials: each is named, its member replaced, nobody scored for it."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from src.rollout.docker.engine import engine
+from src.rollout.rollouts import Rollouts
+from src.rollout.task import Task
+from src.run.jsonl import read_lines
+from src.run.ledger import Ledger
+from tests.fakes import Request, chat_template
+from tests.integration.trial_parts import SOLVE, TEST_SH, make_task, settings
+
+RUN = {"label": "harbortrainer.run=faults"}
+VERIFIER = f"""case "$(cat /fault 2>/dev/null)" in
+crash) kill -SEGV $$ ;;
+hang) sleep 600 ;;
+esac
+{TEST_SH}"""
+OOM_SCORE_OF_FIRST_PROCESS = 1000  # the kernel then ends the container's first process, and so the container
+
+
+def vanish(container: str) -> None:
+    engine().remove_container(container, force=True)
+
+
+def out_of_memory(container: str) -> None:
+    """By the kernel, at the container's own limit."""
+    client = engine()
+    first = client.inspect_container(container)["State"]["Pid"]
+    Path(f"/proc/{first}/oom_score_adj").write_text(str(OOM_SCORE_OF_FIRST_PROCESS))
+    client.exec_start(client.exec_create(container, ["tail", "/dev/zero"])["Id"], detach=True)
+    client.wait(container, timeout=300)
+    assert client.inspect_container(container)["State"]["ExitCode"] == 137
+
+
+def verifier(fault: str) -> Callable[[str], None]:
+    def cause(container: str) -> None:
+        client = engine()
+        client.exec_start(client.exec_create(container, ["sh", "-c", f"echo {fault} > /fault"], user="root")["Id"])
+
+    return cause
+
+
+FAULTS: list[tuple[Callable[[str], None], Outcome, str]] = [
+    (vanish, Outcome.INFRASTRUCTURE_ERROR, ""),
+    (out_of_memory, Outcome.INFRASTRUCTURE_ERROR, ""),
+    (verifier("crash"), Outcome.VERIFIER_ERROR, "RewardFileNotFoundError"),
+    (verifier("hang"), Outcome.VERIFIER_ERROR, "VerifierTimeoutError"),
+]
+
+
+async def run_group(folder: Path, task: Task, policy: Any, ledger: Any) -> TrajectoryGroup:
+    """One trial at a time, as many as there are faults."""
+    fields: dict[str, Any] = {"n_parallel_envs": 1, "n_warm_envs": 0, "max_attempts": 9, "quarantine_after": 0}
+    made, _ = settings(policy, **fields)
+    rollouts = Rollouts(made.config, made.sampler, made.template, "faults", ledger)
+    try:
+        (group,) = await rollouts.run_groups([task], len(FAULTS), folder / "b", prefix="s", temperature=1.0)
+    finally:
+        await rollouts.aclose()
+    assert engine().containers(all=True, filters=RUN) == []
+    return group
+
+
+def by_turn(request: Request) -> str:
+    said = chat_template().tokenizer.decode(request.prompt_T).count("<|im_start|>assistant") - 1
+    return SOLVE[min(said, 2)]
+
+
+def lost(ledger: Path) -> list[dict[str, Any]]:
+    return [r for r in read_lines(ledger, checked=True) if r["event"] == "ended" and r["fate"] != "graded"]
+
+
+@pytest.mark.usefixtures("docker_ready")
+async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path: Path) -> None:
+    task = make_task(tmp_path, test=VERIFIER)
+    toml = (task.path / "task.toml").read_text()
+    (task.path / "task.toml").write_text(
+        toml.replace("[verifier]\ntimeout_sec = 20.0", "[verifier]\ntimeout_sec = 4.0")
+    )
+    left = [cause for cause, _, _ in FAULTS]
+
+    def policy(request: Request) -> str:
+        if left and by_turn(request) == SOLVE[0]:
+            newest = engine().containers(filters=RUN)[0]
+            left.pop(0)(newest["Id"])
+        return by_turn(request)
+
+    group = await run_group(tmp_path, task, policy, Ledger(tmp_path / "ledger.jsonl"))
+    assert group.rewards_G == (1.0,) * len(FAULTS) and not group.lost
+    records = lost(tmp_path / "ledger.jsonl")
+    assert all(record["reward"] is None and record["fate"].startswith("replaced by s-p00-g0") for record in records)
+    rest = iter(records)
+    for _, outcome, cause in FAULTS:
+        assert any(r["outcome"] == outcome and cause in r["cause"] for r in rest), (outcome, cause, records)
+
+
+class Mended(Ledger):
+    """Runs `mend` when the first trial has ended."""
+
+    def __init__(self, path: Path, mend: Callable[[], object]) -> None:
+        self._mend, self._once = mend, threading.Lock()
+        super().__init__(path)
+
+    def ended(self, trajectory: Trajectory, fate: str) -> None:
+        super().ended(trajectory, fate)
+        if self._once.acquire(blocking=False):
+            self._mend()
+
+
+@pytest.mark.usefixtures("docker_ready")
+async def test_a_build_that_fails_once_costs_no_member(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    dockerfile = task.path / "environment" / "Dockerfile"
+    good = dockerfile.read_text()
+    dockerfile.write_text(good + "RUN false\n")
+    ledger = Mended(tmp_path / "ledger.jsonl", lambda: dockerfile.write_text(good))
+    group = await run_group(tmp_path, task, by_turn, ledger)
+    assert group.rewards_G == (1.0,) * len(FAULTS) and not group.lost
+    records = lost(tmp_path / "ledger.jsonl")
+    assert records and all(r["outcome"] == "infrastructure_error" and r["stage"] == "environment" for r in records)
