@@ -20,6 +20,7 @@ from chz.blueprint import (
 
 from src.config import Config
 from src.config_changes import FIELDS, ConfigHistory, from_json, to_json
+from src.disk import telling
 from src.errors import UserError
 from src.run.directory import RunDirectory, find_run, open_run_directory
 from src.signals import heeding
@@ -39,7 +40,8 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     stop = stop or Stop()
     try:
         load_environment()
-        return asyncio.run(_until_stopped(prepare(), stop))
+        with telling():
+            return asyncio.run(_until_stopped(prepare(), stop))
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)

@@ -16,12 +16,12 @@ JOURNAL = "ledger.jsonl"
 
 
 @contextlib.contextmanager
-def telling(path: Path) -> Iterator[None]:
-    """Raises DiskFault that names `path` when its block fails because the disk there cannot be written."""
+def telling(path: Path | None = None) -> Iterator[None]:
+    """Raises DiskFault when its block fails because a disk cannot be written. None: the path that the error names."""
     try:
         yield
     except OSError as error:
-        refuse(error, path)
+        refuse(error, path or Path(error.filename or "."))
         raise
 
 

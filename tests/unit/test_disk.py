@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from src import disk
+from src.command_line import run_command
 from src.errors import DiskFault
 from src.learning.trajectory import Outcome, Trajectory
 from src.rollout.quarantine import Quarantine
@@ -36,6 +37,16 @@ def test_other_errors_pass_and_a_run_that_has_not_begun_starts_again(tmp_path: P
             raise error
     with pytest.raises(DiskFault, match="make room on that disk, then start again"), disk.telling(tmp_path / "x"):
         raise full()
+
+
+def test_a_disk_fault_anywhere_ends_a_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/x/wandb/y")
+
+    assert run_command(work) == 2
+    assert capsys.readouterr().err == (
+        "error: /runs/x/wandb/y: cannot be written: No space left on device; make room on that disk, then start again\n"
+    )
 
 
 def test_an_exception_that_harbor_wrote_down_is_recognised(tmp_path: Path) -> None:
