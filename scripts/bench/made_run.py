@@ -15,7 +15,17 @@ from src.run.ledger import Ledger
 from src.run.trajectory_file import write_trajectory
 
 BEGAN = 1_760_000_000.0
+TRIAL_SEC = 22.0
 INSTRUCTION = "You are an AI assistant that solves tasks in a terminal. " * 60
+
+
+class _DatedLedger(Ledger):
+    """Its lines have the time of `clock`."""
+
+    clock = BEGAN
+
+    def _append(self, record: dict[str, Any], **how: Any) -> None:
+        super()._append({"time": self.clock, **record}, **how)
 
 
 class MadeRun:
@@ -25,15 +35,14 @@ class MadeRun:
         self.path, self.text = path, text
         self._tasks, self._group, self._turns, self._words = tasks, group, turns, words
         self._random = random.Random(0)
-        self._clock = BEGAN
         path.mkdir(parents=True)
         self.config = Config(model_name="models/quickstart", tasks_dir="datasets/quickstart", batch_size=tasks)
         (path / "config.json").write_text(json.dumps({"model_name": "models/quickstart", "learning_rate": 1e-4}))
         (path / "effective.json").write_text(json.dumps({"loss": {"name": "importance_sampling"}}))
-        self.ledger = Ledger(path / "ledger.jsonl")
+        self.ledger = _DatedLedger(path / "ledger.jsonl")
 
-    def train(self, step: int) -> dict[str, float]:
-        """One batch, its update and its row."""
+    def train(self, step: int, evaluate: bool = False) -> dict[str, float]:
+        """One batch, its update, an evaluation after it, and its row."""
         groups = self._batch("step", step)
         batch = assemble(groups, self.config)
         self.ledger.trained(step, batch, [[s.trial_name for s in batch.sequences_D]] if batch.sequences_D else [])
@@ -41,37 +50,44 @@ class MadeRun:
         row |= {"time/sample": 40 + 5 * self._random.random(), "time/update": 12.0, "time/publish": 1.5}
         row |= {"time/step": 1 + sum(row[f"time/{part}"] for part in ("sample", "update", "publish"))}
         row |= {"optim/learning_rate": 1e-4, "optim/grad_norm": self._random.random(), "util/sampler_busy": 0.8}
+        row |= self._evaluation(step + 1) if evaluate else {}
         append_line(self.path / "metrics.jsonl", {"global_step": step + 1, **row}, durable=False)
         return row
 
-    def evaluate(self, step: int) -> dict[str, float]:
-        """An evaluation with a row of its own."""
-        row = eval_metrics(self._batch("eval", step)) | {"time/evaluate": 20.0}
-        append_line(self.path / "metrics.jsonl", {"global_step": step, **row}, durable=False)
+    def evaluate(self) -> dict[str, float]:
+        """Before training, with a row of its own."""
+        row = self._evaluation(0)
+        append_line(self.path / "metrics.jsonl", {"global_step": 0, **row}, durable=False)
         return row
 
+    def _evaluation(self, step: int) -> dict[str, float]:
+        return eval_metrics(self._batch("eval", step)) | {"time/evaluate": 20.0}
+
     def _batch(self, kind: str, step: int) -> list[Any]:
-        self._clock += 60
-        groups = []
+        groups, began = [], self.ledger.clock + 10
         for task in range(self._tasks):
-            names = [f"{kind[0]}{step:06d}-p{task:02d}-g{member:02d}" for member in range(self._group)]
-            made = [self._trial(kind, step, name, f"task-{task + step * 7 % 40}", i) for i, name in enumerate(names)]
-            groups.append(group_trajectories(made[0].task_name, made))
+            label = f"held-out-{task}" if kind == "eval" else f"task-{task + step * 7 % 40}"
+            made = []
+            for member in range(self._group):
+                self.ledger.clock = began + 0.2 * (task * self._group + member)
+                made.append(self._trial(kind, step, f"{kind[0]}{step:06d}-p{task:02d}-g{member:02d}", label))
+            groups.append(group_trajectories(label, made))
         return groups
 
-    def _trial(self, kind: str, step: int, name: str, task: str, place: int) -> Trajectory:
+    def _trial(self, kind: str, step: int, name: str, task: str) -> Trajectory:
         random_ = self._random
         lost = random_.random() < 0.02
         reward = None if lost else float(random_.random() < 0.2 + 0.6 * step / (step + 30))
         turns = tuple(self._turn(i) for i in range(self._turns))
         outcome = Outcome.INFRASTRUCTURE_ERROR if lost else Outcome.COMPLETED
         why = random_.choice(("no space left on device", "the container went down")) if lost else ""
-        times = {"environment": 1.2, "agent_setup": 0.2, "agent": 20.0, "verifier": 0.4, "total": 22.0}
+        times = {"environment": 1.2, "agent_setup": 0.2, "agent": 20.0, "verifier": 0.4, "total": TRIAL_SEC}
         trial = Trajectory(task, name, turns, reward, outcome, why, times=times)
         batch = f"{kind}_{step:06d}"
         write_trajectory(self.path / "trajectories" / batch, trial)
-        self._harbor(self.path / "rollouts" / batch / name, place)
+        self._harbor(self.path / "rollouts" / batch / name)
         self.ledger.started(name, task, 1)
+        self.ledger.clock += TRIAL_SEC
         self.ledger.ended(trial, "dropped" if lost else "graded")
         return trial
 
@@ -81,10 +97,10 @@ class MadeRun:
         logprobs = tuple(-self._random.expovariate(2) for _ in sampled)
         return Turn(0, seen, sampled, logprobs, 1, seconds=0.5, text=self.text)
 
-    def _harbor(self, folder: Path, place: int) -> None:
+    def _harbor(self, folder: Path) -> None:
         for part in ("agent", "verifier"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        marks = [self._clock + place * 2 + offset for offset in (0.0, 1.2, 1.4, 21.4, 21.8)]
+        marks = [self.ledger.clock + offset for offset in (0.0, 1.2, 1.4, 21.4, 21.8)]
         times = [datetime.fromtimestamp(mark, UTC).isoformat() for mark in marks]
         phases = ("environment_setup", "agent_setup", "agent_execution", "verifier")
         result = {p: {"started_at": times[i], "finished_at": times[i + 1]} for i, p in enumerate(phases)}

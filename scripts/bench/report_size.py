@@ -44,10 +44,9 @@ def main(arguments: list[str]) -> int:
 def _make(path: Path, trials: int, turns: int) -> int:
     made = MadeRun(path, tasks=TASKS, group=GROUP, turns=turns)
     steps = max(trials // (TASKS * GROUP) - EVALUATIONS, 1)
+    made.evaluate()
     for step in range(steps):
-        made.train(step)
-        if step % max(steps // EVALUATIONS, 1) == 0:
-            made.evaluate(step)
+        made.train(step, evaluate=step % max(steps // EVALUATIONS, 1) == 0)
     return made.ledger.counts["started"]
 
 

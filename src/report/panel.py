@@ -91,16 +91,17 @@ def _message(step: Mapping[str, Any]) -> dict[str, Any]:
     if step.get("reasoning_content"):
         message["thought"] = cut(_plain(step["reasoning_content"]))
     if calls := step.get("tool_calls"):
-        message["calls"] = [cut(_call(call.get("arguments"))) for call in calls]
+        message["calls"] = [cut(_call(call)) for call in calls]
     if observation := step.get("observation"):
         message["saw"] = cut("\n".join(_plain(result.get("content")) for result in observation.get("results", ())))
     return message
 
 
-def _call(arguments: Any) -> str:
-    """Keystrokes as they were typed, other calls as JSON."""
+def _call(call: Mapping[str, Any]) -> str:
+    """Keystrokes as they were typed; of other tools the name and the arguments."""
+    arguments = call.get("arguments")
     keys = arguments.get("keystrokes") if isinstance(arguments, Mapping) else None
-    return keys if isinstance(keys, str) else json.dumps(arguments)
+    return keys if isinstance(keys, str) else f"{call.get('function_name', '?')} {json.dumps(arguments)}"
 
 
 def _plain(content: Any) -> str:

@@ -18,6 +18,7 @@ from src.report.units import unit
 from src.run.files import replace_text
 
 NAME = "report.html"
+ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # values of another shape than ours
 MOST_PANELS = 300  # trials in full, of all runs together
 MOST_BYTES = 14_000_000  # of them in the page
 
@@ -43,11 +44,16 @@ def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS
 
 
 def leave_report(run: Path) -> str:
-    """For the end of a run: writes its report and says so in a line, or why there is none. Raises nothing for data."""
+    """For the end of a run: writes its report and says so in a line, or why there is none.
+
+    Whatever the files hold, it raises nothing: a report is no reason for a run to end badly.
+    """
     try:
         return f"report: {write_report(run)}"
-    except UserError as error:
+    except (UserError, OSError) as error:
         return f"no report: {error}"
+    except ODD as error:
+        return f"no report: {run} holds what no run writes ({type(error).__name__}: {error})"
 
 
 def _panels(records: Sequence[RunRecord], most: int) -> list[str]:

@@ -29,9 +29,9 @@ ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u20
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeRun:
-    """Two batches of 3 tasks x 4 trials, an evaluation before and after."""
+    """An evaluation, then two batches of 3 tasks x 4 trials."""
     run = MadeRun(tmp_path / "run", tasks=3, group=4, turns=2)
-    run.evaluate(0)
+    run.evaluate()
     run.train(0)
     run.train(1)
     return run
@@ -181,6 +181,12 @@ def test_damaged_files_are_named(made: MadeRun, capsys: pytest.CaptureFixture[st
     assert main([str(made.path)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert leave_report(made.path).startswith("no report: ")
+
+
+def test_the_end_of_a_run_survives_any_file(made: MadeRun) -> None:
+    append_line(made.path / "ledger.jsonl", {"event": "ended", "trial": ["no name"], "reward": "high"}, checked=True)
+    assert leave_report(made.path).startswith("no report: ")
+    assert leave_report(made.path / "nothing").startswith("no report: ")
 
 
 def test_damaged_trials_leave_a_note(made: MadeRun) -> None:

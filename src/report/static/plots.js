@@ -136,7 +136,7 @@ function stacks({ title, unit, xs, layers, height = 230, xLabel = "step", note =
 
 // bars: [row, stage, begin, length]; `rows`: names; a click on a row calls `open` with it.
 function gantt({ title, unit, bars, rows, stages, open, note = "" }) {
-  const tall = Math.max(4, Math.min(15, Math.floor(1400 / Math.max(rows.length, 1))));
+  const tall = Math.max(3, Math.min(15, Math.floor(900 / Math.max(rows.length, 1))));
   const height = MARGIN.top + MARGIN.bottom + rows.length * tall;
   const draw = (width) => {
     const end = Math.max(...bars.map((bar) => bar[2] + bar[3]), 1e-3);

@@ -5,10 +5,13 @@ const column = (run, name) => run.metrics.values[name] || [];
 const has = (run, name) => column(run, name).some((v) => v !== null);
 const label = (page, run, text) => (page.runs.length > 1 ? (text ? `${run.name}: ${text}` : run.name) : text);
 
+// A line goes on over the steps that have no value.
 function metricSeries(page, name) {
-  return page.runs.filter((run) => has(run, name)).map((run) => ({
-    label: label(page, run, name), colour: page.runs.length > 1 ? run.index : 0, xs: run.metrics.steps, ys: column(run, name),
-  }));
+  return page.runs.filter((run) => has(run, name)).map((run) => {
+    const there = run.metrics.steps.map((_, i) => i).filter((i) => column(run, name)[i] !== null);
+    const [xs, ys] = [there.map((i) => run.metrics.steps[i]), there.map((i) => column(run, name)[i])];
+    return { label: run.name, colour: page.runs.length > 1 ? run.index : 0, xs, ys };
+  });
 }
 
 // A metric of all runs, its unit on the axis.
@@ -114,7 +117,7 @@ function times(page, run) {
   const ordered = [...STAGES.filter((name) => known.includes(name)), ...known.filter((name) => !STAGES.includes(name))];
   const stages = ordered.map((name) => [name === "sampling" ? "sampling, in agent" : words(name), duration(mean(column(run, `trial_time/${name}`).filter((v) => v !== null)))]);
   return [
-    stacks({ title: "A step's time", unit: "s", xs: steps, layers }),
+    stacks({ title: "A step's time", unit: "seconds", xs: steps, layers }),
     el("div", { class: "pair" },
       el("div", {}, el("h3", {}, "Whole run"), facts(["", "time", "share"], totals.map(([name, total]) => [name, duration(total), share(total, all)]))),
       el("div", {}, el("h3", {}, "A trial's stages, mean of the steps"), stages.length ? facts([], stages) : el("p", { class: "soft" }, "no value"))),
