@@ -13,9 +13,9 @@ COLUMNS = {
     "groups_with_signal": "groups with signal",
     "trials": "trials",
     "tokens": "tokens",
-    "mean_abs_advantage": "mean |advantage|",
+    "mean_abs_advantage": "mean |A|",
     "weight": "sum of weights",
-    "optimizer_steps": "optimizer steps",
+    "optimizer_steps": "updates",
 }
 MEANS = ("mean_abs_advantage",)  # over trials; the other numbers are summed
 
@@ -97,7 +97,7 @@ def _total(steps: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
+    return f"{value:.0f}" if value == int(value) else f"{value:.3g}"
 
 
 def _share(share: float | None) -> str:

@@ -1,0 +1,82 @@
+"""docs/metrics.md lists what runs log: no metric without a line there, no line without a metric."""
+
+import json
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harbor.models.trial.result import TimingInfo
+
+from tests import recorded_run as recording
+from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
+
+PAGE = Path("docs/metrics.md")
+RUNS = (("eval_split=0.25", "kl_penalty_coef=0.1", "n_epochs=2"), ("outcome_policy.completed=0",))
+TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
+
+
+def documented() -> list[str]:
+    """Names and patterns, in the page's order."""
+    return re.findall(r"^\| `([^`]+)`", PAGE.read_text(), re.MULTILINE)
+
+
+def unlike(logged: Iterable[str], patterns: Iterable[str]) -> tuple[list[str], list[str]]:
+    """(logged and not documented, documented and not logged)"""
+    logged, patterns = set(logged), set(patterns)
+    unknown = [name for name in logged if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return sorted(unknown), sorted(p for p in patterns if not any(fnmatchcase(name, p) for name in logged))
+
+
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that tells more about a step, and Harbor's times of a trial."""
+    step, act, steps = recording.FakeServer.optim_step, recording.FakeTrial._act, iter(range(1, 10**6))
+
+    def optim_step(server: Any, adam: Any) -> Any:
+        metrics = TOLD | {"skyrl.ai/optimizer_step": float(next(steps))}
+        metrics |= step(server, adam)._value.metrics
+        return recording.Answer(SimpleNamespace(metrics=metrics))
+
+    async def timed(trial: Any) -> Any:
+        result = await act(trial)
+        for phase in ("environment_setup", "agent_setup", "agent_execution", "verifier"):
+            setattr(result, phase, TimingInfo())
+        return result
+
+    monkeypatch.setattr(recording.FakeServer, "optim_step", optim_step)
+    monkeypatch.setattr(recording.FakeTrial, "_act", timed)
+
+
+async def test_what_runs_log_is_what_is_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talkative: None
+) -> None:
+    logged: set[str] = set()
+    tasks = copy_tasks(tmp_path / "tasks", TASKS)
+    for number, besides in enumerate(RUNS):
+        arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
+        arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
+        await recording.recorded_run(monkeypatch, [f"{field}={value}" for field, value in arguments.items()])
+        text = (tmp_path / str(number) / "run" / "metrics.jsonl").read_text()
+        for row in map(json.loads, text.splitlines()):
+            logged |= row.keys()
+    undocumented, gone = unlike(logged - {"global_step"}, documented())
+    assert not undocumented, f"logged, and not in {PAGE}"
+    assert not gone, f"in {PAGE}, and logged by no run"
+
+
+def test_every_metric_has_one_line_with_unit_and_meaning() -> None:
+    names = documented()
+    assert len(names) == len(set(names)) > 60
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            assert len(cells) == 4 and cells[2], line
+
+
+def test_the_comparison_sees_both_sides() -> None:
+    assert unlike({"a/b", "c/x"}, {"a/b", "c/*"}) == ([], [])
+    assert unlike({"a/b", "a/new"}, {"a/b", "c/*"}) == (["a/new"], ["c/*"])
