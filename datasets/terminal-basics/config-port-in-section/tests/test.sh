@@ -1,0 +1,5 @@
+#!/bin/bash
+. /tests/lib.sh
+
+check "service.ini" same /app/service.ini /tests/expected.ini
+finish

@@ -1,0 +1,5 @@
+#!/bin/bash
+. /tests/lib.sh
+
+check "statuses by hour" same /app/table.csv /tests/expected.csv
+finish
