@@ -97,10 +97,12 @@ class Attempts:
             if request.task.name in self._quarantine.reasons or not self._stop.may_start():
                 return None
             before = daemon.outages
-            await asyncio.to_thread(self._begin, request)
+            begun = asyncio.create_task(asyncio.to_thread(self._begin, request))
             try:
+                await asyncio.shield(begun)
                 trajectory = await run_trial(request, self._settings)
             except asyncio.CancelledError:
+                await asyncio.wait({begun})  # its line comes first
                 self._book.ended(_cancelled(request, self._why_not(request)), "cancelled")
                 raise
         if trajectory.outcome in FAULTS:

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,10 +11,21 @@ from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from src.run import trajectory_file
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
-from src.run.directory import RunDirectory, new_run_directory
+from src.run.directory import RunDirectory, held, new_run_directory
 from src.run.jsonl import append_line, read_lines
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
+from src.run.wandb_log import WandbLog, last_offline_step
+from tests.conftest import ROOT
+
+HOLDER = """
+import pathlib, sys
+from src.run.directory import RunDirectory, held
+
+with held(RunDirectory(pathlib.Path({path!r}))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def trajectory(name="s000000-p00-g00", reward: float | None = 1.0, **changes) -> Trajectory:
@@ -64,6 +78,48 @@ def test_metrics_steps_only_grow_and_rows_stay_when_a_run_goes_on(tmp_path):
     assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2, 3, 4]
 
 
+class FakeWandb:
+    """A wandb run on the other side of `WandbLog`."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def log(self, data: dict[str, float], step: int) -> None:
+        assert data["global_step"] == step
+        self.calls.append(step)
+
+    def finish(self, exit_code: int | None = None) -> None:
+        self.calls.append("finish")
+
+
+def test_wandb_gets_one_call_a_step_and_ends_only_on_close(tmp_path):
+    fake = FakeWandb()
+    log = MetricsLog(RunDirectory(tmp_path), WandbLog(fake, -1))
+    log.log(0, {"reward/mean": 1.0})
+    log.log(1, {})
+    assert fake.calls == [0, 1]
+    log.close()
+    assert fake.calls == [0, 1, "finish"]
+
+
+@pytest.mark.parametrize("had", [-1, 0, 2])
+def test_wandb_gets_what_it_lacks_when_a_run_goes_on_and_nothing_twice(tmp_path, had):
+    """-1: wandb_project was given for the first time; 0: killed before its file was whole."""
+    log = MetricsLog(RunDirectory(tmp_path))
+    for step in range(3):
+        log.log(step, {})
+    fake = FakeWandb()
+    MetricsLog(RunDirectory(tmp_path), WandbLog(fake, had)).log(3, {})
+    assert fake.calls == list(range(had + 1, 4))
+
+
+def test_a_file_that_is_no_wandb_file_has_no_step(tmp_path):
+    folder = tmp_path / "offline-run-20260101_000000-r"
+    folder.mkdir()
+    (folder / "run-r.wandb").write_bytes(b"nothing of wandb's")
+    assert last_offline_step(tmp_path, "r") == -1
+
+
 POLICY = Policy("m", 8, "chat_template:1", "off")
 
 
@@ -99,6 +155,31 @@ def test_unwritable_logs_dir_names_the_field(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="logs_dir="):
         new_run_directory(str(tmp_path / "file"), "r", "label", {})
+
+
+def test_a_run_is_held_by_one_process(tmp_path):
+    run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {}})
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.format(path=str(run.path))],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=f"process {holder.pid} is running it"), held(run):
+        pass
+    holder.kill()
+    holder.wait()
+    with held(run), pytest.raises(UserError, match=f"process {os.getpid()} "), held(run):
+        pass
+    with held(run):
+        pass
+
+
+def test_a_new_run_appears_with_its_files_or_not_at_all(tmp_path):
+    with pytest.raises(TypeError):
+        new_run_directory(str(tmp_path), "r", "label", {"config.json": {}, "versions.json": object()})
+    assert list(tmp_path.iterdir()) == []
+    run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {"a": 1}})
+    assert [path.name for path in tmp_path.iterdir()] == ["r"] and json.loads(run.config.read_text()) == {"a": 1}
 
 
 def test_run_name_that_exists_says_how_to_resume(tmp_path):

@@ -1,0 +1,28 @@
+"""What the ledger of an earlier process says about where the next one goes on."""
+
+from pathlib import Path
+
+from src.learning.trajectory import Outcome, Trajectory
+from src.learning.treatment import AFTER_OUTAGE
+from src.run.ledger import Ledger
+
+
+def ended(ledger: Ledger, place: str, attempt: int, fate: str) -> None:
+    name = place if attempt == 1 else f"{place}-a{attempt}"
+    ledger.started(name, "t", attempt)
+    ledger.ended(Trajectory("t", name, (), None, Outcome.INFRASTRUCTURE_ERROR, "gone", attempt), fate)
+
+
+def test_attempts_at_each_place_are_remembered(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ended(ledger, "s000000-p00-g00", 1, "replaced by s000000-p00-g00-a2")
+    ended(ledger, "s000000-p00-g00", 2, f"replaced by s000000-p00-g00-a3 {AFTER_OUTAGE}")
+    ended(ledger, "s000000-p00-g01", 1, "cancelled")
+    ended(ledger, "s000000-p00-g02", 1, "replaced by s000000-p00-g02-a2")
+    ended(ledger, "s000000-p00-g02", 2, "dropped")
+    ledger.started("s000000-p00-g00-a3", "t", 3)  # and the process is killed
+    for again in (ledger, Ledger(tmp_path / "ledger.jsonl")):
+        assert again.tried("s000000-p00-g00") == (2, 1), "an outage costs no attempt; the third one is run again"
+        assert again.tried("s000000-p00-g01") == (0, 0), "a cancelled one is run again under its name"
+        assert again.tried("s000000-p00-g02") == (2, 0), "a place that was given up gets new attempts, with new names"
+        assert again.tried("s000000-p09-g00") == (0, 0)

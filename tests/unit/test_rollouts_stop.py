@@ -1,0 +1,88 @@
+"""Batches of a run that is to stop, or that an earlier process began."""
+
+from pathlib import Path
+
+import pytest
+
+from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.attempts import trial_seed
+from src.rollout.trial import TrialRequest
+from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
+from tests.unit.test_rollouts import Rig, graded, lost
+
+
+class StoppedRig(Rig):
+    """Asks to stop when the n-th trial runs."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, nth: int, on_stop: str) -> None:
+        def run(request: TrialRequest) -> Trajectory:
+            if len(self.requests) >= nth:
+                self.stop.request("SIGINT", SIGNAL_STATUS)
+            return graded(request)
+
+        super().__init__(folder, monkeypatch, run, on_stop=on_stop)
+        self.stop: Stop = self.rollouts._stop
+        self.stop.limit(self.rollouts._settings.config, lambda _: None)
+
+
+async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = StoppedRig(tmp_path, monkeypatch, 4, "wait")
+    with pytest.raises(Stopped, match="SIGINT"):
+        await rig.stop.unless(rig.go(), trials=True)
+    assert 4 <= len(rig.requests) < 9
+    assert sorted(rig.finished) == sorted(rig.names), "each that began is kept"
+    assert dict(rig.book.fates) == dict.fromkeys(rig.names, "graded")
+
+
+async def test_trials_that_run_are_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = StoppedRig(tmp_path, monkeypatch, 4, "cancel")
+    with pytest.raises(Stopped, match="SIGINT"):
+        await rig.stop.unless(rig.go(), trials=True)
+    assert rig.running == 0 and len(rig.requests) < 9
+    fates = dict(rig.book.fates)
+    assert set(fates.values()) <= {"graded", "cancelled"} and set(fates) == {
+        name for name, _ in rig.book.started_trials
+    }
+    assert sorted(rig.finished) == sorted(name for name, fate in fates.items() if fate == "graded")
+
+
+async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, monkeypatch, graded)
+    stop: Stop = rig.rollouts._stop
+    stop.limit_trials(7, started=2)
+    with pytest.raises(Stopped, match="max_trials=7"):
+        await stop.unless(rig.go(), trials=True)
+    assert len(rig.finished) == len(rig.requests) == 5 and stop.status == LIMIT_STATUS
+
+
+async def test_a_limit_that_the_batch_just_meets_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, graded)
+    rig.rollouts._stop.limit_trials(9, started=0)
+    assert len(await rig.go()) == 3 and not rig.rollouts._stop.asked
+
+
+async def test_a_place_goes_on_with_the_attempt_that_an_earlier_process_had_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, seeds and the number of attempts are those of an unbroken run."""
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if "p00-g00" in r.name else graded(r), seed=3)
+    rig.book.ended_before = {"s000004-p00-g00": (1, 1), "s000004-p01-g01": (2, 2)}
+    groups = await rig.go()
+    tried = [request for request in rig.requests if "p00-g00" in request.name]
+    assert [(r.name, r.attempt) for r in tried] == [("s000004-p00-g00-a2", 2), ("s000004-p00-g00-a3", 3)]
+    assert [r.seed for r in tried] == [trial_seed(3, r.name) for r in tried]
+    assert groups[1].trajectories_G[1].trial_name == "s000004-p01-g01-a3"
+    assert dict(rig.book.fates)["s000004-p00-g00-a3"] == "dropped"
+
+
+async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(request: TrialRequest) -> Trajectory:
+        return Trajectory(request.task.name, request.name, graded(request).turns, 0.0, Outcome.MAX_TURNS)
+
+    rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"}, max_attempts=2)
+    await rig.go(group_size=1)
+    assert len(rig.requests) == 6 and len(rig.finished) == 3
