@@ -99,6 +99,7 @@ class Terminus2Trainer:
             except ServerLost as error:
                 self.leaving.server_lost = True
                 self.step = await self.parts.stop.unless(self.recovery.restore(error, self.step))
+                await asyncio.to_thread(self.parts.ledger.resumed, self.step)
                 self.leaving.server_lost = False
 
     async def _go_on(self) -> None:
