@@ -74,7 +74,7 @@ def simulate(policies: str, tasks: int, trials: int, evaluations: int, seed: int
         rates_P = rates(rng, level, tasks)
         a, b = (rng.random((tasks, trials)) < rates_P[:, None] for _ in range(2))
         values_P = a.mean(axis=1)
-        estimate = estimate_mean(values_P.tolist())
+        estimate = estimate_mean(values_P.tolist(), _within(a))
         pair = compare(*({str(p): rewards_G for p, rewards_G in enumerate(x.astype(float).tolist())} for x in (a, b)))
         hits += (
             estimate.low <= level <= estimate.high,
@@ -83,6 +83,11 @@ def simulate(policies: str, tasks: int, trials: int, evaluations: int, seed: int
             pair.distinguishable,
         )
     return Row(policies, tasks, trials, *(hits / evaluations))
+
+
+def _within(trials_PG: np.ndarray) -> float:
+    """As `estimate_reward` takes it from the rewards, at once for all tasks."""
+    return float(trials_PG.var(axis=1, ddof=1).mean()) / trials_PG.shape[1] if trials_PG.shape[1] > 1 else 0.0
 
 
 def _percentile(rng: Generator, values_P: np.ndarray, level: float) -> bool:

@@ -71,14 +71,14 @@ def compare(a: Rewards, b: Rewards) -> Comparison:
         return Comparison(float(d_P.mean()) if n else 0.0, math.nan, -math.inf, math.inf, n, False)
     difference = float(d_P.mean())
     trials_P = np.array([min(len(a[name]), len(b[name])) for name in names])
-    variance = _variance(d_P, float(trials_P.mean()))
+    within = float(np.mean([_within(a[name]) + _within(b[name]) for name in names])) if trials_P.min() > 1 else None
+    variance = max(_variance(d_P, float(trials_P.mean())), (within or 0.0) / 2)  # as in interval.py
     stderr = math.sqrt(variance / n)
     half = student_quantile(LEVEL, n - 1) * stderr
     distinguishable = abs(difference) > student_quantile(VERDICT_LEVEL, n - 1) * stderr
     low, high = difference - half, difference + half
     if distinguishable or not difference:
         return Comparison(difference, stderr, low, high, n, distinguishable)
-    within = float(np.mean([_within(a[name]) + _within(b[name]) for name in names])) if trials_P.min() > 1 else None
     more_trials = _more_trials(difference, variance, within, n, float(trials_P.mean()))
     more_tasks = _more_tasks(difference, variance, n)
     return Comparison(difference, stderr, low, high, n, False, more_trials, more_tasks, within is None)

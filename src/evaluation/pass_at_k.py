@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 TOLERANCE = 1e-9  # rewards that are sums of fractions
 
 
@@ -21,7 +19,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 def task_pass_at_k(rewards_G: Sequence[float], k: int, pass_reward: float = 1.0) -> float | None:
     """pass@k of one task; a trial succeeds with a reward of at least `pass_reward`. None with fewer than k trials."""
-    if len(rewards_G) < k:
-        return None
-    successes = int(np.sum(np.asarray(rewards_G) >= pass_reward - TOLERANCE))
-    return pass_at_k(len(rewards_G), successes, k)
+    return None if len(rewards_G) < k else pass_at_k(len(rewards_G), successes(rewards_G, pass_reward), k)
+
+
+def successes(rewards_G: Sequence[float], pass_reward: float = 1.0) -> int:
+    """Trials with a reward of at least `pass_reward`."""
+    return sum(reward >= pass_reward - TOLERANCE for reward in rewards_G)

@@ -41,7 +41,7 @@ def to_json(
 
 def show(value: Value, console: Console | None = None) -> None:
     """Tables of each policy and the verdict."""
-    console = console or Console(highlight=False, emoji=False)
+    console = console or _console()
     for policy in value["policies"]:
         console.print()
         console.print(_overview(policy))
@@ -56,6 +56,11 @@ def show(value: Value, console: Console | None = None) -> None:
         console.print(_faults(policy), soft_wrap=True)
 
 
+def _console() -> Console:
+    console = Console(highlight=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, emoji=False, width=max(120, console.width))
+
+
 def _comparison(subjects: Sequence[Subject], found: Comparison) -> Value:
     numbers = {
         name: results.finite(number) if isinstance(number, float) else number for name, number in asdict(found).items()
@@ -67,7 +72,7 @@ def _comparison(subjects: Sequence[Subject], found: Comparison) -> Value:
 def _overview(policy: Value) -> Table:
     table = Table(title=policy["name"], title_justify="left")
     for column in ("", "tasks", "trials", "ungraded", "reward", "95% interval", *_pass_columns(policy)):
-        table.add_column(column, justify="left" if not column else "right")
+        table.add_column(column, justify="left" if not column else "right", no_wrap=bool(column))
     parts = {"all": policy}
     for kind in ("sets", "domains"):
         if len(policy[kind]) > 1:

@@ -1,13 +1,13 @@
 """What an evaluation found: numbers of one policy, as a whole, and by set, domain and task. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from src.evaluation.interval import Estimate, estimate_mean
+from src.evaluation.interval import Estimate, estimate_pass_at_k, estimate_reward
 from src.evaluation.pass_at_k import task_pass_at_k
 from src.evaluation.sets import EvalTask
 from src.learning.trajectory import TrajectoryGroup
@@ -60,8 +60,8 @@ def summarise(results_P: Sequence[TaskResult], k: Sequence[int], pass_reward: fl
         tasks_ungraded=len(results_P) - len(graded),
         trials=sum(len(result.rewards_G) + result.ungraded for result in results_P),
         ungraded=sum(result.ungraded for result in results_P),
-        reward=estimate_mean([float(np.mean(result.rewards_G)) for result in graded]),
-        pass_at={one: estimate_mean(list(_passes(graded, one, pass_reward))) for one in k},
+        reward=estimate_reward([result.rewards_G for result in graded]),
+        pass_at={one: estimate_pass_at_k([r.rewards_G for r in graded], one, pass_reward) for one in k},
     )
 
 
@@ -95,13 +95,6 @@ def finite(value: float) -> float | None:
 def estimate_json(estimate: Estimate) -> dict[str, Any]:
     names = ("mean", "stderr", "low", "high")
     return {name: finite(getattr(estimate, name)) for name in names} | {"tasks": estimate.n_tasks}
-
-
-def _passes(results_P: Iterable[TaskResult], k: int, pass_reward: float) -> Iterable[float]:
-    for result in results_P:
-        value = task_pass_at_k(result.rewards_G, k, pass_reward)
-        if value is not None:
-            yield value
 
 
 def _summary(summary: Summary) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from src.evaluation.interval import estimate_mean
+from src.evaluation.interval import estimate_reward
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 
 
@@ -59,7 +59,7 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
     Without a graded task the mean is 0 and there is no interval.
     """
     kept = [t for group in groups_P for t in group.trajectories_G]
-    reward = estimate_mean([_mean(g.rewards_G) for g in groups_P if g.rewards_G])
+    reward = estimate_reward([g.rewards_G for g in groups_P])
     interval = {"eval/reward_low": reward.low, "eval/reward_high": reward.high} if reward.n_tasks else {}
     return {
         "eval/reward_mean": reward.mean if reward.n_tasks else 0.0,

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.bench.coverage import simulate
 from src.evaluation.comparison import VERDICT_LEVEL, compare
-from src.evaluation.interval import estimate_mean
+from src.evaluation.interval import Estimate, estimate_mean, estimate_pass_at_k, estimate_reward
 from src.evaluation.pass_at_k import pass_at_k, task_pass_at_k
 from src.evaluation.student import normal_quantile, student_quantile
 
@@ -77,6 +77,30 @@ def test_an_interval_stays_within_0_and_1_and_is_never_empty_where_all_pass():
     assert estimate.stderr == 0.0
 
 
+def test_tasks_that_are_alike_by_chance_still_have_an_interval():
+    estimate = estimate_reward([[1.0, 0.0, 0.0, 0.0]] * 5)
+    assert estimate.mean == 0.25
+    assert estimate.high - estimate.low > 0.3
+    passes = estimate_pass_at_k([[1.0, 0.0, 0.0, 0.0]] * 5, 2)
+    assert passes.mean == 0.5
+    assert passes.high - passes.low > 0.3
+    assert estimate_mean([0.5] * 20).half_width > 0.1
+
+
+def test_the_jackknife_of_pass_at_1_is_the_variance_of_the_mean():
+    trials = [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+
+    def numbers(estimate: Estimate) -> tuple[float, ...]:
+        return estimate.mean, estimate.stderr, estimate.low, estimate.high
+
+    assert numbers(estimate_pass_at_k(trials, 1)) == pytest.approx(numbers(estimate_reward(trials)))
+
+
+def test_tasks_without_enough_trials_are_in_no_mean():
+    assert estimate_reward([[1.0], [], [0.0]]).n_tasks == 2
+    assert estimate_pass_at_k([[1.0, 1.0], [0.0], []], 2).n_tasks == 1
+
+
 def test_rewards_beyond_0_and_1_have_an_interval_too():
     estimate = estimate_mean([-2.0, 0.0, 5.0, 1.0])
     assert estimate.low < 0 < estimate.high
@@ -140,7 +164,8 @@ def test_more_trials_help_only_against_the_noise_within_tasks():
 def test_the_trials_asked_for_are_what_the_difference_needs():
     """As many trials again with the same means: the verdict is there exactly where it was foretold."""
     a = {f"t{p}": [1.0, 0.0, 0.0, 0.0] for p in range(24)}
-    b = {f"t{p}": [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]][(p % 5) % 3] for p in range(24)}
+    kinds = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    b = {f"t{p}": kinds[(p % 5) % 3] for p in range(24)}
     result = compare(a, b)
     assert result.more_trials is not None
     d_P = np.array([np.mean(b[name]) - np.mean(a[name]) for name in a])
