@@ -1,6 +1,6 @@
 """kill -9 of the trainer at random instants of small runs, resumed each time; then the journal is audited.
 
-    python -m scripts.bench.kills [--kills 30] [--steps 12] [--seed 0] [--write]
+    python -m scripts.bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--seed 0] [--write]
 
 A real server, real containers, the quickstart's policy and tasks. Two unbroken runs with the same seeds come first:
 how far they are apart is the noise. Every other kill comes a random time after the start of its process; the others
@@ -28,7 +28,6 @@ from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
 
 FAULTS = report.ROOT / "docs" / "faults.md"
-LONGEST_LIFE_SEC = 30.0  # of a process that is killed at a random time
 LONGEST_WAIT_SEC = 90.0  # for a phase
 # phase -> seconds after its beginning, at most
 AIMED = {"update": 0.5, "evaluation": 2.0, "publishing, logging": 0.1, "sampling": 3.0, "saving": 0.3, "restoring": 0.5}
@@ -53,6 +52,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--steps", type=int, default=12, help="of each run")
+    parser.add_argument("--longest-life", type=float, default=30.0, help="seconds, of a process killed at random")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/faults.md")
     return parser.parse_args()
@@ -60,9 +60,9 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(arguments: argparse.Namespace, made: Server, folder: Path) -> None:
     whole = [RunDirectory(folder / name) for name in ("unbroken-1", "unbroken-2")]
-    for run in whole:
-        start(made, run, arguments.steps).wait()
-        print(f"{run.name}: {audit(run, arguments.steps)}", flush=True)
+    for trainer in [start(made, run, arguments.steps) for run in whole]:
+        trainer.wait()
+    print("\n".join(f"{run.name}: {audit(run, arguments.steps)}" for run in whole), flush=True)
     chance, kills, killed = random.Random(arguments.seed), Kills(), []
     for number in itertools.count(1):
         run = RunDirectory(folder / f"killed-{number}")
@@ -88,7 +88,7 @@ def _kill_and_finish(
             trainer.wait()
             return
         began = time.monotonic()
-        _await_instant(trainer, run, since, kills.phases.total(), chance)
+        _await_instant(trainer, run, since, kills.phases.total(), chance, arguments.longest_life)
         if trainer.ended:
             trainer.wait()
             return
@@ -96,15 +96,16 @@ def _kill_and_finish(
         kills.lives.append(time.monotonic() - began)
         kills.phases[phase(run, since, SAVE_EVERY, N_TRIALS)] += 1
         kills.orphans += len(_containers(run))
-        print(
-            f"{run.name}: kill {kills.phases.total()} after {kills.lives[-1]:.1f} s; {dict(kills.phases)}", flush=True
-        )
+        done = f"{run.name}: kill {kills.phases.total()} after {kills.lives[-1]:.1f} s"
+        print(f"{done}, {kills.orphans} containers left so far; {dict(kills.phases)}", flush=True)
 
 
-def _await_instant(trainer: Trainer, run: RunDirectory, since: int, number: int, chance: random.Random) -> None:
+def _await_instant(
+    trainer: Trainer, run: RunDirectory, since: int, number: int, chance: random.Random, longest_life: float
+) -> None:
     """Returns at the instant, or when the trainer has ended."""
     if number % 2 == 0:
-        _sleep(trainer, chance.uniform(0.0, LONGEST_LIFE_SEC))
+        _sleep(trainer, chance.uniform(0.0, longest_life))
         return
     aim, longest = list(AIMED.items())[number // 2 % len(AIMED)]
     deadline = time.monotonic() + LONGEST_WAIT_SEC

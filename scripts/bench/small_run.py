@@ -81,21 +81,24 @@ class Trainer:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
-    def wait(self) -> None:
-        """To its end. Raises SystemExit with the log unless it did well."""
+    def status(self) -> int:
+        """Of its end, which is waited for."""
         try:
-            status = self._process.wait()
+            return self._process.wait()
         except BaseException:
             self.kill()
             raise
-        if status != 0:
+
+    def wait(self) -> None:
+        """To its end. Raises SystemExit with the log unless it did well."""
+        if (status := self.status()) != 0:
             raise SystemExit(f"the trainer ended with {status}:\n{self.log.read_text()[-4000:]}")
 
 
-def start(server: Server, run: RunDirectory, steps: int, *more: str) -> Trainer:
-    """A new run, or the one in that folder resumed."""
-    log = run.path.with_suffix(".log")
+def start(server: Server, run: RunDirectory, steps: int, log: Path | None = None) -> Trainer:
+    """A new run, or the one in that folder resumed. `log`: None = beside it."""
+    log = log or run.path.with_suffix(".log")
     if run.config.exists():
         return Trainer(log, f"resume={run.path}")
     names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={steps}"]
-    return Trainer(log, *SETTINGS, f"skyrl_tx_url={server.url}", *names, *more)
+    return Trainer(log, *SETTINGS, f"skyrl_tx_url={server.url}", *names)
