@@ -14,21 +14,22 @@ OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
 
 def state_bytes(model: BaseModel, rank: int) -> int | None:
     """A saved state, at most: float32 weights and both moments. None where the model's shape is not known."""
-    return None if model.lora_width is None else (1 + MOMENTS) * sampler_bytes_of(model.lora_width, rank) + OVERHEAD
+    return None if model.lora_width is None else (1 + MOMENTS) * FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
-def sampler_bytes_of(width: int, rank: int) -> int:
-    return FLOAT32 * rank * width
+def sampler_bytes(model: BaseModel, rank: int) -> int | None:
+    """Sampler weights, at most."""
+    return None if model.lora_width is None else FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def disk_note(config: Config, total_steps: int, about: Mapping[str, Any]) -> str:
     """One line. `about`: what a server of ours says of itself."""
     model, rank = read_base_model(config.model_name), config.lora_rank
     keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
-    states, state = keep.most(total_steps, config.save_every), state_bytes(model, rank)
-    if state is None or model.lora_width is None:
+    states = keep.most(total_steps, config.save_every)
+    state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
+    if state is None or sampler is None:
         return f"disk of the server: at most {states} states and {SAMPLERS} samplers (keep_checkpoints); size not known"
-    sampler = sampler_bytes_of(model.lora_width, rank) + OVERHEAD
     note = (
         f"disk of the server: at most {states} states x {_mb(state)} + {SAMPLERS} samplers x {_mb(sampler)} = "
         f"{_mb(states * state + SAMPLERS * sampler)} (keep_checkpoints)"

@@ -12,6 +12,7 @@ import tinker
 
 from src.backend.connect import connect
 from src.backend.policy import PolicyTrainer
+from src.backend.published import Published
 from src.config import Config
 from src.errors import BackendError, UserError
 from src.learning.datums import TrainingSequence
@@ -44,7 +45,7 @@ async def policy(server_url: str, model: Path, path: str | None = None) -> Async
         await trainer.close()
 
 
-async def sampled(client: tinker.SamplingClient, advantages=(1.0, -1.0, 1.0, -1.0)) -> list[TrainingSequence]:
+async def sampled(client: Published, advantages=(1.0, -1.0, 1.0, -1.0)) -> list[TrainingSequence]:
     """Four sampled answers with their logprobs, one advantage each."""
     sequences = []
     for index, (length, advantage) in enumerate(zip(LENGTHS, advantages, strict=True)):

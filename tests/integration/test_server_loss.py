@@ -1,41 +1,16 @@
 """The server killed with kill -9 in the middle of a batch and started again: the run ends by itself, steps exact."""
 
-import os
-import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from src.run.jsonl import read_lines
-from tests.conftest import ROOT, SMALL_SERVER, free_port, succeed
-from tests.integration.test_train import MODEL, batches, command
+from tests.conftest import ROOT
+from tests.integration.small_server import Server
+from tests.integration.test_train import batches, command
 
 N_STEPS = 2
-
-
-class Server:
-    """One that can be killed, and started again on the same port, with its database."""
-
-    def __init__(self, state: Path) -> None:
-        self._port = str(free_port())
-        self._env = SMALL_SERVER | {"SKYRL_TX_PORT": self._port, "SKYRL_TX_STATE": str(state)}
-        self.url = f"http://127.0.0.1:{self._port}"
-
-    def start(self) -> None:
-        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env)
-
-    def stop(self) -> None:
-        succeed("scripts/stop_skyrl_tx.sh", self._port, env=self._env)
-
-    def kill(self) -> None:
-        """API and engine at once, as when the machine goes down."""
-        found = subprocess.run(["pgrep", "-f", f"launch.py.*{self._port}"], capture_output=True, text=True, check=True)
-        for pid in map(int, found.stdout.split()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
 
 
 def wait_for(process: "subprocess.Popen[str]", happened: Any) -> None:

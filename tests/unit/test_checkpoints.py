@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from src.backend.base_model import BaseModel
-from src.backend.disk_note import disk_note, sampler_bytes_of, state_bytes
+from src.backend.disk_note import disk_note, sampler_bytes, state_bytes
 from src.config import Config
 from src.recovery import adopt
 from src.run.checkpoints import CheckpointLog, Keep, Policy
@@ -91,7 +91,9 @@ async def test_what_a_killed_process_left_on_the_server_is_deleted_and_nothing_e
 def test_the_disk_note_says_states_size_and_field() -> None:
     width = 11008
     assert state_bytes(BaseModel(lora_width=width), 8) == 3 * 4 * 8 * width + 2**20
-    assert state_bytes(BaseModel(), 8) is None and sampler_bytes_of(width, 8) == 4 * 8 * width
+    assert (
+        state_bytes(BaseModel(), 8) is None and sampler_bytes(BaseModel(lora_width=width), 8) == 4 * 8 * width + 2**20
+    )
     config = Config(model_name="models/quickstart", tasks_dir="d", lora_rank=8, save_every=1, keep_every=100)
     note = disk_note(config, 200, {"keep_results_mb": 64.0})
     assert note.startswith("disk of the server: at most 6 states x 2 MB + 3 samplers x 1 MB = ")
