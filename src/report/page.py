@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _STATIC = Path(__file__).with_name("static")
-_SCRIPTS = ("elements.js", "scales.js", "plots.js", "table.js", "trial.js", "sections.js", "main.js")
+_SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "costs", "tables", "main")
 
 
 def packed(value: Any) -> str:
@@ -29,7 +29,7 @@ def unpacked(data: str) -> Any:
 
 def page(title: str, data: str, panels: Sequence[str]) -> str:
     """`data` and `panels` as `packed`; the script runs only as it is here (its hash is in the page's policy)."""
-    script = "\n".join((_STATIC / name).read_text() for name in _SCRIPTS)
+    script = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
     script = f'"use strict";\n{script}'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"

@@ -3,25 +3,20 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from scripts.bench.made_run import MadeRun
-from src.errors import UserError
 from src.evaluation.interval import estimate_mean
-from src.report.__main__ import main
-from src.report.choice import choose
 from src.report.page import packed, unpacked
-from src.report.panel import cut, panel
-from src.report.pieces import Pieces
-from src.report.trials import TrialRow, funnel, read_trials
+from src.report.trials import funnel, read_trials
 from src.report.units import unit
-from src.report.write import leave_report, write_report
+from src.report.write import write_report
 from src.run.jsonl import append_line, read_lines
 from src.run.ledger import Ledger
 from src.run.trajectory_file import read_trajectory
+from tests.report_parts import blobs, only_run, small_run
 
 STATIC = Path("src/report/static")
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
@@ -29,21 +24,7 @@ ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u20
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeRun:
-    """An evaluation, then two batches of 3 tasks x 4 trials."""
-    run = MadeRun(tmp_path / "run", tasks=3, group=4, turns=2)
-    run.evaluate()
-    run.train(0)
-    run.train(1)
-    return run
-
-
-def blobs(page: Path) -> dict[str, Any]:
-    found = re.findall(r'<script type="text/plain" id="(\w+)">([^<]*)</script>', page.read_text())
-    return {name: unpacked(blob) for name, blob in found}
-
-
-def only_run(page: Path) -> dict[str, Any]:
-    return blobs(page)["data"]["runs"][0]
+    return small_run(tmp_path / "run")
 
 
 def test_every_metric_of_every_step_is_in_the_page(made: MadeRun) -> None:
@@ -152,56 +133,6 @@ def test_a_page_needs_no_other_file(made: MadeRun) -> None:
     assert not re.search(r'(src|href)="(?!data:,)', text)
 
 
-def test_a_run_without_steps_evaluation_or_trials_has_a_page(tmp_path: Path) -> None:
-    run = tmp_path / "empty"
-    run.mkdir()
-    (run / "config.json").write_text("{}")
-    shown = only_run(write_report(run))
-    assert shown["metrics"]["steps"] == [] and shown["trials"]["name"] == [] and shown["funnel"] == {}
-
-
-def test_numbers_that_are_none_are_told(made: MadeRun) -> None:
-    append_line(made.path / "metrics.jsonl", {"global_step": 3, "reward/mean": float("nan"), "kl/base": "x"})
-    metrics = only_run(write_report(made.path))["metrics"]
-    assert metrics["values"]["reward/mean"][3] is None and metrics["odd"] == {"reward/mean": 1, "kl/base": 1}
-
-
-def test_a_step_that_was_written_twice_is_shown_once(made: MadeRun) -> None:
-    append_line(made.path / "metrics.jsonl", {"global_step": 2, "reward/mean": 0.123})
-    metrics = only_run(write_report(made.path))["metrics"]
-    assert metrics["steps"] == [0, 1, 2] and metrics["values"]["reward/mean"][2] == 0.123
-
-
-def test_damaged_files_are_named(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = made.path / "metrics.jsonl"
-    lines = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text(lines[0] + lines[1][:50] + "\n" + lines[2])
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged"):
-        write_report(made.path)
-    assert main([str(made.path)]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-    assert leave_report(made.path).startswith("no report: ")
-
-
-def test_the_end_of_a_run_survives_any_file(made: MadeRun) -> None:
-    append_line(made.path / "ledger.jsonl", {"event": "ended", "trial": ["no name"], "reward": "high"}, checked=True)
-    assert leave_report(made.path).startswith("no report: ")
-    assert leave_report(made.path / "nothing").startswith("no report: ")
-
-
-def test_damaged_trials_leave_a_note(made: MadeRun) -> None:
-    name = "s000001-p00-g00"
-    (made.path / "trajectories" / "step_000001" / f"{name}.npz").write_bytes(b"no archive")
-    folder = made.path / "rollouts" / "step_000001" / name
-    (folder / "agent" / "trajectory.json").write_text('{"steps": [1, 2')
-    (folder / "result.json").write_text("[]")
-    shown = panel(made.path, TrialRow(name), Pieces(""))
-    assert shown["messages"] == [] and shown["notes"] == [
-        f"no tokens: {name}.npz: damaged trajectory file (File is not a zip file)"
-    ]
-    assert leave_report(made.path).startswith("report: ")
-
-
 def test_runs_are_compared_on_one_page(made: MadeRun, tmp_path: Path) -> None:
     other = MadeRun(tmp_path / "elsewhere" / "other run", tasks=1, group=2, turns=1)
     other.train(0)
@@ -209,38 +140,6 @@ def test_runs_are_compared_on_one_page(made: MadeRun, tmp_path: Path) -> None:
     runs = blobs(page)["data"]["runs"]
     assert [(run["name"], run["root"]) for run in runs] == [("run", "run/"), ("other run", "elsewhere/other%20run/")]
     assert only_run(write_report(made.path))["root"] == ""
-
-
-def test_panels_are_limited_and_the_most_telling_come_first() -> None:
-    trials = [
-        TrialRow(f"s{i // 100:06d}-p00-g{i % 100:02d}", ended=1.0, outcome="completed", reward=i / 1000)
-        for i in range(1000)
-    ]
-    trials[5].reward, trials[5].outcome, trials[5].cause = None, "infrastructure_error", "disk"
-    chosen = choose(trials, 60)
-    assert len(chosen) == len(set(chosen)) == 60
-    assert {5, 900, 999, 0} <= set(chosen[:12]), "the failure, the last batch, the best and the worst"
-    assert choose([], 60) == []
-
-
-def test_a_page_holds_as_many_panels_as_asked_for(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(made.path), "panels=4", f"out={made.path / 'few.html'}"]) == 0
-    assert capsys.readouterr().out.strip().endswith("few.html")
-    assert len(only_run(made.path / "few.html")["panels"]) == 4
-
-
-def test_wrong_arguments_are_one_line(made: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([str(tmp_path)], [str(made.path), "panels=x"], ["panels=1"], [str(made.path)] * 2):
-        assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1
-
-
-def test_texts_are_cut_in_the_middle() -> None:
-    assert cut("a\n\n\n") == "a"
-    assert cut("a" + "\n" * 20 + "b") == "a\n\n[… 19 blank lines …]\n\nb"
-    short = cut("x" * 100 + "y" * 100, most=30)
-    assert short.startswith("x" * 20) and short.endswith("y" * 10) and "170 characters" in short
 
 
 def test_packed_values_come_back_and_are_no_markup() -> None:

@@ -9,70 +9,6 @@ function unpackTrials(run) {
   });
 }
 
-function taskRows(run) {
-  const tasks = new Map();
-  for (const trial of run.rows) {
-    if (!tasks.has(trial.task)) tasks.set(trial.task, { task: trial.task, trials: 0, faults: 0, kinds: new Set(), rewards: new Map(), tokens: 0, seconds: [] });
-    const row = tasks.get(trial.task);
-    row.trials += 1;
-    row.kinds.add(trial.kind);
-    row.tokens += trial.sampled_tokens;
-    row.seconds.push(trial.seconds);
-    row.faults += ["infrastructure_error", "verifier_error"].includes(trial.outcome);
-    if (trial.reward === null) continue;
-    if (!row.rewards.has(trial.step)) row.rewards.set(trial.step, []);
-    row.rewards.get(trial.step).push(trial.reward);
-  }
-  for (const row of tasks.values()) {
-    row.history = [...row.rewards.entries()].sort((a, b) => a[0] - b[0]).map(([step, values]) => [step, mean(values)]);
-    row.kind = [...row.kinds].sort().join(", ");
-    row.mean = mean([...row.rewards.values()].flat());
-    row.first = row.history.length ? row.history[0][1] : null;
-    row.last = row.history.length ? row.history.at(-1)[1] : null;
-    row.signal = [...row.rewards.values()].filter((values) => new Set(values).size > 1).length;
-  }
-  return [...tasks.values()];
-}
-
-function tasksTable(run, choose) {
-  const rows = taskRows(run);
-  const [low, high] = extent(rows.flatMap((r) => r.history.map(([, v]) => v))) || [0, 1];
-  return table({
-    rows, sort: ["task", false], place: "filter tasks", choices: ["kind"], open: (row) => choose(row.task),
-    columns: [
-      { key: "task", label: "task", text: true, get: (r) => r.task },
-      { key: "kind", label: "used for", text: true, get: (r) => r.kind },
-      { key: "trials", label: "trials", get: (r) => r.trials },
-      { key: "mean", label: "reward, mean", get: (r) => r.mean },
-      { key: "first", label: "first", title: "mean of its first batch", get: (r) => r.first },
-      { key: "last", label: "last", title: "mean of its last batch", get: (r) => r.last },
-      { key: "history", label: "by step", title: "mean reward of each batch it was in; sorted by the change", get: (r) => (r.last === null ? null : r.last - r.first),
-        show: (r) => el("span", { title: r.history.map(([s, v]) => `${s}: ${number(v, 3)}`).join("\n") }, spark(r.history.map(([, v]) => v), [Math.min(low, 0), Math.max(high, 1)])) },
-      { key: "signal", label: "batches with signal", title: "batches in which its rewards differed", get: (r) => r.signal },
-      { key: "faults", label: "faults", get: (r) => r.faults },
-      { key: "tokens", label: "sampled tokens", get: (r) => r.tokens },
-      { key: "seconds", label: "s a trial", get: (r) => mean(r.seconds) },
-    ],
-  });
-}
-
-function trialsTable(run) {
-  const rows = run.rows;
-  for (const row of rows) row.details = run.panels[row.index] === undefined ? "row only" : "in full";
-  const text = (key, label, title) => ({ key, label, title, text: true, get: (t) => t[key], show: (t) => words(String(t[key])) });
-  const count = (key, label, title) => ({ key, label, title, get: (t) => t[key] });
-  return table({
-    rows, sort: ["step", true], place: "filter by trial, task, cause", choices: ["kind", "outcome", "use", "details"], open: (row, found) => openTrial(run, row, found),
-    columns: [
-      { key: "name", label: "trial", text: true, get: (t) => t.name },
-      { key: "task", label: "task", text: true, get: (t) => t.task },
-      count("step", "step"), text("kind", "kind"), count("reward", "reward"), count("advantage", "advantage"), text("outcome", "outcome"),
-      text("use", "training"), count("turns", "turns"), count("sampled_tokens", "sampled", "sampled tokens"), count("seconds", "s", "seconds, without waiting for a place"),
-      count("attempt", "attempt"), { key: "cause", label: "cause", text: true, get: (t) => t.cause }, text("details", "shown"),
-    ],
-  });
-}
-
 function metricGroups(page) {
   const groups = new Map();
   for (const name of Object.keys(page.units)) {
@@ -80,25 +16,55 @@ function metricGroups(page) {
     groups.set(prefix, [...(groups.get(prefix) || []), name]);
   }
   const first = ["optim", "logprobs", "kl", "server", "train"];
-  const order = [...groups.keys()].sort((a, b) => (first.indexOf(a) + 1 || 99) - (first.indexOf(b) + 1 || 99) || a.localeCompare(b));
-  return order.map((prefix) => el("details", { open: first.includes(prefix) },
-    el("summary", {}, `${prefix} · ${groups.get(prefix).length}`),
-    el("div", { class: "grid-of-plots" }, groups.get(prefix).map((name) => metric(page, name)))));
+  const order = [...groups.keys()].sort(
+    (a, b) => (first.indexOf(a) + 1 || 99) - (first.indexOf(b) + 1 || 99) || a.localeCompare(b),
+  );
+  return order.map((prefix) =>
+    el(
+      "details",
+      { open: first.includes(prefix) },
+      el("summary", {}, `${prefix} · ${groups.get(prefix).length}`),
+      el(
+        "div",
+        { class: "grid-of-plots" },
+        groups.get(prefix).map((name) => metric(page, name)),
+      ),
+    ),
+  );
 }
 
-const flat = (value, prefix = "") => value !== null && typeof value === "object" && !Array.isArray(value)
-  ? Object.entries(value).flatMap(([key, part]) => flat(part, prefix ? `${prefix}.${key}` : key))
-  : [[prefix, Array.isArray(value) ? value.map((v) => (typeof v === "object" ? JSON.stringify(v) : v)).join(", ") : String(value)]];
+const flat = (value, prefix = "") =>
+  value !== null && typeof value === "object" && !Array.isArray(value)
+    ? Object.entries(value).flatMap(([key, part]) => flat(part, prefix ? `${prefix}.${key}` : key))
+    : [
+        [
+          prefix,
+          Array.isArray(value)
+            ? value.map((v) => (typeof v === "object" ? JSON.stringify(v) : v)).join(", ")
+            : String(value),
+        ],
+      ];
 
 function settings(page) {
-  const maps = page.runs.map((run) => new Map(flat({ ...run.config, effective: run.effective, versions: run.versions })));
+  const maps = page.runs.map(
+    (run) => new Map(flat({ ...run.config, effective: run.effective, versions: run.versions })),
+  );
   const names = [...new Set(maps.flatMap((map) => [...map.keys()]))];
   const row = (name) => [name, ...maps.map((map) => map.get(name) ?? "–")];
   const differ = names.filter((name) => new Set(maps.map((map) => map.get(name))).size > 1);
   const heads = ["", ...page.runs.map((run) => run.name)];
-  const states = page.runs.flatMap((run) => run.checkpoints.map((c) => [label(page, run, "") || "checkpoint", `after step ${c.step}`, c.path]));
+  const states = page.runs.flatMap((run) =>
+    run.checkpoints.map((c) => [label(page, run, "") || "checkpoint", `after step ${c.step}`, c.path]),
+  );
   return [
-    page.runs.length > 1 ? el("div", {}, el("h3", {}, "Differences"), differ.length ? facts(heads, differ.map(row)) : el("p", { class: "soft" }, "none")) : null,
+    page.runs.length > 1
+      ? el(
+          "div",
+          {},
+          el("h3", {}, "Differences"),
+          differ.length ? facts(heads, differ.map(row)) : el("p", { class: "soft" }, "none"),
+        )
+      : null,
     el("details", {}, el("summary", {}, `every setting · ${names.length}`), facts(heads, names.map(row))),
     el("details", {}, el("summary", {}, `checkpoints · ${states.length}`), facts([], states)),
   ];
@@ -114,11 +80,31 @@ function ofOneRun(page, run) {
     trials.scrollIntoView();
   };
   return [
-    section("outcomes", "Outcomes", "How many trials came how far, and why the others did not. A bar is a share of the trials started.", funnels(page, run)),
-    section("time", "Where time went", "Seconds of each step by what the trainer did; evaluation comes on top of the step. util/sampler_busy: share of the sampling time with a request under way.", times(page, run)),
-    section("tokens", "Tokens", "Of the trials of each step. train/tokens_per_unique_token: tokens sent to training for each token there was; 1 = every token once.", tokenSection(page, run)),
+    section(
+      "outcomes",
+      "Outcomes",
+      "How many trials came how far, and why the others did not. A bar is a share of the trials started.",
+      funnels(page, run),
+    ),
+    section(
+      "time",
+      "Where time went",
+      "Seconds of each step by what the trainer did; evaluation comes on top of the step. util/sampler_busy: share of the sampling time with a request under way.",
+      times(page, run),
+    ),
+    section(
+      "tokens",
+      "Tokens",
+      "Of the trials of each step. train/tokens_per_unique_token: tokens sent to training for each token there was; 1 = every token once.",
+      tokenSection(page, run),
+    ),
     section("tasks", "Tasks", "A click on a task shows its trials.", tasksTable(run, choose)),
-    section("trials", "Trials", `${number(run.rows.length)} trials, ${number(Object.keys(run.panels).length)} of them in full. A click opens one.`, trials),
+    section(
+      "trials",
+      "Trials",
+      `${number(run.rows.length)} trials, ${number(Object.keys(run.panels).length)} of them in full. A click opens one.`,
+      trials,
+    ),
   ];
 }
 
@@ -127,10 +113,36 @@ async function main() {
   page.runs.forEach((run, index) => Object.assign(run, { index, rows: unpackTrials(run) }));
   const one = el("div");
   const show = (index) => one.replaceChildren(...ofOneRun(page, page.runs[index]));
-  const picker = page.runs.length > 1 ? chooser("outcomes to trials: of run", page.runs.map((run) => [run.index, run.name]), show) : null;
-  const nav = [["reward", "Reward"], ["outcomes", "Outcomes"], ["time", "Time"], ["tokens", "Tokens"], ["tasks", "Tasks"], ["trials", "Trials"], ["metrics", "Metrics"], ["settings", "Settings"]];
+  const picker =
+    page.runs.length > 1
+      ? chooser(
+          "outcomes to trials: of run",
+          page.runs.map((run) => [run.index, run.name]),
+          show,
+        )
+      : null;
+  const nav = [
+    ["reward", "Reward"],
+    ["outcomes", "Outcomes"],
+    ["time", "Time"],
+    ["tokens", "Tokens"],
+    ["tasks", "Tasks"],
+    ["trials", "Trials"],
+    ["metrics", "Metrics"],
+    ["settings", "Settings"],
+  ];
   document.getElementById("page").replaceChildren(
-    el("header", {}, el("h1", {}, "Run report"), el("span", { class: "soft" }, `made ${page.made}`), el("nav", {}, nav.map(([id, text]) => el("a", { href: `#${id}` }, text)))),
+    el(
+      "header",
+      {},
+      el("h1", {}, "Run report"),
+      el("span", { class: "soft" }, `made ${page.made}`),
+      el(
+        "nav",
+        {},
+        nav.map(([id, text]) => el("a", { href: `#${id}` }, text)),
+      ),
+    ),
     ...summary(page),
     rewards(page),
     ...(picker ? [picker] : []),

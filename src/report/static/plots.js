@@ -4,7 +4,14 @@ function figure(title, legend, draw, note) {
   const items = legend.map(([label, colour]) =>
     el("span", { class: "key" }, el("i", { class: `swatch c${colour % 10}` }), label),
   );
-  const caption = el("figcaption", {}, el("b", {}, title), " ", note ? el("span", { class: "soft" }, note) : null, items);
+  const caption = el(
+    "figcaption",
+    {},
+    el("b", {}, title),
+    " ",
+    note ? el("span", { class: "soft" }, note) : null,
+    items,
+  );
   let width = 0;
   const again = () => {
     if (!place.clientWidth || place.clientWidth === width) return;
@@ -67,7 +74,10 @@ function readout(root, plot, series, unit, height) {
   const steps = [...new Set(series.flatMap((s) => s.xs))].sort((a, b) => a - b);
   root.addEventListener("pointermove", (event) => {
     const at = event.clientX - root.getBoundingClientRect().left;
-    const step = steps.reduce((best, s) => (Math.abs(plot.x(s) - at) < Math.abs(plot.x(best) - at) ? s : best), steps[0]);
+    const step = steps.reduce(
+      (best, s) => (Math.abs(plot.x(s) - at) < Math.abs(plot.x(best) - at) ? s : best),
+      steps[0],
+    );
     const values = series.map((s) => s.ys[s.xs.indexOf(step)]).filter((v) => v !== undefined && v !== null);
     for (const name of ["x1", "x2"]) line.setAttribute(name, plot.x(step));
     line.setAttribute("visibility", "visible");
@@ -80,9 +90,20 @@ function readout(root, plot, series, unit, height) {
 }
 
 // series: {label, colour, xs, ys, low?, high?, bars?, dashed?}; `range`: a fixed y range.
-function lines({ title, unit, series, height = 210, zero = false, range = null, xLabel = "step", note = "", legend = true }) {
+function lines({
+  title,
+  unit,
+  series,
+  height = 210,
+  zero = false,
+  range = null,
+  xLabel = "step",
+  note = "",
+  legend = true,
+}) {
   const shown = series.filter((s) => extent(s.ys));
-  if (!shown.length) return el("figure", {}, el("figcaption", {}, el("b", {}, title), " ", el("span", { class: "soft" }, "no value")));
+  if (!shown.length)
+    return el("figure", {}, el("figcaption", {}, el("b", {}, title), " ", el("span", { class: "soft" }, "no value")));
   const draw = (width) => {
     const values = shown.flatMap((s) => [...s.ys, ...(s.low || []), ...(s.high || [])]);
     const [first, last] = extent(shown.flatMap((s) => s.xs));
@@ -115,7 +136,15 @@ function stacks({ title, unit, xs, layers, height = 230, xLabel = "step", note =
     const tops = bars.xs.map((_, i) => sum(bars.layers.map((layer) => layer[i])));
     const [first, last] = extent(bars.xs);
     const gap = bars.xs.length > 1 ? (last - first) / (bars.xs.length - 1) : 1;
-    const plot = axes(width, height, [first - gap / 2, last + gap / 2], padded([0, extent(tops)[1]], true), xLabel, unit, true);
+    const plot = axes(
+      width,
+      height,
+      [first - gap / 2, last + gap / 2],
+      padded([0, extent(tops)[1]], true),
+      xLabel,
+      unit,
+      true,
+    );
     const wide = Math.max(1, (plot.x(first + gap) - plot.x(first)) * 0.8);
     bars.xs.forEach((at, i) => {
       let base = 0;
@@ -123,15 +152,26 @@ function stacks({ title, unit, xs, layers, height = 230, xLabel = "step", note =
         const value = bars.layers[k][i] || 0;
         if (!value) return;
         const attributes = { class: `bar c${layer.colour % 10}`, x: plot.x(at) - wide / 2, width: wide };
-        const box = svg("rect", { ...attributes, y: plot.y(base + value), height: Math.max(plot.y(base) - plot.y(base + value), 0) });
-        box.append(svg("title", {}, `step ${at} · ${layer.label}: ${number(value)} ${unit} (${share(value, tops[i])})`));
+        const box = svg("rect", {
+          ...attributes,
+          y: plot.y(base + value),
+          height: Math.max(plot.y(base) - plot.y(base + value), 0),
+        });
+        box.append(
+          svg("title", {}, `step ${at} · ${layer.label}: ${number(value)} ${unit} (${share(value, tops[i])})`),
+        );
         plot.root.append(box);
         base += value;
       });
     });
     return plot.root;
   };
-  return figure(title, shown.map((layer) => [layer.label, layer.colour]), draw, note);
+  return figure(
+    title,
+    shown.map((layer) => [layer.label, layer.colour]),
+    draw,
+    note,
+  );
 }
 
 // bars: [row, stage, begin, length]; `rows`: names; a click on a row calls `open` with it.
@@ -146,15 +186,24 @@ function gantt({ title, unit, bars, rows, stages, open, note = "" }) {
       const y = MARGIN.top + row * tall;
       const whole = stage === stages.length - 1;
       const box = svg("rect", {
-        class: whole ? "bar whole" : `bar c${stage}`, x: plot.x(begin), y: y + 0.5, height: Math.max(tall - 1, 2),
-        width: Math.max(plot.x(begin + length) - plot.x(begin), 0.7), click: () => open(row),
+        class: whole ? "bar whole" : `bar c${stage}`,
+        x: plot.x(begin),
+        y: y + 0.5,
+        height: Math.max(tall - 1, 2),
+        width: Math.max(plot.x(begin + length) - plot.x(begin), 0.7),
+        click: () => open(row),
       });
       box.append(svg("title", {}, `${rows[row]}\n${stages[stage]}: ${number(begin)} s + ${number(length)} s`));
       plot.root.append(box);
     });
     return plot.root;
   };
-  return figure(title, stages.slice(0, -1).map((stage, i) => [stage, i]), draw, note);
+  return figure(
+    title,
+    stages.slice(0, -1).map((stage, i) => [stage, i]),
+    draw,
+    note,
+  );
 }
 
 function spark(values, range) {
@@ -165,5 +214,10 @@ function spark(values, range) {
   const y = linear(range || padded(known), [height - 2, 2]);
   const xs = values.map((_, i) => i);
   const last = svg("circle", { class: "dot", cx: x(xs.at(-1)), cy: y(values.at(-1)), r: 2 });
-  return svg("svg", { class: "spark c0", width, height }, svg("path", { class: "line", d: path(xs, values, x, y) }), last);
+  return svg(
+    "svg",
+    { class: "spark c0", width, height },
+    svg("path", { class: "line", d: path(xs, values, x, y) }),
+    last,
+  );
 }

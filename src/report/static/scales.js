@@ -27,7 +27,10 @@ function padded([low, high], zero) {
   return [zero && low >= 0 ? 0 : low - pad, high + pad];
 }
 
-const linear = ([from, to], [start, end]) => (value) => start + ((value - from) / (to - from || 1)) * (end - start);
+const linear =
+  ([from, to], [start, end]) =>
+  (value) =>
+    start + ((value - from) / (to - from || 1)) * (end - start);
 
 const MARGIN = { left: 58, right: 14, top: 22, bottom: 38 };
 
@@ -49,6 +52,8 @@ function axes(width, height, xRange, yRange, xLabel, yLabel, wholeSteps) {
   }
   root.append(svg("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }));
   root.append(svg("text", { class: "unit", x: 4, y: 12 }, yLabel));
-  root.append(svg("text", { class: "unit", x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, xLabel));
+  root.append(
+    svg("text", { class: "unit", x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, xLabel),
+  );
   return { root, x, y, right, bottom };
 }

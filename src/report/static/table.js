@@ -8,13 +8,25 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
   const wanted = {};
   const body = el("tbody");
   const heads = columns.map((column) =>
-    el("th", { scope: "col", class: column.text ? "" : "num", title: column.title },
-      el("button", { type: "button", click: () => order(column.key) }, column.label)),
+    el(
+      "th",
+      { scope: "col", class: column.text ? "" : "num", title: column.title },
+      el("button", { type: "button", click: () => order(column.key) }, column.label),
+    ),
   );
   const count = el("span", { class: "soft" });
   const back = el("button", { type: "button", click: () => turn(-1) }, "‹");
   const on = el("button", { type: "button", click: () => turn(1) }, "›");
-  const search = el("input", { type: "search", placeholder: place, "aria-label": place, input: () => { needle = search.value.toLowerCase(); page = 0; show(); } });
+  const search = el("input", {
+    type: "search",
+    placeholder: place,
+    "aria-label": place,
+    input: () => {
+      needle = search.value.toLowerCase();
+      page = 0;
+      show();
+    },
+  });
   const lists = choices.map((name) => {
     const column = columns.find((c) => c.key === name);
     const values = [...new Set(rows.map(column.get))].sort();
@@ -28,9 +40,14 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
   });
 
   const texts = columns.filter((column) => column.text);
-  const kept = () => rows.filter((row) =>
-    choices.every((name) => !wanted[name] || String(columns.find((c) => c.key === name).get(row)) === wanted[name]) &&
-    (!needle || texts.some((column) => String(column.get(row)).toLowerCase().includes(needle))));
+  const kept = () =>
+    rows.filter(
+      (row) =>
+        choices.every(
+          (name) => !wanted[name] || String(columns.find((c) => c.key === name).get(row)) === wanted[name],
+        ) &&
+        (!needle || texts.some((column) => String(column.get(row)).toLowerCase().includes(needle))),
+    );
 
   function compare(a, b) {
     const column = columns.find((c) => c.key === key);
@@ -59,21 +76,38 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
     const pages = Math.max(Math.ceil(found.length / PAGE_ROWS), 1);
     page = Math.min(page, pages - 1);
     const first = page * PAGE_ROWS;
-    body.replaceChildren(...found.slice(first, first + PAGE_ROWS).map((row) => {
-      const cells = columns.map((c) => el("td", { class: c.text ? "" : "num" }, c.show ? c.show(row) : c.text ? String(c.get(row) ?? "") : number(c.get(row))));
-      if (!open) return el("tr", {}, cells);
-      const go = (event) => (event.type === "click" || event.key === "Enter") && open(row, found);
-      return el("tr", { class: "opens", tabindex: 0, click: go, keydown: go }, cells);
-    }));
-    heads.forEach((head, i) => head.setAttribute("aria-sort", columns[i].key !== key ? "none" : down ? "descending" : "ascending"));
-    count.textContent = found.length ? `${first + 1}–${Math.min(first + PAGE_ROWS, found.length)} of ${number(found.length)}` : "none";
+    body.replaceChildren(
+      ...found.slice(first, first + PAGE_ROWS).map((row) => {
+        const cells = columns.map((c) =>
+          el(
+            "td",
+            { class: c.text ? "" : "num" },
+            c.show ? c.show(row) : c.text ? String(c.get(row) ?? "") : number(c.get(row)),
+          ),
+        );
+        if (!open) return el("tr", {}, cells);
+        const go = (event) => (event.type === "click" || event.key === "Enter") && open(row, found);
+        return el("tr", { class: "opens", tabindex: 0, click: go, keydown: go }, cells);
+      }),
+    );
+    heads.forEach((head, i) =>
+      head.setAttribute("aria-sort", columns[i].key !== key ? "none" : down ? "descending" : "ascending"),
+    );
+    count.textContent = found.length
+      ? `${first + 1}–${Math.min(first + PAGE_ROWS, found.length)} of ${number(found.length)}`
+      : "none";
     back.disabled = page === 0;
     on.disabled = page >= pages - 1;
   }
 
   show();
   const bar = el("div", { class: "bar-of-table" }, search, lists, el("span", { class: "pager" }, count, back, on));
-  const node = el("div", { class: "table" }, bar, el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)));
+  const node = el(
+    "div",
+    { class: "table" },
+    bar,
+    el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)),
+  );
   node.choose = (name, value) => {
     const list = lists.find((l) => l.dataset.key === name).querySelector("select");
     list.value = value ? `=${value}` : "";
@@ -84,7 +118,35 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
 
 // A plain table of [name, value…] rows.
 function facts(heads, rows) {
-  return el("div", { class: "wide" }, el("table", { class: "facts" },
-    heads.length ? el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))) : null,
-    el("tbody", {}, rows.map(([name, ...cells]) => el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell) => el("td", {}, cell)))))));
+  return el(
+    "div",
+    { class: "wide" },
+    el(
+      "table",
+      { class: "facts" },
+      heads.length
+        ? el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              heads.map((head) => el("th", { scope: "col" }, head)),
+            ),
+          )
+        : null,
+      el(
+        "tbody",
+        {},
+        rows.map(([name, ...cells]) =>
+          el(
+            "tr",
+            {},
+            el("th", { scope: "row" }, name),
+            cells.map((cell) => el("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }

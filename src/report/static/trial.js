@@ -8,11 +8,28 @@ async function openTrial(run, trial, neighbours = []) {
   const at = neighbours.indexOf(trial);
   const step = (by) => {
     const next = neighbours[at + by];
-    return el("button", { type: "button", disabled: !next, click: () => { leave(); openTrial(run, next, neighbours); } }, by < 0 ? "‹ before" : "next ›");
+    return el(
+      "button",
+      {
+        type: "button",
+        disabled: !next,
+        click: () => {
+          leave();
+          openTrial(run, next, neighbours);
+        },
+      },
+      by < 0 ? "‹ before" : "next ›",
+    );
   };
   const buttons = at < 0 ? [] : [step(-1), step(1)];
   dialog.append(
-    el("header", {}, el("h2", {}, trial.name), buttons, el("button", { type: "button", click: leave, "aria-label": "close" }, "✕")),
+    el(
+      "header",
+      {},
+      el("h2", {}, trial.name),
+      buttons,
+      el("button", { type: "button", click: leave, "aria-label": "close" }, "✕"),
+    ),
     trialFacts(run, trial),
   );
   dialog.addEventListener("close", () => dialog.remove());
@@ -21,25 +38,52 @@ async function openTrial(run, trial, neighbours = []) {
   dialog.showModal();
   const index = run.panels[trial.index];
   if (index === undefined) {
-    dialog.append(el("p", { class: "soft" }, "This trial is one of those that the page holds as a row only; its files are linked above. ",
-      "panels=N on the command line shows more trials in full."));
+    dialog.append(
+      el(
+        "p",
+        { class: "soft" },
+        "This trial is one of those that the page holds as a row only; its files are linked above. ",
+        "panels=N on the command line shows more trials in full.",
+      ),
+    );
     return;
   }
   const [shown, texts] = await Promise.all([unpack(`panel${index}`), unpack("panel0")]);
   dialog.querySelector(".files").append(...shown.files.flatMap((file) => [" · ", fileLink(run, trial, file, file)]));
-  dialog.append(...shown.notes.map((note) => el("p", { class: "warn" }, note)), conversation(shown.messages, texts), verifier(shown), tokens(trial, shown.tokens));
+  dialog.append(
+    ...shown.notes.map((note) => el("p", { class: "warn" }, note)),
+    conversation(shown.messages, texts),
+    verifier(shown),
+    tokens(trial, shown.tokens),
+  );
 }
 
 function trialFacts(run, trial) {
   const facts = [
-    ["task", trial.task], ["outcome", words(trial.outcome)], ["cause", trial.cause], ["ended in", words(trial.stage)],
-    ["reward", number(trial.reward)], ["advantage", number(trial.advantage)], ["training", trial.use], ["fate", trial.fate],
-    ["attempt", number(trial.attempt)], ["turns", number(trial.turns)], ["sampled tokens", number(trial.sampled_tokens)],
-    ["prompt tokens", number(trial.prompt_tokens)], ["time", duration(trial.seconds)],
+    ["task", trial.task],
+    ["outcome", words(trial.outcome)],
+    ["cause", trial.cause],
+    ["ended in", words(trial.stage)],
+    ["reward", number(trial.reward)],
+    ["advantage", number(trial.advantage)],
+    ["training", trial.use],
+    ["fate", trial.fate],
+    ["attempt", number(trial.attempt)],
+    ["turns", number(trial.turns)],
+    ["sampled tokens", number(trial.sampled_tokens)],
+    ["prompt tokens", number(trial.prompt_tokens)],
+    ["time", duration(trial.seconds)],
   ].filter(([, value]) => value && value !== "–");
-  return el("div", { class: "trial-facts" },
-    el("dl", {}, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))),
-    el("p", { class: "files" }, "Harbor's files: ", fileLink(run, trial, "", "folder")));
+  return el(
+    "div",
+    { class: "trial-facts" },
+    el(
+      "dl",
+      {},
+      facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))),
+    ),
+    el("p", { class: "files" }, "Harbor's files: ", fileLink(run, trial, "", "folder")),
+  );
 }
 
 const fileLink = (run, trial, file, name) =>
@@ -54,40 +98,84 @@ function conversation(messages, texts) {
       (message.calls || []).map((call) => el("pre", { class: "keys", title: "keystrokes" }, call)),
       message.saw ? el("pre", { class: "screen", title: "what the agent saw" }, message.saw) : null,
     ];
-    return el("section", { class: `message ${message.role === "agent" ? "agent" : "user"}` }, el("h4", {}, `${i + 1} · ${message.role}`), parts);
+    return el(
+      "section",
+      { class: `message ${message.role === "agent" ? "agent" : "user"}` },
+      el("h4", {}, `${i + 1} · ${message.role}`),
+      parts,
+    );
   });
-  return el("section", {}, el("h3", {}, "Conversation and terminal"), shown.length ? shown : el("p", { class: "soft" }, "Harbor left no trajectory.json."));
+  return el(
+    "section",
+    {},
+    el("h3", {}, "Conversation and terminal"),
+    shown.length ? shown : el("p", { class: "soft" }, "Harbor left no trajectory.json."),
+  );
 }
 
 // Of a long prompt what is about the task; all of it when it is opened.
 function prompt(text) {
   const task = text.indexOf("Task Description:");
   const part = task < 0 ? text.slice(0, 600) : text.slice(task, task + 1500);
-  return [el("pre", {}, `${task > 0 ? "… " : ""}${part}`), el("details", {}, el("summary", {}, `all ${number(text.length)} characters`), el("pre", {}, text))];
+  return [
+    el("pre", {}, `${task > 0 ? "… " : ""}${part}`),
+    el("details", {}, el("summary", {}, `all ${number(text.length)} characters`), el("pre", {}, text)),
+  ];
 }
 
 function verifier(shown) {
   const parts = Object.entries(shown.verifier).map(([name, text]) => [el("h4", {}, name), el("pre", {}, text)]);
   if (shown.error) parts.push([el("h4", {}, "exception.txt"), el("pre", {}, shown.error)]);
-  return el("section", {}, el("h3", {}, "Verifier"), parts.length ? parts : el("p", { class: "soft" }, "It left no output."));
+  return el(
+    "section",
+    {},
+    el("h3", {}, "Verifier"),
+    parts.length ? parts : el("p", { class: "soft" }, "It left no output."),
+  );
 }
 
 function tokens(trial, shown) {
-  if (!shown || !shown.turns.length) return el("section", {}, el("h3", {}, "Tokens"), el("p", { class: "soft" }, "None are stored."));
+  if (!shown || !shown.turns.length)
+    return el("section", {}, el("h3", {}, "Tokens"), el("p", { class: "soft" }, "None are stored."));
   const box = el("div", { class: "tokens", "data-by": "logprob" });
-  const by = chooser("colour by", [["logprob", "logprob of the sampled"], ["mask", "mask: sampled or seen"], ["advantage", "advantage"]], (value) => { box.dataset.by = value; });
+  const by = chooser(
+    "colour by",
+    [
+      ["logprob", "logprob of the sampled"],
+      ["mask", "mask: sampled or seen"],
+      ["advantage", "advantage"],
+    ],
+    (value) => {
+      box.dataset.by = value;
+    },
+  );
   const sign = trial.advantage === null ? "none" : trial.advantage > 0 ? "up" : trial.advantage < 0 ? "down" : "none";
   box.dataset.sign = sign;
   shown.turns.forEach((turn, i) => {
-    const seen = turn.seen.map((word) => el("span", { class: "seen", title: `id ${shown.ids[word]}, seen` }, visible(shown.words[word])));
+    const seen = turn.seen.map((word) =>
+      el("span", { class: "seen", title: `id ${shown.ids[word]}, seen` }, visible(shown.words[word])),
+    );
     const sampled = turn.sampled.map((word, k) => {
       const logprob = turn.logprobs[k];
-      const node = el("span", { class: "sampled", title: `id ${shown.ids[word]}, logprob ${number(logprob)}, probability ${number(Math.exp(logprob), 3)}, advantage ${number(trial.advantage)}` }, visible(shown.words[word]));
+      const node = el(
+        "span",
+        {
+          class: "sampled",
+          title: `id ${shown.ids[word]}, logprob ${number(logprob)}, probability ${number(Math.exp(logprob), 3)}, advantage ${number(trial.advantage)}`,
+        },
+        visible(shown.words[word]),
+      );
       node.style.setProperty("--surprise", `${Math.round(Math.min(-logprob / 4, 1) * 85)}%`);
       return node;
     });
     const about = `turn ${i + 1}: ${turn.seen.length} seen, ${turn.sampled.length} sampled in ${number(turn.seconds)} s, logprob ${number(sum(turn.logprobs))} in all, weights ${turn.weights}${turn.segment ? `, segment ${turn.segment}` : ""}${turn.truncated ? ", cut off by max_tokens" : ""}`;
-    box.append(el("h4", {}, about), sum(turn.seen.map((word) => shown.words[word].length)) > 1500 ? el("details", {}, el("summary", {}, `${turn.seen.length} tokens of prompt`), el("p", {}, seen)) : el("p", {}, seen), el("p", {}, sampled));
+    box.append(
+      el("h4", {}, about),
+      sum(turn.seen.map((word) => shown.words[word].length)) > 1500
+        ? el("details", {}, el("summary", {}, `${turn.seen.length} tokens of prompt`), el("p", {}, seen))
+        : el("p", {}, seen),
+      el("p", {}, sampled),
+    );
   });
   const notes = [
     shown.named ? "" : "This machine does not have the model's tokenizer: ids instead of texts. ",

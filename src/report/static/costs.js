@@ -1,0 +1,187 @@
+// What became of the trials, and where time and tokens went: of one run.
+const FUNNEL = ["started", "finished", "graded", "trained"];
+const LOST = ["replaced", "dropped", "quarantined", "cancelled", "masked"];
+
+function funnels(page, run) {
+  const parts = ["training", "evaluation", "other"]
+    .filter((kind) => run.funnel[kind])
+    .map((kind) => {
+      const counts = run.funnel[kind];
+      const stages = [
+        ...FUNNEL,
+        ...LOST,
+        ...Object.keys(counts).filter((name) => name && ![...FUNNEL, ...LOST].includes(name)),
+      ];
+      const rows = stages
+        .filter((name) => counts[name] || (FUNNEL.includes(name) && !(kind !== "training" && name === "trained")))
+        .map((name) => {
+          const fill = el("i", { class: FUNNEL.includes(name) ? "kept" : "lost" });
+          fill.style.width = `${(100 * (counts[name] || 0)) / Math.max(counts.started || 0, counts.finished || 0, 1)}%`;
+          return el(
+            "div",
+            { class: "funnel-row" },
+            el("span", {}, words(name)),
+            el("span", { class: "track" }, fill),
+            el("b", {}, number(counts[name] || 0)),
+          );
+        });
+      return el("div", { class: "funnel" }, el("h3", {}, `${kind} trials`), rows);
+    });
+  const trained = run.rows.filter((t) => t.kind === "training" && t.reward !== null);
+  const uses = [...new Set(trained.map((t) => t.use))].map((use) => [
+    use,
+    number(trained.filter((t) => t.use === use).length),
+  ]);
+  const causes = table({
+    rows: run.causes,
+    sort: ["trials", true],
+    place: "filter causes",
+    choices: ["kind", "outcome"],
+    columns: [
+      { key: "trials", label: "trials", get: (c) => c.trials },
+      { key: "kind", label: "kind", text: true, get: (c) => c.kind },
+      { key: "outcome", label: "outcome", text: true, get: (c) => c.outcome, show: (c) => words(c.outcome) },
+      { key: "stage", label: "ended in", text: true, get: (c) => c.stage },
+      { key: "fate", label: "fate", text: true, get: (c) => c.fate },
+      { key: "cause", label: "cause", text: true, get: (c) => c.cause },
+    ],
+  });
+  return [
+    el(
+      "div",
+      { class: "funnels" },
+      parts,
+      el(
+        "div",
+        { class: "funnel" },
+        el("h3", {}, "graded, then"),
+        uses.length ? facts([], uses) : el("p", { class: "soft" }, "no graded training trial"),
+      ),
+    ),
+    causes,
+  ];
+}
+
+const STAGES = ["queued", "environment", "agent_setup", "agent", "sampling", "verifier", "teardown", "total"];
+const TIMES = [
+  ["time/sample", "sampling", 0],
+  ["time/update", "update", 1],
+  ["time/publish", "publish", 2],
+  ["time/evaluate", "evaluation", 3],
+];
+
+function times(page, run) {
+  const steps = run.metrics.steps;
+  const value = (name, i) => column(run, name)[i] || 0;
+  const layers = TIMES.map(([name, text, colour]) => ({
+    label: text,
+    colour,
+    ys: steps.map((_, i) => value(name, i)),
+  }));
+  const rest = steps.map((_, i) =>
+    Math.max(value("time/step", i) - value("time/sample", i) - value("time/update", i) - value("time/publish", i), 0),
+  );
+  layers.push({ label: "rest of the step", colour: 7, ys: rest });
+  const totals = layers.map((layer) => [layer.label, sum(layer.ys)]);
+  const all = sum(totals.map(([, total]) => total));
+  const known = Object.keys(run.metrics.values)
+    .filter((name) => name.startsWith("trial_time/"))
+    .map((name) => name.slice(11));
+  const ordered = [...STAGES.filter((name) => known.includes(name)), ...known.filter((name) => !STAGES.includes(name))];
+  const stages = ordered.map((name) => [
+    name === "sampling" ? "sampling, in agent" : words(name),
+    duration(mean(column(run, `trial_time/${name}`).filter((v) => v !== null))),
+  ]);
+  return [
+    stacks({ title: "A step's time", unit: "seconds", xs: steps, layers }),
+    el(
+      "div",
+      { class: "pair" },
+      el(
+        "div",
+        {},
+        el("h3", {}, "Whole run"),
+        facts(
+          ["", "time", "share"],
+          totals.map(([name, total]) => [name, duration(total), share(total, all)]),
+        ),
+      ),
+      el(
+        "div",
+        {},
+        el("h3", {}, "A trial's stages, mean of the steps"),
+        stages.length ? facts([], stages) : el("p", { class: "soft" }, "no value"),
+      ),
+    ),
+    plots(page, ["util/sampler_busy", "rollout/trials_per_second", "rollout/tail_ratio"]),
+    timeline(run),
+  ];
+}
+
+function timeline(run) {
+  const names = Object.keys(run.timelines);
+  if (!names.length) return el("p", { class: "soft" }, "No batch has its trials' times.");
+  const place = el("div");
+  const show = (name) => {
+    const bars = run.timelines[name].bars;
+    const order = [...new Set(bars.map((bar) => bar[0]))].sort(
+      (a, b) => bars.find((bar) => bar[0] === a)[2] - bars.find((bar) => bar[0] === b)[2],
+    );
+    const row = new Map(order.map((trial, i) => [trial, i]));
+    const trials = order.map((index) => run.rows[index]);
+    place.replaceChildren(
+      gantt({
+        title: `Trials of ${name}`,
+        unit: "seconds since the batch's first trial started",
+        stages: run.stages,
+        rows: trials.map((t) => t.name),
+        bars: bars.map(([trial, ...rest]) => [row.get(trial), ...rest]),
+        open: (i) => openTrial(run, trials[i], trials),
+      }),
+    );
+  };
+  const list = chooser(
+    "batch",
+    names.map((name) => [name, name]),
+    show,
+  );
+  const first = names.findLast((name) => name.startsWith("step_")) || names.at(-1);
+  list.querySelector("select").value = first;
+  show(first);
+  return el(
+    "div",
+    {},
+    list,
+    el("span", { class: "soft" }, " gaps within a trial: it waited for a place, or Harbor worked between two phases"),
+    place,
+  );
+}
+
+function tokenSection(page, run) {
+  const steps = [...new Set(run.rows.map((t) => t.step).filter((s) => s !== null))].sort((a, b) => a - b);
+  const at = new Map(steps.map((step, i) => [step, i]));
+  const part = (label, colour, test) => {
+    const ys = steps.map(() => 0);
+    for (const t of run.rows) if (t.step !== null && test(t)) ys[at.get(t.step)] += t.sampled_tokens;
+    return { label, colour, ys };
+  };
+  const training = (t) => t.kind === "training";
+  const layers = [
+    part("trained", 2, (t) => training(t) && t.use === "trained"),
+    part("graded, not trained", 4, (t) => training(t) && t.reward !== null && t.use !== "trained"),
+    part("not graded", 3, (t) => training(t) && t.reward === null),
+    part("evaluation", 0, (t) => !training(t)),
+  ];
+  const totals = layers.map((layer) => [layer.label, sum(layer.ys)]);
+  const all = sum(totals.map(([, n]) => n));
+  const rows = [
+    ...totals.map(([name, n]) => [name, number(n), share(n, all)]),
+    ["all sampled", number(all), ""],
+    ["all prompts, as sent", number(sum(run.rows.map((t) => t.prompt_tokens))), ""],
+  ];
+  return [
+    stacks({ title: "Sampled tokens, by what became of them", unit: "tokens", xs: steps, layers }),
+    plots(page, ["train/tokens_per_unique_token", "train/action_token_fraction", "turn/sampled_tokens"]),
+    facts(["", "tokens", "share"], rows),
+  ];
+}

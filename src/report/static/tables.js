@@ -1,0 +1,115 @@
+// The tables of tasks and of trials.
+function taskRows(run) {
+  const tasks = new Map();
+  for (const trial of run.rows) {
+    if (!tasks.has(trial.task))
+      tasks.set(trial.task, {
+        task: trial.task,
+        trials: 0,
+        faults: 0,
+        kinds: new Set(),
+        rewards: new Map(),
+        tokens: 0,
+        seconds: [],
+      });
+    const row = tasks.get(trial.task);
+    row.trials += 1;
+    row.kinds.add(trial.kind);
+    row.tokens += trial.sampled_tokens;
+    row.seconds.push(trial.seconds);
+    row.faults += ["infrastructure_error", "verifier_error"].includes(trial.outcome);
+    if (trial.reward === null) continue;
+    if (!row.rewards.has(trial.step)) row.rewards.set(trial.step, []);
+    row.rewards.get(trial.step).push(trial.reward);
+  }
+  for (const row of tasks.values()) {
+    row.history = [...row.rewards.entries()].sort((a, b) => a[0] - b[0]).map(([step, values]) => [step, mean(values)]);
+    row.kind = [...row.kinds].sort().join(", ");
+    row.mean = mean([...row.rewards.values()].flat());
+    row.first = row.history.length ? row.history[0][1] : null;
+    row.last = row.history.length ? row.history.at(-1)[1] : null;
+    row.signal = [...row.rewards.values()].filter((values) => new Set(values).size > 1).length;
+  }
+  return [...tasks.values()];
+}
+
+function tasksTable(run, choose) {
+  const rows = taskRows(run);
+  const [low, high] = extent(rows.flatMap((r) => r.history.map(([, v]) => v))) || [0, 1];
+  return table({
+    rows,
+    sort: ["task", false],
+    place: "filter tasks",
+    choices: ["kind"],
+    open: (row) => choose(row.task),
+    columns: [
+      { key: "task", label: "task", text: true, get: (r) => r.task },
+      { key: "kind", label: "used for", text: true, get: (r) => r.kind },
+      { key: "trials", label: "trials", get: (r) => r.trials },
+      { key: "mean", label: "reward, mean", get: (r) => r.mean },
+      { key: "first", label: "first", title: "mean of its first batch", get: (r) => r.first },
+      { key: "last", label: "last", title: "mean of its last batch", get: (r) => r.last },
+      {
+        key: "history",
+        label: "by step",
+        title: "mean reward of each batch it was in; sorted by the change",
+        get: (r) => (r.last === null ? null : r.last - r.first),
+        show: (r) =>
+          el(
+            "span",
+            { title: r.history.map(([s, v]) => `${s}: ${number(v, 3)}`).join("\n") },
+            spark(
+              r.history.map(([, v]) => v),
+              [Math.min(low, 0), Math.max(high, 1)],
+            ),
+          ),
+      },
+      {
+        key: "signal",
+        label: "batches with signal",
+        title: "batches in which its rewards differed",
+        get: (r) => r.signal,
+      },
+      { key: "faults", label: "faults", get: (r) => r.faults },
+      { key: "tokens", label: "sampled tokens", get: (r) => r.tokens },
+      { key: "seconds", label: "s a trial", get: (r) => mean(r.seconds) },
+    ],
+  });
+}
+
+function trialsTable(run) {
+  const rows = run.rows;
+  for (const row of rows) row.details = run.panels[row.index] === undefined ? "row only" : "in full";
+  const text = (key, label, title) => ({
+    key,
+    label,
+    title,
+    text: true,
+    get: (t) => t[key],
+    show: (t) => words(String(t[key])),
+  });
+  const count = (key, label, title) => ({ key, label, title, get: (t) => t[key] });
+  return table({
+    rows,
+    sort: ["step", true],
+    place: "filter by trial, task, cause",
+    choices: ["kind", "outcome", "use", "details"],
+    open: (row, found) => openTrial(run, row, found),
+    columns: [
+      { key: "name", label: "trial", text: true, get: (t) => t.name },
+      { key: "task", label: "task", text: true, get: (t) => t.task },
+      count("step", "step"),
+      text("kind", "kind"),
+      count("reward", "reward"),
+      count("advantage", "advantage"),
+      text("outcome", "outcome"),
+      text("use", "training"),
+      count("turns", "turns"),
+      count("sampled_tokens", "sampled", "sampled tokens"),
+      count("seconds", "s", "seconds, without waiting for a place"),
+      count("attempt", "attempt"),
+      { key: "cause", label: "cause", text: true, get: (t) => t.cause },
+      text("details", "shown"),
+    ],
+  });
+}

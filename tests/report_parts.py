@@ -1,0 +1,26 @@
+"""What the report's tests share: a made-up run, and what is in a page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.made_run import MadeRun
+from src.report.page import unpacked
+
+
+def small_run(path: Path) -> MadeRun:
+    """An evaluation, then two batches of 3 tasks x 4 trials."""
+    run = MadeRun(path, tasks=3, group=4, turns=2)
+    run.evaluate()
+    run.train(0)
+    run.train(1)
+    return run
+
+
+def blobs(page: Path) -> dict[str, Any]:
+    found = re.findall(r'<script type="text/plain" id="(\w+)">([^<]*)</script>', page.read_text())
+    return {name: unpacked(blob) for name, blob in found}
+
+
+def only_run(page: Path) -> dict[str, Any]:
+    return blobs(page)["data"]["runs"][0]
