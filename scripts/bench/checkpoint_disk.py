@@ -132,9 +132,8 @@ def _show(config: Config, n: int, most: Most, note: str, write: bool) -> None:
     report.show(title, HEADINGS, rows)
     if write:
         head = report.circumstances("scripts.bench.checkpoint_disk")
-        report.replace_part(
-            report.BENCHMARKS, "checkpoint disk", f"{head}\n\n{note}\n\n{report.markdown(HEADINGS, rows)}"
-        )
+        text = f"{head}\n\n{note}\n\n{report.markdown(HEADINGS, rows)}"
+        report.replace_part(report.BENCHMARKS, "checkpoint disk", text)
 
 
 if __name__ == "__main__":
