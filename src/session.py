@@ -14,6 +14,7 @@ import requests
 from docker.errors import DockerException
 
 from src.backend.connect import Backend, connect
+from src.backend.disk_note import disk_note
 from src.backend.policy import PolicyTrainer
 from src.backend.terms import Terms, agree
 from src.chat_template import ChatTemplate
@@ -105,7 +106,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
     course = take_course(plan, run, ledger, place.display)
     effective = _effective(backend, trained, terms)
     write_json(run.effective, effective)
-    for note in terms.notes:
+    for note in (*terms.notes, disk_note(config, plan.total_steps, backend.about)):
         say(note)
     say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "
