@@ -1,5 +1,6 @@
 """One compact file a trajectory: token ids, logprobs, reward, outcome, times. Written when the trial ends."""
 
+import io
 import json
 import struct
 import zipfile
@@ -46,8 +47,10 @@ def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
         "turns": np.array([_row(turn) for turn in turns], TURN),
     }
     path = folder / f"{trajectory.trial_name}.npz"
+    archive = io.BytesIO()
+    np.savez_compressed(archive, **arrays)
     with replacing(path) as file:
-        np.savez_compressed(file, **arrays)
+        file.write(archive.getvalue())
     return path
 
 
