@@ -74,9 +74,7 @@ function settings(page) {
 function ofOneRun(page, run) {
   const trials = trialsTable(run);
   const choose = (task) => {
-    const search = trials.querySelector("input");
-    search.value = task;
-    search.dispatchEvent(new Event("input"));
+    trials.find(task);
     trials.scrollIntoView();
   };
   return [

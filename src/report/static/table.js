@@ -108,10 +108,11 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
     bar,
     el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)),
   );
-  node.choose = (name, value) => {
-    const list = lists.find((l) => l.dataset.key === name).querySelector("select");
-    list.value = value ? `=${value}` : "";
-    list.dispatchEvent(new Event("change"));
+  node.find = (text) => {
+    for (const list of lists) list.querySelector("select").value = "";
+    for (const name of choices) wanted[name] = "";
+    search.value = text;
+    search.dispatchEvent(new Event("input"));
   };
   return node;
 }

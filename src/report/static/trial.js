@@ -185,4 +185,7 @@ function tokens(trial, shown) {
   return el("section", {}, el("h3", {}, "Tokens"), by, el("p", { class: "soft" }, notes), box);
 }
 
-const visible = (text) => text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥");
+const visible = (text) =>
+  text
+    .replace(/\n+/g, (run) => (run.length > 3 ? `⏎×${run.length}\n` : "⏎\n".repeat(run.length)))
+    .replaceAll("\t", "⇥");
