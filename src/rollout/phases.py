@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
-from src.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -15,10 +14,14 @@ if TYPE_CHECKING:  # slow to import
 VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 
 
+class HasDeadline(Protocol):
+    deadline: float | None
+
+
 class Phases:
     """`clock` is the limit of the whole trial; waiting for a place stops it. `waited`: seconds at all gates."""
 
-    def __init__(self, trial: "Trial", llm: TinkerLLM, gates: Gates, daemon: Daemon, limit_sec: float) -> None:
+    def __init__(self, trial: "Trial", llm: HasDeadline, gates: Gates, daemon: Daemon, limit_sec: float) -> None:
         from harbor.trial.hooks import TrialEvent
 
         self.clock = asyncio.timeout(limit_sec or None)

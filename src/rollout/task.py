@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from src.errors import UserError
+from src.rollout.quarantine_list import QUARANTINE_FILE, read_quarantine
 
 log = logging.getLogger("harbortrainer")
 
@@ -22,12 +23,14 @@ class Task:
 def load_tasks(tasks_dir: str, allow_broken: bool) -> list[Task]:
     """Tasks in `tasks_dir`, by name. Broken ones are named in a warning, or refused unless `allow_broken`.
 
-    Raises UserError: no such folder, no task in it, a broken task.
+    Those that its quarantine.txt names are left out. Raises UserError: no such folder, no task in it, a broken task.
     """
     folder = Path(tasks_dir)
     if not folder.is_dir():
         raise UserError(f"tasks_dir: {tasks_dir} is not a folder; give a folder of Harbor task directories")
-    paths = [path for path in sorted(folder.iterdir()) if _looks_like_task(path)]
+    found = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
+    listed = _quarantined(folder, found)
+    paths = [path for path in found if path.name not in listed]
     broken = {path.name: fault for path in paths if (fault := find_fault(path))}
     if broken and not allow_broken:
         named = "; ".join(f"{name}: {fault}" for name, fault in broken.items())
@@ -38,6 +41,21 @@ def load_tasks(tasks_dir: str, allow_broken: bool) -> list[Task]:
     if not tasks:
         raise UserError(f"tasks_dir: no Harbor task in {tasks_dir}; each is a folder with task.toml and instruction.md")
     return tasks
+
+
+def _quarantined(folder: Path, found: list[Path]) -> set[str]:
+    """Names of tasks that are left out; each is told. What was changed since it was found bad is not."""
+    listed = read_quarantine(folder)
+    left_out: set[str] = set()
+    for path in found:
+        if (one := listed.get(path.name)) is None:
+            continue
+        if one.digest and one.digest != digest(path):
+            log.warning("task %s: %s is about an earlier content; check it again", path.name, QUARANTINE_FILE)
+            continue
+        log.warning("task %s is left out: %s: %s", path.name, QUARANTINE_FILE, one.reason or "no reason given")
+        left_out.add(path.name)
+    return left_out
 
 
 def find_fault(path: Path) -> str | None:
@@ -69,7 +87,7 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def _looks_like_task(path: Path) -> bool:
+def looks_like_task(path: Path) -> bool:
     visible_folder = path.is_dir() and not path.name.startswith(".")
     return visible_folder and any((path / name).exists() for name in ("task.toml", "instruction.md"))
 

@@ -1,0 +1,162 @@
+"""`python -m src.tasks check DIR...`: qualifies tasks in parallel, once for each content."""
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import chz
+from rich.console import Console
+from rich.table import Table
+
+from src.config import Config
+from src.doctor_output import JSON, give_json
+from src.errors import UserError
+from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
+from src.rollout.docker.preflight import check_docker
+from src.rollout.environment import check_tasks
+from src.rollout.gates import Gates, n_containers
+from src.rollout.harbor_log import tame_harbor_log
+from src.rollout.quarantine_list import Quarantined, write_quarantine
+from src.rollout.task import Task, digest, find_fault
+from src.tasks.cache import Cache, cache_folder
+from src.tasks.families import duplicates
+from src.tasks.findings import Level, Report
+from src.tasks.folders import task_folders
+from src.tasks.identity import identify
+from src.tasks.qualify import Limits, qualify
+from src.tasks.trials import Trials
+
+
+@chz.chz
+class CheckArgs:
+    dirs: tuple[str, ...] = chz.field(doc="folders of Harbor task directories, or task directories; a,b or DIR DIR")
+    n_parallel: int = chz.field(default=max(2, os.cpu_count() or 2), doc="trials at once")
+    n_oracle: int = chz.field(default=3, doc="fresh trials of the oracle; all must earn 1")
+    slow_build_sec: float = chz.field(default=120.0, doc="seconds of a build above which there is a warning")
+    slow_trial_sec: float = chz.field(default=300.0, doc="seconds of an oracle's trial above which there is a warning")
+    trial_timeout_sec: float = chz.field(default=3600.0, doc="seconds for a whole trial, start to reward; 0 = no limit")
+    environment_type: str = chz.field(default="docker", doc="Harbor environment: docker, daytona, modal, e2b, ...")
+    environment_kwargs: dict[str, Any] = chz.field(
+        default_factory=dict, doc="as of the run: environment_kwargs.NAME=VALUE"
+    )
+    quarantine: bool = chz.field(default=False, doc="true = write the bad tasks into each folder's quarantine.txt")
+    cache: bool = chz.field(default=True, doc="false = check again what was checked before")
+    json: str | None = chz.field(default=None, doc=JSON)
+
+
+async def check(args: CheckArgs) -> int:
+    """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, Docker cannot carry the trials."""
+    for name in ("n_parallel", "n_oracle"):
+        if getattr(args, name) < 1:
+            raise UserError(f"{name}={getattr(args, name)}: must be above 0")
+    began = time.monotonic()
+    paths = task_folders(args.dirs)
+    reports = await qualify_all(paths, args)
+    _note_duplicates(reports)
+    if args.quarantine:
+        _quarantine(reports)
+    text = json.dumps({"tasks": [asdict(report) | {"verdict": report.verdict} for report in reports]}, indent=2)
+    if not give_json(text, args.json):
+        _show(reports, time.monotonic() - began)
+    return 1 if any(report.bad for report in reports) else 0
+
+
+async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
+    """A report for each task, in this order; those of the cache first asked for."""
+    cache = Cache(cache_folder(), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs})
+    known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
+    missing = [path for path in paths if known.get(path) is None]
+    made = dict(zip(missing, await _qualify(missing, args), strict=True)) if missing else {}
+    for report in made.values():
+        cache.put(report)
+    return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
+
+
+async def _qualify(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
+    from src.rollout.docker.reaper import reap
+    from src.rollout.docker.removal import drain
+
+    config = Config(
+        model_name="",
+        tasks_dir="",
+        n_parallel_envs=args.n_parallel,
+        n_warm_envs=0,
+        trial_timeout_sec=args.trial_timeout_sec,
+        environment_type=args.environment_type,
+        environment_kwargs=args.environment_kwargs,
+    )
+    local = args.environment_type == "docker"
+    await asyncio.to_thread(_preflight, paths, config)
+    tame_harbor_log()
+    logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # what matters of it is in the reports
+    run_id = f"check-{uuid.uuid4().hex[:8]}"
+    limits = Limits(args.n_oracle, args.slow_build_sec, args.slow_trial_sec)
+    with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
+        daemon = Daemon(config.env_outage_limit_sec, ping_docker if local else ping_nobody)
+        trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
+        building = asyncio.Semaphore(config.n_parallel_builds)
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(qualify(path, trials, limits, building)) for path in paths]
+        finally:
+            daemon.close()
+            await drain()
+            if local:
+                await asyncio.to_thread(reap, run_id)
+    return [task.result() for task in running]
+
+
+def _preflight(paths: Sequence[Path], config: Config) -> None:
+    """Raises UserError: the environment cannot be had, Docker cannot carry it."""
+    usable = [path for path in paths if find_fault(path) is None]
+    check_tasks(usable, config.environment_type, config.environment_kwargs)
+    if config.environment_type == "docker":
+        check_docker(usable, n_containers(config), config.environment_kwargs)
+
+
+def _note_duplicates(reports: Sequence[Report]) -> None:
+    by_path = {report.path: report for report in reports}
+    identities = [identify(Task(report.path, Path(report.path), report.digest)) for report in reports]
+    for path, first, reason in duplicates(identities):
+        by_path[path].add("duplicate", Level.ERROR, f"has {reason} as {by_path[first].name}")
+
+
+def _quarantine(reports: Sequence[Report]) -> None:
+    folders: dict[Path, list[Report]] = defaultdict(list)
+    for report in reports:
+        folders[Path(report.path).parent].append(report)
+    for folder, members in folders.items():
+        bad = [Quarantined(one.name, one.digest, _why(one)) for one in members if one.bad]
+        write_quarantine(folder, bad, [one.name for one in members if not one.bad])
+
+
+def _why(report: Report) -> str:
+    return "; ".join(f"{one.kind}: {one.detail}" for one in report.findings if one.level is Level.ERROR)
+
+
+def _show(reports: Sequence[Report], seconds: float) -> None:
+    console = Console(highlight=False)
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("task", "verdict", "oracle", "no-op", "build s", "trial s", "findings"):
+        table.add_column(name, overflow="fold", justify="right" if name.endswith(" s") else "left")
+    for report in reports:
+        won = sum(reward is not None and reward >= 1 for reward in report.oracle)
+        oracle = f"{won}/{len(report.oracle)}" + (f" x{report.repeats}" if report.repeats else "")
+        told = "\n".join(f"{one.level}: {one.kind}: {one.detail}" for one in report.findings)
+        no_op = "" if report.no_op is None else f"{report.no_op:g}"
+        times = [f"{report.build_sec:.1f}", f"{report.trial_sec:.1f}"]
+        table.add_row(report.name, report.verdict, oracle if report.oracle else "", no_op, *times, told)
+    console.print(table)
+    counts = {verdict: sum(one.verdict == verdict for one in reports) for verdict in ("good", "unproven", "bad")}
+    cached = sum(report.cached for report in reports)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    console.print(f"{len(reports)} tasks: {told}; {cached} known from before; {seconds:.1f} s", markup=False)

@@ -1,0 +1,128 @@
+"""`python -m src.tasks list|show|split`: what tasks are, without running anything."""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import chz
+from rich.console import Console
+from rich.table import Table
+
+from src.doctor_output import JSON, give_json
+from src.errors import UserError
+from src.rollout.quarantine_list import read_quarantine
+from src.rollout.task import Task, digest, find_fault
+from src.tasks.families import families
+from src.tasks.folders import task_folders
+from src.tasks.identity import identify
+from src.tasks.split import split_record, split_tasks
+
+_SHORT = 12  # characters of a digest that are shown
+
+
+@chz.chz
+class ListArgs:
+    dirs: tuple[str, ...] = chz.field(doc="folders of Harbor task directories, or task directories; a,b or DIR DIR")
+    json: str | None = chz.field(default=None, doc=JSON)
+
+
+@chz.chz
+class SplitArgs(ListArgs):
+    eval_split: float = chz.field(default=0.0, doc="share of the tasks held out, whole families drawn by seed")
+    eval_tasks: tuple[str, ...] = chz.field(default=(), doc="names of held-out tasks, a,b,c; () = use eval_split")
+    seed: int = chz.field(default=0, doc="seed of the run")
+    allow_family_overlap: bool = chz.field(default=False, doc="true = one family may be trained on and held out")
+
+
+async def list_tasks(args: ListArgs) -> int:
+    """A row a task: fault or quarantine, family, digest, metadata."""
+    rows = [_row(path) for path in task_folders(args.dirs)]
+    family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
+    for row in rows:
+        row["family"] = Path(family[row["path"]]).name
+    if not give_json(json.dumps(rows, indent=2), args.json):
+        _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
+        count = len({row["family"] for row in rows})
+        Console(highlight=False).print(f"{len(rows)} tasks in {count} families", markup=False)
+    return 0
+
+
+async def show_tasks(args: ListArgs) -> int:
+    """Everything about each task that fits on a screen."""
+    shown = []
+    for path in task_folders(args.dirs):
+        identity = identify(Task(path.name, path, digest(path)))
+        instruction = path / "instruction.md"
+        text = instruction.read_text(errors="replace") if instruction.is_file() else ""
+        keys = {reason: key[:_SHORT] for reason, key in identity.keys}
+        shown.append(_row(path) | {"instruction": text, "digests": keys, "settings": _settings(path)})
+    if not give_json(json.dumps(shown, indent=2, default=str), args.json):
+        for one in shown:
+            for name, value in one.items():
+                print(f"{name}: {json.dumps(value, default=str) if isinstance(value, dict) else value}")
+            print()
+    return 0
+
+
+async def split(args: SplitArgs) -> int:
+    """The split of a run with these settings."""
+    if bool(args.eval_split) == bool(args.eval_tasks):
+        raise UserError("eval_split, eval_tasks: give one of the two")
+    tasks = [Task(path.name, path, digest(path)) for path in task_folders(args.dirs)]
+    twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
+    if twice:
+        raise UserError(f"dirs: {twice[0]} is in more than one of them; split one folder at a time")
+    sides = split_tasks(tasks, args.eval_split, args.eval_tasks, args.seed, args.allow_family_overlap)
+    record = split_record(*sides, args.allow_family_overlap)
+    if not give_json(json.dumps(record, indent=2), args.json):
+        rows = [
+            {"name": name, "side": side.replace("_", " "), "family": known["family"]}
+            for side in ("train", "held_out")
+            for name, known in record[side].items()
+        ]
+        _table(("name", "side", "family"), rows)
+        print(f"{len(sides[0])} training tasks, {len(sides[1])} held out")
+    return 0
+
+
+def _row(path: Path) -> dict[str, Any]:
+    settings = _settings(path)
+    metadata = settings.get("metadata", {})
+    content = digest(path)
+    listed = read_quarantine(path.parent).get(path.name)
+    fault = find_fault(path) or ("" if listed is None else f"quarantined: {listed.reason}")
+    return {
+        "name": path.name,
+        "path": str(path),
+        "digest": content,
+        "family": str(metadata.get("family") or ""),
+        "category": str(metadata.get("category") or metadata.get("kind") or ""),
+        "difficulty": str(metadata.get("difficulty") or ""),
+        "fault": fault,
+    }
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((path / "task.toml").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(show_edge=False, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
+    Console(highlight=False).print(table)
+
+
+COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Coroutine[Any, Any, int]]]] = {
+    "list": (ListArgs, list_tasks),
+    "show": (ListArgs, show_tasks),
+    "split": (SplitArgs, split),
+}

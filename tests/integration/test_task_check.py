@@ -1,0 +1,90 @@
+"""Planted bad tasks are all found by qualification, in real trials; good ones are not accused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.bench.shapes import SHAPES
+from scripts.bench.task_folder import BASE, SOLVE, write_task
+from src.rollout.quarantine_list import read_quarantine
+from src.tasks.__main__ import main
+from tests.integration.docker_parts import containers
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+FAST = "[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 40.0\n"
+RIGHT = '[ "$(cat hello.txt 2>/dev/null)" = Hello ]'
+ONE, ZERO = "echo 1 > /logs/verifier/reward.txt", "echo 0 > /logs/verifier/reward.txt"
+EVERY_FIFTH_FAILS = "n=$(($(cat /runs 2>/dev/null || echo 0) + 1)); echo $n > /runs\n"  # 20 %, and no chance in it
+TOOL = "#!/bin/sh\ngrep -qx Hello /app/hello.txt\n"
+KEEP = "[metadata]\nkeep_processes = true\n"
+# name -> (what is found, the task)
+BAD: dict[str, tuple[str, dict[str, Any]]] = {
+    "broken-format": ("format", {"files": {"instruction.md": " \n"}}),
+    "broken-build": ("build", {"dockerfile": f"{BASE}RUN false\n"}),
+    "oracle-fails": ("oracle fails", {"solve": "echo Bye > hello.txt\n"}),
+    "no-op-passes": ("no-op passes", {"test": f"{ONE}\n"}),
+    "hanging": ("hanging verifier", {"toml": "[verifier]\ntimeout_sec = 2.0\n", "test": "sleep 1000\n"}),
+    "no-reward": ("oracle fails", {"test": "true\n"}),
+    "flaky": ("flaky", {"test": f"{EVERY_FIFTH_FAILS}{RIGHT} && [ $((n % 5)) != 0 ] && {ONE} || {ZERO}\n"}),
+    "pre-written": (
+        "hack: pre-written reward",
+        {"solve": "echo 1 > reward.txt\n", "test": f"cp /app/reward.txt /logs/verifier/reward.txt || {ZERO}\n"},
+    ),
+    "background": ("hack: background rewrite", {"toml": KEEP}),
+    "replaced-tool": (
+        "hack: replaced tools",
+        {
+            "dockerfile": f"{BASE}COPY check-hello /usr/bin/\nRUN chmod 755 /usr/bin/check-hello\nWORKDIR /app\n",
+            "files": {"environment/check-hello": TOOL},
+            "test": f"if check-hello; then {ONE}; else {ZERO}; fi\n",
+        },
+    ),
+    "readable": (
+        "hack: readable tests",
+        {
+            "dockerfile": f"{BASE}COPY oracle.sh /opt/backup.sh\nWORKDIR /app\n",
+            "files": {"environment/oracle.sh": f"#!/bin/bash\n{SOLVE}"},
+        },
+    ),
+}
+GOOD = ("plain", "user", "separate-verifier")
+
+
+def write_all(folder: Path) -> None:
+    for name, (_, parts) in BAD.items():
+        toml = parts.get("toml", "")
+        task: dict[str, Any] = parts | {"toml": toml if "[verifier]" in toml else FAST + toml}
+        write_task(folder / name, **task)
+    for name in GOOD:
+        shape: dict[str, Any] = dict(SHAPES[name])
+        shape["files"] = {"instruction.md": f"Write Hello, as {name} would.\n"} | dict(shape.get("files", {}))
+        write_task(folder / f"good-{name}", **shape)
+
+
+def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    out = folder.parent / "report.json"
+    status = main(["check", str(folder), f"json={out}", *arguments])
+    return status, {task["name"]: task for task in json.loads(out.read_text())["tasks"]}
+
+
+def test_bad_tasks_are_found_and_good_ones_are_not_accused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "tasks"
+    write_all(folder)
+    status, tasks = check(folder, "n_parallel=4", "--quarantine")
+    found = {name: [one["kind"] for one in task["findings"] if one["level"] == "error"] for name, task in tasks.items()}
+    assert status == 1
+    for name, (kind, _) in BAD.items():
+        assert kind in found[name], tasks[name]
+    assert {name: found[f"good-{name}"] for name in GOOD} == {name: [] for name in GOOD}
+    assert all(tasks[f"good-{name}"]["verdict"] == "good" for name in GOOD)
+    assert set(read_quarantine(folder)) == set(BAD)
+    assert containers("check") == []
+    again, cached = check(folder, "n_parallel=4")
+    assert again == 1 and all(task["cached"] for task in cached.values())
+    assert {name: task["findings"] for name, task in cached.items()} == {n: t["findings"] for n, t in tasks.items()}
+    assert "bad" in capsys.readouterr().out

@@ -1,0 +1,122 @@
+"""What follows from the trials of a qualification, attacks as they read a task, the cache and the quarantine list."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from scripts.bench.task_folder import write_task
+from src.errors import UserError
+from src.rollout.quarantine_list import QUARANTINE_FILE, Quarantined, read_quarantine, write_quarantine
+from src.rollout.task import load_tasks
+from src.tasks import findings
+from src.tasks.__main__ import as_fields
+from src.tasks.attacks import prewritten, readable, replaced_tools, searching
+from src.tasks.cache import Cache
+from src.tasks.findings import Finding, Level, Report, reward_of
+from src.tasks.trials import Tried
+
+
+def kinds(found: list[Finding]) -> list[tuple[str, Level]]:
+    return [(one.kind, one.level) for one in found]
+
+
+PASS, FAIL, HANG = Tried(1.0), Tried(0.0), Tried(None, "VerifierTimeoutError: after 2 s")
+
+
+@pytest.mark.parametrize(
+    ("tried", "found"),
+    [
+        ([PASS, PASS], []),
+        ([Tried(1.0, repeats=("1", "1.0", '{"reward": 1, "style": 0}'))], []),
+        ([FAIL], [("oracle fails", Level.ERROR)]),
+        ([Tried(0.5), Tried(0.5)], [("oracle fails", Level.ERROR)]),
+        ([PASS, FAIL, PASS], [("flaky", Level.ERROR)]),
+        ([PASS, HANG], [("hanging verifier", Level.ERROR)]),
+        ([Tried(None, "RewardFileNotFoundError: no")], [("oracle fails", Level.ERROR)]),
+        ([Tried(1.0, repeats=("1", "0", "1"))], [("flaky", Level.ERROR)]),
+        ([Tried(1.0, repeats=("1", "", "1"))], [("flaky", Level.ERROR)]),
+        ([Tried(1.0, repeats=("0", "0", ""))], [("verifier not repeatable", Level.WARNING)]),
+    ],
+)
+def test_oracle(tried: list[Tried], found: list[tuple[str, Level]]) -> None:
+    assert kinds(findings.judge_oracle(tried)) == found
+
+
+@pytest.mark.parametrize(
+    ("tried", "found"),
+    [
+        (FAIL, []),
+        (PASS, [("no-op passes", Level.ERROR)]),
+        (Tried(0.25), [("no-op earns something", Level.WARNING)]),
+        (Tried(0.0, repeats=("0", "0", "1")), [("flaky", Level.ERROR)]),
+        (Tried(0.0, repeats=("0", "", "0")), []),
+        (HANG, [("hanging verifier", Level.ERROR)]),
+        (Tried(None, "RewardFileNotFoundError"), [("no-op is not graded", Level.ERROR)]),
+    ],
+)
+def test_doing_nothing(tried: Tried, found: list[tuple[str, Level]]) -> None:
+    assert kinds(findings.judge_no_op(tried)) == found
+
+
+def test_an_attack_counts_when_it_earns_more_than_doing_nothing() -> None:
+    rewards = {"a": 1.0, "b": 0.2, "c": None, "d": 0.0}
+    assert kinds(findings.judge_attacks(rewards, 0.2)) == [("hack: a", Level.ERROR)]
+
+
+def test_network_is_needed_where_only_the_trial_without_it_failed() -> None:
+    assert findings.judge_network(PASS, None) == []
+    assert kinds(findings.judge_network(FAIL, PASS)) == [("needs network", Level.NOTE)]
+    assert findings.judge_network(FAIL, FAIL) == []
+
+
+def test_what_scripts_fetch_is_noted_and_comments_are_not(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "t", test="apt-get install -y curl\n# wget x\nuvx pytest\n")
+    assert [one.detail for one in findings.fetches(task)] == ["its scripts call apt-get install, curl, uvx"]
+
+
+@pytest.mark.parametrize(("text", "value"), [("1\n", 1), ("0.5", 0.5), ('{"a": 0, "reward": 1}', 1)])
+def test_rewards_are_read_as_harbor_does(text: str, value: float) -> None:
+    assert reward_of(text) == value
+
+
+def test_attacks_read_the_tests_of_the_task(tmp_path: Path) -> None:
+    test = 'if jq -e .ok /x && ! "$v"; then /opt/venv/bin/pytest; fi\nr=$(sqlite3 a | wc -l)\ncp /app/reward.txt /x\n'
+    task = write_task(tmp_path / "t", test=test)
+    script = replaced_tools(task)
+    assert "for n in jq sqlite3 wc;" in script and "for p in /opt/venv/bin/pytest;" in script
+    assert "/app/reward.txt" in prewritten(task)
+    solution = (task / "solution" / "solve.sh").read_bytes()
+    assert f"-size {len(solution)}c" in searching(task)
+    said = f"{hashlib.sha256(solution).hexdigest()}  /opt/x\n{'0' * 64}  /etc/passwd\n"
+    assert readable(task, said) == ["solution/solve.sh as /opt/x"]
+
+
+def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_path: Path) -> None:
+    report = Report("t", "/tasks/t", "d1", [Finding("flaky", Level.ERROR, "x")], [1.0, None], 9, 0.0)
+    Cache(tmp_path, {"n": 1}).put(report)
+    found = Cache(tmp_path, {"n": 1}).get(Path("/elsewhere/u"), "d1")
+    assert found is not None and found.cached and found.bad and (found.name, found.path) == ("u", "/elsewhere/u")
+    assert (found.findings, found.oracle) == (report.findings, report.oracle)
+    assert Cache(tmp_path, {"n": 2}).get(Path("/t"), "d1") is None
+    assert Cache(tmp_path, {"n": 1}).get(Path("/t"), "d2") is None
+
+
+def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a", "b", "c"):
+        write_task(tmp_path / name)
+    digests = {task.name: task.digest for task in load_tasks(str(tmp_path), False)}
+    write_quarantine(tmp_path, [Quarantined("a", digests["a"], "flaky:\n x"), Quarantined("b", "old", "y")], ["c"])
+    assert [task.name for task in load_tasks(str(tmp_path), False)] == ["b", "c"]
+    assert "task a is left out: quarantine.txt: flaky: x" in caplog.text
+    assert "task b: quarantine.txt is about an earlier content" in caplog.text
+    assert write_quarantine(tmp_path, [], ["a"]) == 1 and set(read_quarantine(tmp_path)) == {"b"}
+    (tmp_path / QUARANTINE_FILE).write_text("# by hand\nb - I said so\nc\na\n")
+    with pytest.raises(UserError, match="no Harbor task"):
+        load_tasks(str(tmp_path), False)
+    assert write_quarantine(tmp_path, [], "abc") == 0 and not (tmp_path / QUARANTINE_FILE).exists()
+
+
+def test_folders_and_flags_on_the_command_line() -> None:
+    given = ["datasets/a", "--json", "n_oracle=2", "datasets/b", "--quarantine"]
+    assert as_fields(given) == ["dirs=datasets/a,datasets/b", "json=-", "n_oracle=2", "quarantine=true"]
