@@ -24,7 +24,7 @@ own_port=""
 # Runs beside everything else; when the server does not come up, the trainer need not wait for it.
 start_server() {
   local fresh=1
-  case " $* " in *" resume="*) fresh=0 ;; esac # a resumed run needs the server's checkpoints
+  case " $* " in *" resume="* | *" run_name="*) fresh=0 ;; esac # a run that goes on needs the server's checkpoints
   if ! scripts/setup.sh --server || ! env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
     scripts/start_skyrl_tx.sh --background models/quickstart 1; then
     kill -TERM $$

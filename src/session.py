@@ -113,7 +113,8 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
         f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
     )
     sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined, place.stop)
+    past = (ledger.quarantined, place.stop, ledger.faults_in_a_row)
+    rollouts = Rollouts(config, sampler, template, run.name, ledger, *past)
     local = config.environment_type == "docker"
     docker_tasks = plan.tasks if local else []
     containers = run_containers(run.name, place.display) if local else contextlib.nullcontext()

@@ -79,7 +79,7 @@ class Attempts:
                 and trajectory.task_name not in self._quarantine.reasons
             )
             fate = _replaced(first, tried, hit) if again else self._last_fate(trajectory)
-            await asyncio.to_thread(self._end, trajectory, fate, None if again else keep)
+            await _in_thread(self._end, trajectory, fate, None if again else keep)
             if not hit:
                 note(trajectory)
             if not again:
@@ -97,12 +97,10 @@ class Attempts:
             if request.task.name in self._quarantine.reasons or not self._stop.may_start():
                 return None
             before = daemon.outages
-            begun = asyncio.create_task(asyncio.to_thread(self._begin, request))
             try:
-                await asyncio.shield(begun)
+                await _in_thread(self._begin, request)
                 trajectory = await run_trial(request, self._settings)
             except asyncio.CancelledError:
-                await asyncio.wait({begun})  # its line comes first
                 self._book.ended(_cancelled(request, self._why_not(request)), "cancelled")
                 raise
         if trajectory.outcome in FAULTS:
@@ -130,6 +128,16 @@ class Attempts:
         if trajectory.reward is not None:
             return "graded"
         return "quarantined" if trajectory.task_name in self._quarantine.reasons else "dropped"
+
+
+async def _in_thread[*Args](call: Callable[[*Args], None], *args: *Args) -> None:
+    """What is being written is written when this ends, also when it is cancelled."""
+    writing = asyncio.create_task(asyncio.to_thread(call, *args))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        raise
 
 
 def trial_seed(seed: int, name: str) -> int:

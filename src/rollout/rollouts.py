@@ -62,14 +62,17 @@ class Rollouts:
         book: Book = NOBODY,
         quarantined: Mapping[str, str] = MappingProxyType({}),
         stop: Stop | None = None,
+        faults: Sequence[Trajectory] = (),
     ) -> None:
-        """`quarantined`: tasks that an earlier process of this run gave up, and why."""
+        """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row."""
         self._stop = stop or Stop()
         ping = ping_docker if config.environment_type == "docker" else ping_nobody
         self._daemon = Daemon(config.env_outage_limit_sec, ping)
         self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, quarantined)
+        for fault in faults:
+            self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._quarantine, book, self._stop)
         self._graded = False  # whether any trial of this run ever was
 
@@ -159,7 +162,7 @@ class Rollouts:
             if takes_place_of(name, request.name):
                 return trajectory
         trajectory = await fill(request)
-        if trajectory.reward is None:
+        if trajectory.reward is None and not self._stop.asked:
             log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
         return trajectory
 

@@ -48,6 +48,7 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._tried: dict[str, tuple[int, int]] = {}  # by place
+        self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
         cut_torn_line(path)
         self._read()
 
@@ -130,6 +131,11 @@ class Ledger:
         """
         return self._tried.get(place, (0, 0))
 
+    @property
+    def faults_in_a_row(self) -> list[Trajectory]:
+        """Trials of each task since its last grade, in order and without their turns; what an outage hit left out."""
+        return [trajectory for faults in self._faults.values() for trajectory in faults]
+
     def metrics(self) -> dict[str, float]:
         """The funnel so far, over the whole run and all its evaluations."""
         return {f"funnel/{stage}": float(self.counts[stage]) for stage in FUNNEL}
@@ -193,12 +199,19 @@ class Ledger:
         fate = record["fate"].split()[0]
         self.counts["finished"] += fate != "cancelled"
         self.counts[fate] += 1
+        hit = record["fate"].endswith(AFTER_OUTAGE)
         attempt = record["attempt"]
         place = record["trial"].removesuffix(f"-a{attempt}")
         if fate == "replaced":
-            faults = self.tried(place)[1] + (not record["fate"].endswith(AFTER_OUTAGE))
+            faults = self.tried(place)[1] + (not hit)
             self._tried[place] = (attempt, faults)
         elif fate != "cancelled":
             self._tried[place] = (attempt, 0)
+        if record["reward"] is not None:
+            self._faults.pop(record["task"], None)
+        elif fate != "cancelled" and not hit:
+            outcome = Outcome(record["outcome"])
+            fault = Trajectory(record["task"], record["trial"], (), None, outcome, record["cause"])
+            self._faults.setdefault(record["task"], []).append(fault)
         if fate == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")

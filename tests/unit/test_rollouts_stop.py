@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from src.learning.trajectory import Outcome, Trajectory
+from src.policy_sampler import PolicySampler
 from src.rollout.attempts import trial_seed
+from src.rollout.rollouts import Rollouts
 from src.rollout.trial import TrialRequest
 from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
+from tests.fakes import chat_template
 from tests.unit.test_rollouts import Rig, graded, lost
 
 
@@ -86,3 +89,14 @@ async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
     rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"}, max_attempts=2)
     await rig.go(group_size=1)
     assert len(rig.requests) == 6 and len(rig.finished) == 3
+
+
+async def test_faults_of_an_earlier_process_count_towards_the_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r), max_attempts=1)
+    before = [t for group in await first.go() for t in group.lost]
+    assert len(before) == 3
+    rig = Rig(tmp_path, monkeypatch, graded)
+    again = Rollouts(rig.rollouts._settings.config, PolicySampler(), chat_template(), "run", faults=before * 2)
+    assert again._quarantine.reasons == {"b": "infrastructure_error: no disk"}
