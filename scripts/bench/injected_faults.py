@@ -1,6 +1,6 @@
 """Containers that vanish under a batch of real trials, about one in twenty: what becomes of the groups.
 
-    python -m scripts.bench.injected_faults [--groups 25] [--share 0.05] [--parallel 6] [--seed 0] [--write]
+    python -m scripts.bench.injected_faults [--groups 25] [--share 0.08] [--parallel 6] [--seed 0] [--write]
 
 The policy answers after a third of a second; each task's verifier gives a reward of its own that is known and never 0.
 While the trials run, containers are drawn at random and killed or removed by force a random time after their start.
@@ -103,7 +103,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=25)
-    parser.add_argument("--share", type=float, default=0.05, help="of the containers that are drawn")
+    parser.add_argument("--share", type=float, default=0.08, help="of the containers that are drawn")
     parser.add_argument("--parallel", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")

@@ -12,13 +12,11 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
@@ -33,6 +31,14 @@ FAULTS = report.ROOT / "docs" / "faults.md"
 Record = dict[str, Any]
 
 
+class Resumed(NamedTuple):
+    """Until the first new trial: seconds, CPU seconds of the process, MiB that it had at most."""
+
+    seconds: float
+    cpu: float
+    peak: float
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1250)
@@ -45,7 +51,7 @@ def main() -> None:
         long = RunDirectory(Path(folder) / "long")
         shutil.copytree(real.path, long.path)
         lengthen(long, arguments.steps)
-        times: dict[str, list[tuple[float, float]]] = {"real": [], "long": []}
+        times: dict[str, list[Resumed]] = {"real": [], "long": []}
         for number in range(arguments.rounds):
             for run in (real, long):
                 copy = RunDirectory(Path(folder) / f"{run.name}-{number}")
@@ -98,8 +104,7 @@ def _copy_trial(run: RunDirectory, source: tuple[Path, Path], name: str, step: i
         shutil.copyfile(source[1] / name / file, folder / file)
 
 
-def _first_trial(run: RunDirectory) -> tuple[float, float]:
-    """Seconds to the first new trial, and MiB that the process had at most until then."""
+def _first_trial(run: RunDirectory) -> Resumed:
     steps = json.loads(run.config.read_text())["max_steps"]
     began, before = time.time(), run.ledger.stat().st_size
     trainer = Trainer(run.path.with_suffix(".log"), f"resume={run.path}", f"max_steps={steps + 1}")
@@ -110,9 +115,10 @@ def _first_trial(run: RunDirectory) -> tuple[float, float]:
     if not new:
         trainer.wait()
         raise SystemExit(f"no trial was started:\n{trainer.log.read_text()[-4000:]}")
-    peak = trainer.peak_mib()
+    resumed = Resumed(new - began, trainer.cpu_seconds(), trainer.peak_mib())
     trainer.kill()
-    return new - began, peak
+    print(run.name, resumed, flush=True)
+    return resumed
 
 
 def _new(run: RunDirectory, before: int) -> float:
@@ -123,18 +129,18 @@ def _new(run: RunDirectory, before: int) -> float:
     return next((record["time"] for record in records if record["event"] == "started"), 0.0)
 
 
-def _publish(arguments: argparse.Namespace, times: dict[str, list[tuple[float, float]]], long: RunDirectory) -> None:
-    began = time.monotonic()
+def _publish(arguments: argparse.Namespace, times: dict[str, list[Resumed]], long: RunDirectory) -> None:
+    began = time.process_time()
     Ledger(long.ledger)
-    reading = time.monotonic() - began
-    (real, real_peak), (slow, slow_peak) = ([statistics.median(x) for x in zip(*times[n], strict=True)] for n in times)
+    reading = time.process_time() - began
+    real, slow = (Resumed(*(statistics.median(x) for x in zip(*times[name], strict=True))) for name in times)
     lines, size = len(read_lines(long.ledger)), long.ledger.stat().st_size / 2**20
     rows = [
         ["journalled trials; lines and MiB of ledger.jsonl", f"{arguments.steps * N_TRIALS}; {lines}, {size:.1f}"],
-        ["process start to the first new trial: that run, one of two steps", f"{slow:.1f} s, {real:.1f} s"],
-        ["of it imports alone", f"{_imports():.1f} s"],
-        ["what the journal costs", f"{slow - real:.1f} s (ledger read and checked in {reading:.2f} s)"],
-        ["peak memory of the process: that run, one of two steps", f"{slow_peak:.0f} MiB, {real_peak:.0f} MiB"],
+        ["process start to the first new trial, imports included", _pair(slow.seconds, real.seconds, "s")],
+        ["CPU time of it", _pair(slow.cpu, real.cpu, "s")],
+        ["CPU time of it: the ledger read and checked", f"{reading:.2f} s"],
+        ["peak memory until then", _pair(slow.peak, real.peak, "MiB")],
     ]
     report.show("resume", ["", ""], rows)
     if arguments.write:
@@ -142,10 +148,8 @@ def _publish(arguments: argparse.Namespace, times: dict[str, list[tuple[float, f
         report.replace_part(FAULTS, "resume-time", f"{head}\n\n{report.markdown(['', ''], rows)}")
 
 
-def _imports() -> float:
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import src.session, src.rollout.agent"], cwd=report.ROOT, check=True)
-    return time.monotonic() - began
+def _pair(long: float, short: float, unit: str) -> str:
+    return f"{long:.1f} {unit}; a run of {REAL_STEPS} steps {short:.1f} {unit}"
 
 
 if __name__ == "__main__":
