@@ -55,6 +55,7 @@ def read_run(path: Path) -> RunRecord:
         "timelines": timelines(run.path, trials),
         "stages": STAGES,
         "checkpoints": [{"step": r.get("step"), "path": r.get("path")} for r in _lines(run.checkpoints)],
+        "changes": _changes(_lines(run.config_changes)),
         "resumed": [record.get("step") for record in records if record.get("event") == "resumed"],
         "span": _span(records),
     }
@@ -78,6 +79,15 @@ def _causes(trials: Sequence[TrialRow], most: int = 200) -> list[dict[str, Any]]
     keys = ((t.kind, t.outcome, t.cause, t.stage, t.fate.partition(" ")[0]) for t in trials if t.ended is not None)
     names = ("kind", "outcome", "cause", "stage", "fate")
     return [dict(zip(names, key, strict=True)) | {"trials": n} for key, n in Counter(keys).most_common(most)]
+
+
+def _changes(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a resumed run was given otherwise, and from which step on."""
+    return [
+        {"step": record["from_step"] + 1, "field": field, "before": change.get("before"), "now": change.get("now")}
+        for record in records
+        for field, change in record["changes"].items()
+    ]
 
 
 def _span(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

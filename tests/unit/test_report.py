@@ -148,6 +148,15 @@ def test_packed_values_come_back_and_are_no_markup() -> None:
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))
 
 
-def test_axes_have_units() -> None:
+def test_what_a_continued_run_changed_is_told(made: MadeRun) -> None:
+    change = {"learning_rate": {"before": 1e-4, "now": 1e-5}}
+    append_line(made.path / "config_changes.jsonl", {"time": 1.0, "from_step": 1, "changes": change})
+    expected = {"step": 2, "field": "learning_rate", "before": 1e-4, "now": 1e-5}
+    assert only_run(write_report(made.path))["changes"] == [expected]
+
+
+def test_axes_have_units(made: MadeRun) -> None:
+    units = blobs(write_report(made.path))["data"]["units"]
+    assert [name for name, word in units.items() if word == "value"] == []
     assert unit("optim/learning_rate") == "step size" and unit("time/sample") == "s"
     assert unit("turn/parse_failure_rate") == "share" and unit("some/thing") == "value"

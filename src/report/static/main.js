@@ -56,7 +56,12 @@ function settings(page) {
   const states = page.runs.flatMap((run) =>
     run.checkpoints.map((c) => [label(page, run, "") || "checkpoint", `after step ${c.step}`, c.path]),
   );
+  const changes = page.runs.flatMap((run) =>
+    run.changes.map((c) => [`from step ${c.step}`, label(page, run, c.field), plain(c.before), plain(c.now)]),
+  );
   return [
+    changes.length ? el("h3", {}, "Changed when the run went on") : null,
+    changes.length ? facts(["", "field", "before", "now"], changes) : null,
     page.runs.length > 1
       ? el(
           "div",

@@ -89,7 +89,7 @@ function readout(root, plot, series, unit, height) {
   });
 }
 
-// series: {label, colour, xs, ys, low?, high?, bars?, dashed?}; `range`: a fixed y range.
+// series: {label, colour, xs, ys, low?, high?, bars?, dashed?}; `range`: a fixed y range; `marks`: {at, text}.
 function lines({
   title,
   unit,
@@ -100,6 +100,7 @@ function lines({
   xLabel = "step",
   note = "",
   legend = true,
+  marks = [],
 }) {
   const shown = series.filter((s) => extent(s.ys));
   if (!shown.length)
@@ -110,6 +111,10 @@ function lines({
     const xRange = first === last ? [first - 1, last + 1] : [first, last];
     const plot = axes(width, height, xRange, range || padded(extent(values), zero), xLabel, unit, true);
     for (const s of shown) drawSeries(plot.root, s, plot.x, plot.y);
+    for (const { at, text } of marks.filter((mark) => mark.at >= xRange[0] && mark.at <= xRange[1])) {
+      const line = svg("line", { class: "mark", x1: plot.x(at), x2: plot.x(at), y1: MARGIN.top, y2: plot.bottom });
+      plot.root.append(fill(line, {}, [svg("title", {}, `from step ${at}: ${text}`)]));
+    }
     readout(plot.root, plot, shown, unit, height);
     return plot.root;
   };

@@ -85,6 +85,17 @@ function summary(page) {
   });
 }
 
+// Steps from which on a resumed run had other settings.
+const marks = (page) =>
+  page.runs.flatMap((run) =>
+    run.changes.map((c) => ({
+      at: c.step,
+      text: label(page, run, `${c.field}: ${plain(c.before)} → ${plain(c.now)}`),
+    })),
+  );
+
+const plain = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+
 function rewards(page) {
   const several = page.runs.length > 1;
   const training = page.runs
@@ -130,7 +141,7 @@ function rewards(page) {
     "reward",
     "Reward",
     "Mean reward of each training batch (line) and of the held-out tasks (squares). Band and bars: 95% interval of the mean over tasks.",
-    lines({ title: "Reward", unit: "reward", series: [...training, ...held], height: 320, range }),
+    lines({ title: "Reward", unit: "reward", series: [...training, ...held], height: 320, range, marks: marks(page) }),
     plots(page, ["reward/best_of_group", "reward/std", "group/constant_fraction"]),
   );
 }
