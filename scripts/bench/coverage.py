@@ -1,6 +1,6 @@
 """What the intervals and verdicts of src/evaluation are worth: simulated evaluations of policies that are known.
 
-    python -m scripts.bench.coverage [EVALUATIONS] [SEED]     2,000 a setting; exit 1 unless all are within the bars
+    python -m scripts.bench.coverage [EVALUATIONS] [SEED]     1,000 a setting; exit 1 unless all are within the bars
 
 A simulated policy has a level (its true mean reward); every evaluation draws a fresh one, then tasks with pass rates
 around that level, then trials. The level is what the interval has to cover. `percentile` is the usual bootstrap over
@@ -19,7 +19,7 @@ from src.evaluation.interval import estimate_mean
 TASKS = (20, 50, 89, 200)
 TRIALS = (1, 2, 4, 8)
 COVERAGE, FALSE = (0.93, 0.97), 0.05
-RESAMPLES = 400
+RESAMPLES = 200
 
 Generator = np.random.Generator
 Rates = Callable[[Generator, float, int], np.ndarray]  # level, number of tasks -> pass rates with that mean
@@ -98,7 +98,7 @@ def _percentile(rng: Generator, values_P: np.ndarray, level: float) -> bool:
 
 def main() -> int:
     given = [int(value) for value in sys.argv[1:3]]
-    evaluations, seed = (*given, *(2000, 0)[len(given) :])
+    evaluations, seed = (*given, *(1000, 0)[len(given) :])
     print("| policies | tasks | trials | 95% interval covers | percentile bootstrap | difference covered | false |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     rows = []

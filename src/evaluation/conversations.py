@@ -12,7 +12,7 @@ from rich.text import Text
 from src.chat_template import ChatTemplate
 from src.errors import UserError
 from src.evaluation.messages import Message, Transcriber
-from src.learning.trajectory import Trajectory
+from src.learning.trajectory import Trajectory, TrajectoryGroup
 from src.run.directory import RunDirectory, read_json
 from src.run.files import make_folder, replace_text
 from src.run.trajectory_file import read_trajectory
@@ -21,11 +21,24 @@ FOLDER = "conversations"
 STYLES = {"user": "cyan", "assistant": "green", "prompt": "magenta", "history": "yellow"}
 
 
-def write_conversations(path: Path, trajectories: Iterable[Trajectory], template: ChatTemplate) -> None:
-    """One line a trial: task, trial, reward, outcome, weights and all messages. Raises DiskFault."""
-    transcriber = Transcriber(template)
-    make_folder(path.parent)
-    replace_text(path, "".join(json.dumps(record(t, transcriber)) + "\n" for t in trajectories))
+class Conversations:
+    """Keeps them as a run goes on: `conversations/eval_000010.jsonl`, `conversations/step_000010.jsonl`."""
+
+    def __init__(self, run: RunDirectory, template: ChatTemplate) -> None:
+        self._folder = run.path / FOLDER
+        self._transcriber = Transcriber(template)
+
+    def save(self, batch: str, groups_P: Iterable[TrajectoryGroup]) -> None:
+        """Every trial of an evaluation, sampled ones of a training batch. Blocks. Raises DiskFault."""
+        trials = [t for group in groups_P for t in (*group.trajectories_G, *group.lost)]
+        self.write(batch, sampled_of(trials) if batch.startswith("step") else trials)
+
+    def write(self, name: str, trajectories: Iterable[Trajectory]) -> Path:
+        """One line a trial: task, trial, reward, outcome, weights and all messages."""
+        make_folder(self._folder)
+        path = self._folder / f"{name}.jsonl"
+        replace_text(path, "".join(json.dumps(record(t, self._transcriber)) + "\n" for t in trajectories))
+        return path
 
 
 def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
@@ -79,16 +92,14 @@ async def export(arguments: Sequence[str]) -> int:
     if len(arguments) > 1 and not arguments[1].isdigit():
         raise UserError(f"export: STEP={arguments[1]}: the number of a step")
     step = int(arguments[1]) if len(arguments) > 1 else None
-    template = _template(run)
+    conversations = Conversations(run, _template(run))
     folders = [folder for folder in _batches(run) if step is None or folder.name.endswith(f"_{step:06d}")]
     if not folders:
         raise UserError(f"export: nothing was run in step {step} of {run.path}; leave STEP out for all")
     for folder in folders:
         trials = map(read_trajectory, sorted(folder.glob("*.npz")))
         chosen = sampled_of(trials) if folder.name.startswith("step") and step is None else trials
-        path = run.path / FOLDER / f"{folder.name}.jsonl"
-        write_conversations(path, chosen, template)
-        print(path)
+        print(conversations.write(folder.name, chosen))
     return 0
 
 

@@ -16,9 +16,11 @@ from src.config import Config
 from src.evaluation import policies, report, results
 from src.evaluation.arguments import EvalArgs, trainer_config
 from src.evaluation.comparison import Comparison, compare
+from src.evaluation.conversations import Conversations
 from src.evaluation.policies import Subject
 from src.evaluation.sets import EvalTask, load_sets, require_same
 from src.evaluation.trials import Runner
+from src.learning.trajectory import TrajectoryGroup
 from src.rollout.docker.preflight import check_docker
 from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
@@ -81,12 +83,22 @@ async def _evaluate(
             for number, subject in enumerate(plan.subjects):
                 groups_P = await runner.groups(number, subject, tasks, args.trials)
                 found.append(results.task_results(plan.tasks, groups_P))
+                await asyncio.to_thread(_keep_conversations, Conversations(run, template), number, plan.tasks, groups_P)
         done = True
     finally:
         display.say(ledger.summary())
         if not done:
             display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
     return _give(args, plan, run, found, display)
+
+
+def _keep_conversations(
+    conversations: Conversations, number: int, tasks: list[EvalTask], groups_P: list[TrajectoryGroup]
+) -> None:
+    """A file for each set."""
+    for name in dict.fromkeys(one.set for one in tasks):
+        groups = [group for one, group in zip(tasks, groups_P, strict=True) if one.set == name]
+        conversations.save(f"eval_{number:06d}-{name.replace('/', '_')}", groups)
 
 
 def _plan(args: EvalArgs) -> Plan:

@@ -1,6 +1,7 @@
 """Runs the trials of one policy: journalled, those on disk not again, a lost server waited for."""
 
 import asyncio
+import re
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +44,14 @@ class Runner:
         while True:
             done = self.done(number)
             losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
+            if len({place(name) for name in done}) == len(tasks_P) * trials:  # nothing is left to sample
+                return await self._run(number, subject, tasks_P, trials)
             try:
                 async with sampled(subject, self.backend, self.config) as client:
                     self.sampler.publish(client, number)
+                    work = _while_known(client, self._run(number, subject, tasks_P, trials))
                     try:
-                        return await self._sample(number, subject, tasks_P, trials, client)
+                        return await self.backend.while_answering("sampling", work)
                     finally:
                         await self.sampler.abandon()
             except ServerLost as error:
@@ -63,9 +67,7 @@ class Runner:
         graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
         return graded if self.retry_ungraded else graded | stored
 
-    async def _sample(
-        self, number: int, subject: Subject, tasks_P: Sequence[Task], trials: int, client: Published
-    ) -> list[TrajectoryGroup]:
+    async def _run(self, number: int, subject: Subject, tasks_P: Sequence[Task], trials: int) -> list[TrajectoryGroup]:
         folder = self.run.trajectories(KIND, number)
         with self.display.trials(subject.name, len(tasks_P) * trials) as show:
 
@@ -73,7 +75,7 @@ class Runner:
                 write_trajectory(folder, trajectory)
                 show(trajectory)
 
-            work = self.rollouts.run_groups(
+            return await self.rollouts.run_groups(
                 tasks_P,
                 trials,
                 self.run.batch(KIND, number),
@@ -83,7 +85,11 @@ class Runner:
                 done=self.done(number),
                 training=False,
             )
-            return await self.backend.while_answering("sampling", _while_known(client, work))
+
+
+def place(trial_name: str) -> str:
+    """Name of the first trial of its place: `e000000-p01-g02` of `e000000-p01-g02-a3`."""
+    return re.sub(r"-a\d+$", "", trial_name)
 
 
 async def _while_known[T](client: Published, work: Coroutine[Any, Any, T]) -> T:

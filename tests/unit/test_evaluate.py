@@ -134,8 +134,11 @@ def test_a_fault_is_no_failure_of_the_policy(run, recorder, tmp_path, capsys):
     assert "3 (37.5%) of 8 trials have no grade" in capsys.readouterr().out
     assert run("retry_ungraded=true") == 0
     assert len(recorder.kinds("trial")) == 3
-    assert run() == 0  # what was graded at last counts
-    assert recorder.kinds("trial") == []
+    next((tmp_path / "out" / "trajectories").rglob("e000000-p02-g01*.npz")).unlink()
+    assert run() == 0  # what was graded at last counts, whatever lies beside it
+    assert len(recorder.kinds("trial")) == 1
+    (policy,) = result(tmp_path / "out")["policies"]
+    assert policy["ungraded"] == 0
 
 
 def test_two_policies_are_compared_on_the_same_tasks(run, recorder, tmp_path, capsys):
@@ -268,6 +271,7 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys):
     out = str(tmp_path / "out")
     assert evaluate.main(["export", out]) == 0
     lines = read_lines(Path(capsys.readouterr().out.strip()))
+    assert lines == read_lines(tmp_path / "out" / "conversations" / "eval_000000-tasks.jsonl")
     assert len(lines) == 8
     assert lines[0]["trial"] == "e000000-p00-g00"
     assert [message["role"] for message in lines[0]["messages"]] == ["user", "assistant", "user", "assistant"]
@@ -282,4 +286,6 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys):
 
 def test_environments_see_the_mode(run, recorder, tmp_path):
     assert run() == 0
-    assert {trial["config"]["environment"]["env"]["HARBORTRAINER_MODE"] for trial in recorder.kinds("trial")} == {"eval"}
+    assert {trial["config"]["environment"]["env"]["HARBORTRAINER_MODE"] for trial in recorder.kinds("trial")} == {
+        "eval"
+    }
