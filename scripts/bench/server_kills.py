@@ -3,8 +3,8 @@
     .venv/bin/python -m scripts.bench.server_kills [--only PHASE] [--lost] [--write]
 
 Each row is a whole `python -m src.train` over real Docker trials. Exact: every row of the metrics says that the
-server's weights have had as many optimizer steps as the run has made, and that the trainer's logprobs of each batch are those
-with which it was sampled: weights restored, or made again from the trials on disk, are the same weights.
+server's weights have had as many optimizer steps as the run has made, and that the trainer's logprobs of each batch
+are those with which it was sampled: weights restored, or made again from the trials on disk, are the same weights.
 """
 
 import argparse

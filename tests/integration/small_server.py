@@ -1,5 +1,6 @@
 """A real server that can be killed, paused, started again, and made to forget everything."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -28,23 +29,26 @@ class Server:
 
     def kill(self) -> None:
         """API and engine at once, as when the machine goes down."""
-        self._signal(signal.SIGKILL)
-
-    def pause(self) -> None:
-        """Connections are taken, nothing is answered."""
-        self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
+        send(self.url, signal.SIGKILL)
 
     def forget(self) -> None:
         """Database and checkpoints are gone, as with a lost disk. While it does not run."""
         shutil.rmtree(self.state)
 
-    def _signal(self, number: signal.Signals) -> None:
-        found = subprocess.run(["pgrep", "-f", f"launch.py.*{self._port}"], capture_output=True, text=True, check=True)
-        for pid in map(int, found.stdout.split()):
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+
+def send(url: str, number: signal.Signals, *, engine_only: bool = False) -> None:
+    """To the processes of the server at this URL: its engine, and the API before it unless `engine_only`.
+
+    Stopped (SIGSTOP), they take connections and answer nothing; with the engine alone, healthz still answers.
+    """
+    apis = _pids("-f", f"launch.py.*--port {url.rsplit(':', 1)[-1]} ")
+    engines = [pid for api in apis for pid in _pids("-f", "-P", str(api), "launch.py --run-engine")]
+    assert apis and engines, f"no server at {url}"
+    for pid in engines if engine_only else (*apis, *engines):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _pids(*query: str) -> list[int]:
+    found = subprocess.run(["pgrep", *query], capture_output=True, text=True, check=False)
+    return list(map(int, found.stdout.split()))

@@ -9,9 +9,9 @@ import tinker
 
 from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.datum import build_datums
-from src.backend.faults import awaited
+from src.backend.faults import awaited, no_weights
 from src.config import Config
-from src.errors import BackendError
+from src.errors import BackendError, ServerLost
 from src.learning.datums import TrainingSequence
 from tests.fakes import STOCK
 
@@ -124,3 +124,49 @@ async def test_sdk_errors_become_one_plain_line(error, words):
 async def test_a_server_that_hangs_is_named_by_what_was_waited_for():
     with pytest.raises(BackendError, match=r"forward_backward: no answer within"):
         await awaited("forward_backward", asyncio.Event().wait(), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (http_error(404, "Session not found"), ServerLost),
+        (http_error(404, "Session not found: s1"), ServerLost),
+        (http_error(404, "Model not found"), ServerLost),
+        (future_error("Error code: 404 - {'detail': 'Future not found'}"), ServerLost),
+        (future_error("Error code: 400 - {'detail': 'Model s1:train:0 not loaded'} (status 400)"), ServerLost),
+        (
+            http_error(400, "model m is not loaded: unloaded, its session timed out, or the server restarted"),
+            ServerLost,
+        ),
+        (future_error("Error code: 400 - {'detail': '[Errno 28] No space left on device: x'}"), BackendError),
+        (http_error(422, "no such loss"), BackendError),
+    ],
+)
+async def test_what_a_restored_state_may_mend_is_told_from_what_it_cannot(error, kind):
+    async def fail():
+        raise error
+
+    with pytest.raises(BackendError) as raised:
+        await awaited("optim_step", fail(), 60.0)
+    assert type(raised.value) is kind
+    if "space" in str(error):
+        assert "server's disk is full: make room" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "gone"),
+    [
+        (
+            tinker.NotFoundError("x", response=httpx.Response(404, request=httpx.Request("GET", "http://x")), body={}),
+            True,
+        ),
+        (http_error(404, "Checkpoint not found: a/b"), True),
+        (http_error(404, "Checkpoint a/b not found: its time to live is over"), True),
+        (http_error(400, "Checkpoint creation failed: the server stopped before it was saved"), True),
+        (http_error(404, "Not Found"), False),
+        (http_error(404, "Session not found: s1"), False),
+        (http_error(500, "Internal Server Error"), False),
+    ],
+)
+def test_weights_that_the_server_does_not_have(error, gone):
+    assert no_weights(error) == gone

@@ -15,7 +15,7 @@ from src.backend.base_model import BaseModel, read_base_model
 from src.backend.connect import CLOUD_URL, DUMMY_KEY, api_key, check_model, connect, server_url, warn_about_model
 from src.backend.kind import CLOUD, SELF_HOSTED
 from src.config import Config
-from src.errors import BackendError, UserError
+from src.errors import BackendError, ServerLost, UserError
 
 
 def config(**changes) -> Config:
@@ -142,6 +142,14 @@ async def test_a_call_ends_when_the_server_is_gone(monkeypatch):
         BackendError, match=rf"optim_step: {url} has not answered for 0.1 s .server_silence_sec.*resume="
     ):
         await health.watched(url, "optim_step", never.wait(), 10, 0.1)
+
+
+async def test_a_server_that_only_fails_is_gone_too():
+    async with http_server({HEALTHZ: (502, "")}, set()) as url:
+        with pytest.raises(ServerLost, match="optim_step: .* has not answered for 0.1 s"):
+            await health.watched(url, "optim_step", asyncio.Event().wait(), 60, 0.1)
+        with pytest.raises(BackendError, match="it answers 502.*server_outage_limit_sec"):
+            await health.until_answering(url, 0.0)
 
 
 async def test_a_cloud_that_cannot_be_reached_points_to_the_own_server(monkeypatch):

@@ -1,0 +1,171 @@
+"""A real server that hangs, ends the session, or no longer has what was saved: an error or a recovery, never a hang."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from src.backend import connect as connecting
+from src.backend.connect import Backend, connect
+from src.backend.policy import PolicyTrainer
+from src.errors import BackendError, ServerLost, UserError
+from src.policy_sampler import PolicySampler, SamplingError
+from src.recovery import Recovery
+from src.run.checkpoints import CheckpointLog, Policy
+
+from .small_server import send
+from .test_backend_live import config, logprobs, sampled, train
+
+POLICY = Policy("m", 8, "chat_template:1", "off")
+
+
+@contextlib.asynccontextmanager
+async def trained(url: str, model: Path, **limits: Any) -> AsyncIterator[tuple[Backend, PolicyTrainer]]:
+    settings = config(url, model, **limits)
+    backend = await connect(settings)
+    trainer = await PolicyTrainer.create(backend, settings)
+    try:
+        yield backend, trainer
+    finally:
+        await trainer.close()
+        await backend.close(done=True)
+
+
+@contextlib.contextmanager
+def paused(url: str, *, engine_only: bool = False) -> Iterator[None]:
+    send(url, signal.SIGSTOP, engine_only=engine_only)
+    try:
+        yield
+    finally:
+        send(url, signal.SIGCONT, engine_only=engine_only)
+
+
+def recovery(trainer: PolicyTrainer, log: CheckpointLog, said: list[str]) -> Recovery:
+    display: Any = SimpleNamespace(say=said.append)
+    return Recovery(trainer, PolicySampler(), log, display, 300)
+
+
+async def save(trainer: PolicyTrainer, log: CheckpointLog, step: int) -> str:
+    path = await trainer.save(step)
+    await log.add(POLICY.checkpoint(step, path), trainer.delete)
+    return path
+
+
+async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
+    server_url: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
+    async with trained(server_url, tiny_model_dir, server_silence_sec=3.0) as (backend, trainer):
+        published = await trainer.publish(0)
+        sequences = await sampled(published)
+        await train(trainer, sequences)
+        path = await save(trainer, log, 1)
+        expected = await logprobs(trainer, sequences)
+        sampler = PolicySampler(request_timeout_sec=2.0)
+        sampler.publish(published, 0)
+        with paused(server_url):
+            with pytest.raises(SamplingError, match="no answer within 2 s"):
+                await sampler.sample([5, 6, 7], max_tokens=8, temperature=1.0, stop=())
+            with pytest.raises(ServerLost, match=r"forward_backward: .* has not answered for 3 s"):
+                await train(trainer, sequences)
+            monkeypatch.setattr(connecting, "CLOSE_LIMIT_SEC", 0.5)
+            await asyncio.wait_for(backend.close(done=False), 60)  # at a run's end
+        assert await recovery(trainer, log, said).restore(ServerLost("gone"), 1) == 1
+        assert await logprobs(trainer, sequences) == pytest.approx(expected, abs=1e-4)
+        await trainer.delete(path)
+    assert "step 1 is restored as soon as the server answers" in said[0] and path in said[1]
+
+
+async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url: str, tiny_model_dir: Path) -> None:
+    """healthz answers all the time."""
+    async with trained(server_url, tiny_model_dir) as (backend, trainer):
+        sequences = await sampled(await trainer.publish(0))
+        await train(trainer, sequences)
+        limits = connecting.Limits(update_sec=2.0, save_sec=2.0)
+        monkeypatched = pytest.MonkeyPatch()
+        monkeypatched.setattr(trainer, "_limits", limits)
+        with paused(server_url, engine_only=True):
+            with pytest.raises(ServerLost, match="forward_backward: no answer within 2 s"):
+                await train(trainer, sequences)
+            with pytest.raises(ServerLost, match="save_state: no answer within 2 s"):
+                await trainer.save(1)
+            with pytest.raises(ServerLost, match="save_weights_for_sampler: no answer within 2 s"):
+                await trainer.publish(1)
+        monkeypatched.undo()
+        await trainer.reload(None)
+        assert backend.about["name"] == "harbortrainer"
+
+
+async def test_an_ended_session_and_lost_states_are_recovered_from(
+    server_url: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
+    expected: list[list[float]] = []
+    async with trained(server_url, tiny_model_dir) as (backend, trainer):
+        sequences = await sampled(await trainer.publish(0))
+        expected.append(await logprobs(trainer, sequences))
+        for step in (1, 2, 3):
+            await train(trainer, sequences)
+            await save(trainer, log, step)
+            expected.append(await logprobs(trainer, sequences))
+        recovering = recovery(trainer, log, said)
+        for left in (3, 1, 0):
+            for record in log.records[left:]:
+                await trainer.delete(record.path)
+            session = backend.service.holder.get_session_id()
+            async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=60) as http:
+                (
+                    await http.post(f"/sessions/{session}/finish", json={"reason": {"type": "success"}})
+                ).raise_for_status()
+            with pytest.raises(ServerLost) as lost:
+                await train(trainer, sequences)
+            assert await recovering.restore(lost.value, 4 + 3 - left) == left
+            assert await logprobs(trainer, sequences) == pytest.approx(expected[left], abs=1e-4)
+            assert sum("lost: the state after step" in line for line in said) == 3 - left
+    assert "from the seed" in said[-2] and "seed" in said[-1]
+
+
+@contextlib.asynccontextmanager
+async def silent_server(*answered: str) -> AsyncIterator[str]:
+    """Takes every connection and answers none but GETs of these paths' last parts."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head.split()[1].decode().rsplit("/", 1)[-1] in answered:
+                body = b'{"status": "ok"}'
+                writer.write(b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n" + body)
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("answered", "error", "words"),
+    [
+        ((), UserError, r"skyrl_tx_url=http.*: no answer within 10 s"),
+        (("healthz",), BackendError, r"connecting to http.*: no answer within 1 s"),
+    ],
+)
+async def test_a_server_that_takes_connections_and_never_answers_is_refused(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, answered: tuple[str, ...], error: type[UserError], words: str
+) -> None:
+    """And no thread that waits for it keeps the process."""
+    monkeypatch.setattr(connecting, "CALL_LIMIT_SEC", 1.0)
+    async with silent_server(*answered) as url:
+        with pytest.raises(error, match=words):
+            await connect(config(url, tiny_model_dir))
+    waiting = [thread.name for thread in threading.enumerate() if not thread.daemon]
+    assert not [name for name in waiting if "rest_client" in name or "service" in name]
