@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -47,7 +47,8 @@ def replay(run: RunDirectory, args: ReplayArgs) -> Report:
         if getattr(before, name) != getattr(now, name)
     }
     reports = [_step(journal, step, args) for step in steps]
-    return Report(str(run.path), settings, reports, list(_notes(now, before, reports)))
+    notes = [*_notes(now, before, reports), *_undigested([journal.records[step] for step in steps])]
+    return Report(str(run.path), settings, reports, notes)
 
 
 def _steps(journal: Journal, run: RunDirectory, args: ReplayArgs) -> list[int]:
@@ -85,6 +86,11 @@ def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator
         )
     if now != before:
         yield "what was sampled is as it was: later steps would have had other weights, and other trials"
+
+
+def _undigested(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if older := sum("digest" not in record for record in records):
+        yield f"{older} steps of the ledger have no digest: there only trials, advantages and minibatches were compared"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ COLUMNS = {
     "trials": "trials",
     "tokens": "tokens",
     "mean_abs_advantage": "mean |A|",
-    "weight": "sum of weights",
+    "weight": "weights",
     "optimizer_steps": "updates",
 }
 MEANS = ("mean_abs_advantage",)  # over trials; the other numbers are summed
@@ -70,7 +70,7 @@ def show(report: Report, console: Console) -> None:
 
 def _table(report: Report) -> Table:
     table = Table(show_edge=False, pad_edge=False)
-    for name in ("step", *COLUMNS.values(), "datums changed", "clipped"):
+    for name in ("step", *COLUMNS.values(), "changed", "clipped"):
         table.add_column(name, justify="right", overflow="fold")
     for step in report.steps:
         changed = f"{step.datums_changed} of {step.run['datums']:.0f}"
