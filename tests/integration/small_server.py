@@ -36,17 +36,28 @@ class Server:
         shutil.rmtree(self.state)
 
 
+def checkpoints_base(url: str) -> Path:
+    """The folder of the server at this URL."""
+    (api,) = _apis(url)
+    words = Path(f"/proc/{api}/cmdline").read_text().split("\0")
+    return Path(words[words.index("--checkpoints-base") + 1])
+
+
 def send(url: str, number: signal.Signals, *, engine_only: bool = False) -> None:
     """To the processes of the server at this URL: its engine, and the API before it unless `engine_only`.
 
     Stopped (SIGSTOP), they take connections and answer nothing; with the engine alone, healthz still answers.
     """
-    apis = _pids("-f", f"launch.py.*--port {url.rsplit(':', 1)[-1]} ")
+    apis = _apis(url)
     engines = [pid for api in apis for pid in _pids("-f", "-P", str(api), "launch.py --run-engine")]
     assert apis and engines, f"no server at {url}"
     for pid in engines if engine_only else (*apis, *engines):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _apis(url: str) -> list[int]:
+    return _pids("-f", f"launch.py.*--port {url.rsplit(':', 1)[-1]} ")
 
 
 def _pids(*query: str) -> list[int]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from src.policy_sampler import PolicySampler, SamplingError
 from src.recovery import Recovery
 from src.run.checkpoints import CheckpointLog, Policy
 
-from .small_server import send
+from .small_server import checkpoints_base, send
 from .test_backend_live import config, logprobs, sampled, train
 
 POLICY = Policy("m", 8, "chat_template:1", "off")
@@ -121,15 +122,46 @@ async def test_an_ended_session_and_lost_states_are_recovered_from(
                 await trainer.delete(record.path)
             session = backend.service.holder.get_session_id()
             async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=60) as http:
-                (
-                    await http.post(f"/sessions/{session}/finish", json={"reason": {"type": "success"}})
-                ).raise_for_status()
+                ended = await http.post(f"/sessions/{session}/finish", json={"reason": {"type": "success"}})
+                ended.raise_for_status()
             with pytest.raises(ServerLost) as lost:
                 await train(trainer, sequences)
             assert await recovering.restore(lost.value, 4 + 3 - left) == left
             assert await logprobs(trainer, sequences) == pytest.approx(expected[left], abs=1e-4)
             assert sum("lost: the state after step" in line for line in said) == 3 - left
     assert "from the seed" in said[-2] and "seed" in said[-1]
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[None]:
+    """A file system of its own at a new folder. Needs root."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def test_a_full_disk_of_the_server_is_told_and_leaves_no_half_checkpoint(
+    server_url: str, tiny_model_dir: Path
+) -> None:
+    async with trained(server_url, tiny_model_dir) as (backend, trainer):
+        folder, saved = checkpoints_base(server_url) / trainer.model_id, []
+        with small_disk(folder, 4):
+            with pytest.raises(BackendError, match="save_state: the server's disk is full: make room") as full:
+                while len(saved) < 20:
+                    saved.append(await trainer.save(len(saved)))
+            assert not isinstance(full.value, ServerLost), "waiting and restoring would not help"
+            listed = (await backend.rest.list_checkpoints(trainer.model_id)).checkpoints
+            assert saved and sorted(one.tinker_path for one in listed) == sorted(saved)
+            names = {path.rsplit("/", 1)[-1] for path in saved}
+            assert {file.name.removesuffix(".tar.gz") for file in folder.iterdir()} == names
+            await trainer.delete(saved.pop(0))
+            saved.append(await trainer.save(99))
+            await trainer.reload(saved[-1])
+        for path in saved:
+            await trainer.delete(path)
 
 
 @contextlib.asynccontextmanager

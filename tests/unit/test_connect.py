@@ -146,9 +146,9 @@ async def test_a_call_ends_when_the_server_is_gone(monkeypatch):
 
 async def test_a_server_that_only_fails_is_gone_too():
     async with http_server({HEALTHZ: (502, "")}, set()) as url:
-        with pytest.raises(ServerLost, match="optim_step: .* has not answered for 0.1 s"):
+        with pytest.raises(ServerLost, match=r"optim_step: .* has not answered for 0\.1 s"):
             await health.watched(url, "optim_step", asyncio.Event().wait(), 60, 0.1)
-        with pytest.raises(BackendError, match="it answers 502.*server_outage_limit_sec"):
+        with pytest.raises(BackendError, match=r"it answers 502.*server_outage_limit_sec"):
             await health.until_answering(url, 0.0)
 
 
