@@ -16,7 +16,8 @@ from tests.documents import PAGES, Said
 # Programs of others that a page may call.
 OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "sudo", "uv"}
 TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of src.train
-COMMANDS = {"doctor": ("parity", "docker", "clean")}  # with fields of their own
+# With fields of their own; "" = without a command.
+COMMANDS = {"doctor": ("", "parity", "docker", "clean"), "tasks": ("check", "list", "show", "split")}
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 NO_PATHS = {"tests/test.sh", "tests/lib.sh", "server/loss_sum"}  # a task's, a metric
@@ -92,7 +93,7 @@ def variables() -> frozenset[str]:
 def test_every_program_has_help_that_names_its_fields() -> None:
     assert {"train", "doctor"} <= set(programs())
     for name in programs():
-        for command in ("", *COMMANDS.get(name, ())):
+        for command in COMMANDS.get(name, ("",)):
             assert fields(name, command), f"python -m src.{name} {command} --help"
 
 
@@ -103,8 +104,8 @@ def test_commands_of_a_page_would_start(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_settings_named_on_a_page_are_fields(page: Path) -> None:
-    known = frozenset(name for program in programs() for name in fields(program))
-    known |= {name for command in COMMANDS["doctor"] for name in fields("doctor", command)}
+    commands = [(program, command) for program in programs() for command in COMMANDS.get(program, ("",))]
+    known = frozenset(name for program, command in commands for name in fields(program, command))
     named = [(said, documents.field_names([said.text])[0]) for said in documents.settings(page)]
     assert [str(said) for said, name in named if name not in NO_FIELDS | known | variables()] == []
 
