@@ -88,6 +88,13 @@ class FakeServer:
         self._note("create", model=model, rank=rank, seed=seed, train_unembed=train_unembed)
         return Answer(self)
 
+    def get_weights_info_by_tinker_path(self, path: str) -> Answer[Any]:
+        return Answer(SimpleNamespace(base_model="models/one", lora_rank=32))
+
+    def create_training_client_from_state_with_optimizer(self, path: str) -> Answer["FakeServer"]:
+        self._note("restore", step=int(path.rsplit("-", 1)[-1]))
+        return Answer(self)
+
     def create_sampling_client(self, model_path: str | None = None, base_model: str | None = None):
         self._note("sampler", base_model=base_model)
         return Answer(self)
@@ -271,6 +278,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     for module in (connecting, policy):
         monkeypatch.setattr(module, "read_base_model", lambda name: BaseModel(("Qwen3ForCausalLM",), 1000, None))
     monkeypatch.setattr(policy.PolicyTrainer, "close", ready)
+    monkeypatch.setattr(policy.PolicyTrainer, "until_answering", lambda *_: ready(None))
     monkeypatch.setattr(ChatTemplate, "load", template)
     monkeypatch.setattr(session, "check_docker", docker)
     monkeypatch.setattr(session, "prepare_images", built)

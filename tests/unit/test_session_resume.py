@@ -1,0 +1,95 @@
+"""The same command line again: a run that is over says so, one that is not goes on, one that is another is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from src.run.jsonl import read_lines
+from tests.recorded_run import recorded_run
+
+TASKS = ("count-1", "count-2", "create-1", "create-2")
+
+
+class Again:
+    """Processes of one run, one after the other."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder / "logs" / "run"
+        self.tasks = folder / "tasks"
+        self._monkeypatch = monkeypatch
+        for name in TASKS:
+            shutil.copytree(Path("datasets/quickstart") / name, self.tasks / name)
+
+    async def process(self, *arguments: str) -> list[dict[str, object]]:
+        base = (
+            "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={self.tasks}",
+            "batch_size=2", "group_size=4", f"logs_dir={self.folder.parent}", "run_name=run",
+        )  # fmt: skip
+        return [json.loads(event) for event in await recorded_run(self._monkeypatch, [*base, *arguments])]
+
+    def steps(self) -> list[int]:
+        return [row["global_step"] for row in read_lines(self.folder / "metrics.jsonl")]
+
+
+@pytest.fixture
+def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Again:
+    return Again(tmp_path, monkeypatch)
+
+
+def of(kind: str, events: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [event for event in events if event["kind"] == kind]
+
+
+async def test_a_complete_run_says_so_and_spends_nothing(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
+    await again.process()
+    capsys.readouterr()
+    events = await again.process()
+    assert [event["kind"] for event in events] == ["stop"]
+    assert f"{again.folder} is complete" in capsys.readouterr().out
+
+
+async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
+    await again.process()
+    events = await again.process("n_epochs=2")
+    out = capsys.readouterr().out
+    assert f"continues {again.folder}" in out and "n_epochs=2, was 1" in out
+    assert of("restore", events) == [{"kind": "restore", "step": 2}] and not of("create", events)
+    assert again.steps() == [1, 2, 3, 4]
+    (change,) = read_lines(again.folder / "config_changes.jsonl")
+    assert change["from_step"] == 2 and change["changes"] == {"n_epochs": {"before": 1, "now": 2}}
+    assert [event["kind"] for event in await again.process("n_epochs=2")] == ["stop"], "complete again"
+
+
+async def test_max_trials_ends_it_and_a_higher_one_goes_on(again: Again) -> None:
+    events = await again.process("max_trials=11")
+    assert len(of("trial", events)) == 11
+    assert [record["step"] for record in read_lines(again.folder / "checkpoints.jsonl")] == [0, 1]
+    assert of("trial", await again.process("max_trials=11")) == []
+    await again.process("max_trials=0")
+    assert again.steps() == [1, 2]
+    started = [r["trial"] for r in read_lines(again.folder / "ledger.jsonl") if r["event"] == "started"]
+    assert len(started) == len(set(started)), "none was started twice"
+
+
+async def test_a_task_that_changed_meanwhile_is_refused_by_name(again: Again) -> None:
+    await again.process("max_trials=11")
+    (again.tasks / "count-2" / "instruction.md").write_text("Something else.")
+    (refused,) = of("refused", await again.process("max_trials=0"))
+    assert "count-2 has changed" in str(refused["words"])
+
+
+async def test_another_model_or_seed_is_refused(again: Again) -> None:
+    await again.process("max_trials=11")
+    for argument in ("model_name=models/two", "seed=5"):
+        (refused,) = await again.process(argument)
+        assert argument in str(refused["words"]) and "was started with" in str(refused["words"])
+
+
+async def test_killed_before_its_first_state_it_begins_from_the_seed(again: Again) -> None:
+    await again.process("max_trials=11")
+    (again.folder / "checkpoints.jsonl").unlink()
+    events = await again.process("max_trials=0")
+    assert len(of("create", events)) == 1 and not of("restore", events)
+    assert again.steps() == [1, 2]
