@@ -121,3 +121,10 @@ def test_long_trials_say_what_is_left_out(made: MadeRun, monkeypatch: pytest.Mon
     shown = panel(made.path, TrialRow(name), Pieces("models/quickstart"))
     assert len(shown["messages"]) == 2 and shown["notes"] == ["1 messages in the middle are left out"]
     assert len(shown["tokens"]["turns"]) == 1 and shown["tokens"]["left_out"] == 80 and shown["tokens"]["named"]
+
+
+def test_without_a_tokenizer_ids_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name in ("", "no/such-model", "no such: model", str(tmp_path)):
+        assert not Pieces(name).known and Pieces(name).text(7) == "7 "
+    assert Pieces("models/quickstart").text(10**9) == "<1000000000>"
