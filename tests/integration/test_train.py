@@ -220,25 +220,11 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(
     assert kinds == {"started"}
 
 
-# -- wrong input: one plain line, exit 2, nothing spent
-
-
 def refused(arguments: Sequence[str], **environment: str) -> str:
     done = run(arguments, **environment)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
-
-
-def test_docker_that_does_not_run(tmp_path: Path):
-    told = refused(command("http://127.0.0.1:9", tmp_path), DOCKER_HOST=f"unix://{tmp_path}/docker.sock")
-    assert "Docker" in told
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_server_that_does_not_answer(docker_ready: str, tmp_path: Path):
-    assert "start_skyrl_tx.sh" in refused(command("http://127.0.0.1:9", tmp_path))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_server_with_another_model(relative_server: str, docker_ready: str, tmp_path: Path):
@@ -255,15 +241,6 @@ def test_rank_beyond_the_servers_leaves_no_run_directory(relative_server: str, d
 def test_unwritable_logs_dir(relative_server: str, docker_ready: str, tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert "logs_dir=" in refused(command(relative_server, tmp_path / "file"))
-
-
-def test_tasks_dir_without_a_task(tmp_path: Path):
-    assert "tasks_dir" in refused(command("http://127.0.0.1:9", tmp_path, f"tasks_dir={tmp_path}"))
-
-
-def test_eval_task_that_is_not_there(tmp_path: Path):
-    told = refused(command("http://127.0.0.1:9", tmp_path, "eval_tasks=create-66"))
-    assert "create-66" in told and "create-6" in told
 
 
 def test_resume_with_another_model(whole_run: Path):
