@@ -21,6 +21,7 @@ from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
 from src.errors import UserError, WeightsGone
+from src.evaluation.conversations import Conversations
 from src.plan import Plan, make_plan, start_directory, take_course
 from src.recovery import adopt
 from src.rollout.docker.cleaning import tidy
@@ -123,7 +124,10 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
         await adopt(policy, place.checkpoints)
         record = to_json(config) | {"effective": effective}
         metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record))
-        parts = Parts(policy, trained, sampler, rollouts, metrics, place.checkpoints, ledger, place.display, place.stop)
+        parts = Parts(
+            policy, trained, sampler, rollouts, metrics, place.checkpoints, ledger, place.display, place.stop,
+            Conversations(run, template),
+        )  # fmt: skip
         latest = place.checkpoints.latest()
         if plan.earlier is not None:
             ledger.resumed(latest.step if latest else 0)

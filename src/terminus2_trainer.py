@@ -17,6 +17,7 @@ from src.backend.policy import PolicyTrainer
 from src.config import Config
 from src.course import Course
 from src.errors import ServerLost
+from src.evaluation.conversations import Conversations
 from src.learning.batch import assemble
 from src.learning.trajectory import Trajectory, TrajectoryGroup
 from src.leaving import Leaving
@@ -49,6 +50,7 @@ class Parts:
     ledger: Ledger
     display: Display
     stop: Stop
+    conversations: Conversations | None = None  # None = not kept
 
 
 class Terminus2Trainer:
@@ -169,7 +171,13 @@ class Terminus2Trainer:
         started = time.monotonic()
         config = self.course.at(self.step).config
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
-        groups_P = await self._run_trials("eval", self.held_out, config.eval_group_size, temperature)
+        try:
+            async with asyncio.timeout(config.eval_timeout_sec or None):
+                groups_P = await self._run_trials("eval", self.held_out, config.eval_group_size, temperature)
+        except TimeoutError:
+            limit = f"{config.eval_timeout_sec:g} s (eval_timeout_sec)"
+            self.parts.display.say(f"the evaluation after step {self.step} was not over within {limit}: left out")
+            return {"eval/timed_out": 1.0, "time/evaluate": time.monotonic() - started}
         row = eval_metrics(groups_P) | {"time/evaluate": time.monotonic() - started}
         self.parts.display.evaluation(self.step, row)
         return row
@@ -198,7 +206,10 @@ class Terminus2Trainer:
                 done=self.parts.ledger.standing(kind, self.step, read_batch(folder)),
                 training=kind == "step",
             )
-            return await stop.unless(self.parts.policy.while_answering("sampling", trials), trials=True)
+            groups_P = await stop.unless(self.parts.policy.while_answering("sampling", trials), trials=True)
+        if self.parts.conversations is not None:
+            await asyncio.to_thread(self.parts.conversations.save, folder.name, groups_P)
+        return groups_P
 
     async def _publish(self) -> None:
         """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""
