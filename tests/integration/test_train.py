@@ -111,6 +111,7 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
     assert (trial / "result.json").is_file() and (trial / "agent" / "trajectory.json").is_file()
     assert (trial.parent / "config.json").is_file() and (trial.parent / "result.json").is_file()
     assert list((whole_run / "wandb").glob("offline-run-*"))
+    assert run([sys.executable, "-m", "src.replay", str(whole_run)]).returncode == 0, "not the datums that were sent"
     assert containers("whole") == []
 
 
