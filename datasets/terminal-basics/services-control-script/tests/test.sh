@@ -5,7 +5,7 @@ readable /app
 guard "worker.sh unchanged" [ "$(cksum < /app/worker.sh)" = "3718238082 245" ]
 rm -rf /app/run && mkdir -m 777 /app/run
 ctl() { # ctl STATUS SAID ACTION; without `run`: the worker goes on
-  timeout 20 bash -c "$(declare -f as_nobody); _NOBODY='$_NOBODY'; as_nobody bash /app/ctl.sh $3" > "$work/said" 2> /dev/null < /dev/null
+  timeout "$(within 20)" bash -c "$(declare -f as_nobody); _NOBODY='$_NOBODY'; as_nobody bash /app/ctl.sh $3" > "$work/said" 2> /dev/null < /dev/null
   [ $? = "$1" ] && lines "$work/said" "$2"
 }
 pid() { cat /app/run/worker.pid 2> /dev/null; }

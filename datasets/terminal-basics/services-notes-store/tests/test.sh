@@ -6,8 +6,8 @@ rm -rf /app/data && mkdir -m 777 /app/data
 cd /
 url=http://127.0.0.1:8200
 says() { [ "$(ask "${@:2}" | tr '\n' ,)" = "$1" ]; }
-status() { [ "$(curl -s --noproxy '*' --max-time 10 -o /dev/null -w '%{http_code}' "${@:2}")" = "$1" ]; }
-bytes() { curl -s --noproxy '*' --max-time 10 "$url/notes/bytes" | cmp -s - "$work/bytes"; }
+status() { [ "$(curl -s --noproxy '*' --max-time "$(within 10)" -o /dev/null -w '%{http_code}' "${@:2}")" = "$1" ]; }
+bytes() { curl -s --noproxy '*' --max-time "$(within 10)" "$url/notes/bytes" | cmp -s - "$work/bytes"; }
 printf 'a\0b\r\n\377\n\n' > "$work/bytes"
 head -c 1001 /dev/zero > "$work/large"
 check "the port is open" serve 8200 bash /app/start.sh || finish

@@ -5,7 +5,7 @@ readable /app
 cd /
 url=http://127.0.0.1:8100
 json() { [ "$(ask "$url$2" | tr -d ' \n')" = "$1" ]; }
-kind() { curl -s --noproxy '*' --max-time 10 -o /dev/null -w '%{content_type}' "$url/sum?values=1" | grep -q '^application/json'; }
+kind() { curl -s --noproxy '*' --max-time "$(within 10)" -o /dev/null -w '%{content_type}' "$url/sum?values=1" | grep -q '^application/json'; }
 check "the port is open" serve 8100 bash /app/start.sh || finish
 check "three values" json '200{"sum":6,"count":3}' '/sum?values=1,2,3'
 check "one value" json '200{"sum":-5,"count":1}' '/sum?values=-5'
