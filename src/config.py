@@ -40,6 +40,9 @@ class Config:
     eval_temperature: float | None = chz.field(
         default=None, doc="sampling temperature in evaluation; None = temperature"
     )
+    eval_timeout_sec: float = chz.field(
+        default=86400.0, doc="seconds for one evaluation; then it is left out and the run goes on; 0 = no limit"
+    )
 
     # -- batch
     batch_size: int = chz.field(default=8, doc="tasks a batch")

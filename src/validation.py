@@ -15,7 +15,7 @@ _POSITIVE = (
 _NOT_NEGATIVE = (
     "eval_every", "max_steps", "trial_timeout_sec", "max_turns", "proactive_summarization_threshold", "warmup_steps",
     "weight_decay", "grad_clip_norm", "kl_penalty_coef", "save_every", "keep_checkpoints", "seed",
-    "keep_every", "keep_best",
+    "keep_every", "keep_best", "eval_timeout_sec",
     "env_starts_per_sec", "quarantine_after", "max_wall_seconds", "max_trials",
 )  # fmt: skip
 

@@ -90,6 +90,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "resume": ("nowhere", ()),
     "server_outage_limit_sec": ("10", ()),
     "sample_timeout_sec": ("10", ()),
+    "eval_timeout_sec": ("1e-9", SPLIT),
     "update_timeout_sec": ("10", ()),
     "save_timeout_sec": ("10", ()),
     "server_silence_sec": ("10", ()),
