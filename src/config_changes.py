@@ -40,9 +40,10 @@ LENGTH = ("n_epochs", "max_steps")
 HARMLESS = (
     "skyrl_tx_url", "tinker_base_url", "tasks_dir", "allow_broken_tasks", "eval_every", "n_parallel_envs",
     "n_warm_envs", "n_parallel_builds", "n_parallel_starts", "n_parallel_verifiers", "env_starts_per_sec",
-    "env_outage_limit_sec", "eval_timeout_sec", "max_attempts", "quarantine_after", "sample_timeout_sec", "update_timeout_sec",
-    "save_timeout_sec", "server_silence_sec", "server_outage_limit_sec", "on_stop", "max_wall_seconds", "max_trials",
-    "save_every", "keep_checkpoints", "keep_every", "keep_best", "wandb_project", "wandb_name",
+    "env_outage_limit_sec", "eval_timeout_sec", "max_attempts", "quarantine_after", "sample_timeout_sec",
+    "update_timeout_sec", "save_timeout_sec", "server_silence_sec", "server_outage_limit_sec", "on_stop",
+    "max_wall_seconds", "max_trials", "save_every", "keep_checkpoints", "keep_every", "keep_best", "wandb_project",
+    "wandb_name",
 )  # fmt: skip
 
 FIELDS = tuple(chz.chz_fields(Config))
