@@ -39,11 +39,13 @@ def refuse_recorded(kind: str, message: str, path: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Raises DiskFault unless PROBE_BYTES can be written in `folder`. Blocks."""
-    with telling(folder), tempfile.TemporaryFile(dir=folder) as file:
-        file.write(bytes(PROBE_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
+    """Raises DiskFault unless PROBE_BYTES can be written in `folder`, which is made where it is missing. Blocks."""
+    with telling(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def disk_fault(number: int, path: Path) -> DiskFault:

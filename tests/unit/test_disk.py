@@ -57,8 +57,8 @@ def test_an_exception_that_harbor_wrote_down_is_recognised(tmp_path: Path) -> No
 
 
 def test_a_folder_is_tried_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk.require_writable(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    disk.require_writable(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
 
     def fsync(_: int) -> None:
         raise full(errno.EDQUOT)
