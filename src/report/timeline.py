@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,19 @@ Bar = tuple[int, int, float, float]  # trial, stage, begin and length in seconds
 
 
 def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]]:
-    """Bars of whole batches by their folder's name, `began`: Unix seconds; the last, the first, then evenly spread."""
+    """Bars of whole batches by their folder's name, `began`: Unix seconds; as many as MOST_FILES allows.
+
+    Training and evaluation in turn: the last batch of each, the first, then evenly spread.
+    """
     batches: defaultdict[str, list[int]] = defaultdict(list)
     for index, trial in enumerate(trials):
         if trial.folder and trial.started is not None and trial.ended is not None:
             batches[trial.folder].append(index)
     found, left = {}, MOST_FILES
-    for folder in spread(list(batches)):
+    kinds = [[folder for folder in batches if folder.startswith("step_") == training] for training in (True, False)]
+    for folder in chain.from_iterable(zip_longest(*map(spread, kinds))):
+        if folder is None:
+            continue
         if len(batches[folder]) > left and found:
             continue
         left -= len(batches[folder])

@@ -7,12 +7,13 @@ import pytest
 from scripts.bench.made_run import MadeRun
 from src.errors import UserError
 from src.report import panel as panels
-from src.report import write
+from src.report import timeline, write
 from src.report.__main__ import main
 from src.report.choice import choose
 from src.report.page import packed
 from src.report.panel import cut, panel
 from src.report.pieces import Pieces
+from src.report.timeline import spread
 from src.report.trials import TrialRow
 from src.report.write import leave_report, write_report
 from src.run.jsonl import append_line
@@ -84,6 +85,13 @@ def test_panels_are_limited_and_the_most_telling_come_first() -> None:
     assert len(chosen) == len(set(chosen)) == 60
     assert {5, 900, 999, 0} <= set(chosen[:12]), "the failure, the last batch, the best and the worst"
     assert choose([], 60) == []
+
+
+def test_timelines_are_those_of_the_last_batches_first(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(only_run(write_report(made.path))["timelines"]) == ["eval_000000", "step_000000", "step_000001"]
+    monkeypatch.setattr(timeline, "MOST_FILES", 12)
+    assert list(only_run(write_report(made.path))["timelines"]) == ["step_000001"]
+    assert spread(list(range(6))) == [5, 0, 2, 1, 3, 4]
 
 
 def test_a_page_holds_as_many_panels_as_asked_for(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
