@@ -62,7 +62,7 @@ async def measure(phase: Phase, lost: bool, folder: Path) -> list[str]:
     loop = asyncio.get_running_loop()
     rule = Rule(phase.path, nth=phase.nth, seen=lambda: loop.call_later(phase.after_sec, killed.set) and None)
     try:
-        await connect(parse([*arguments(server.url, folder)]))  # measures the server, once for all runs
+        await (await connect(parse(arguments(server.url, folder)))).close(done=True)  # measured, once for all runs
         async with proxy_to(server.url, rule) as proxy:
             restart = asyncio.create_task(_restart(server, killed, lost))
             began = time.monotonic()

@@ -2,8 +2,11 @@
 
 import subprocess
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from src.run.jsonl import read_lines
 from tests.conftest import ROOT
@@ -20,7 +23,11 @@ def wait_for(process: "subprocess.Popen[str]", happened: Any) -> None:
         time.sleep(0.02)
 
 
-def test_a_server_killed_while_sampling_is_gone_on_with(server_env: None, docker_ready: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["kept", "lost"])
+def test_a_server_killed_while_sampling_is_gone_on_with(
+    server_env: None, docker_ready: str, tmp_path: Path, database: str
+) -> None:
+    """With its database lost, the weights are made again from the seed and the trials on disk."""
     server = Server(tmp_path / "server")
     server.start()
     folder = tmp_path / "runs" / "lost"
@@ -31,14 +38,20 @@ def test_a_server_killed_while_sampling_is_gone_on_with(server_env: None, docker
     try:
         wait_for(process, lambda: len(list((folder / "trajectories" / "step_000001").glob("*.npz"))) >= 2)
         server.kill()
+        if database == "lost":
+            server.forget()
         server.start()
         output, _ = process.communicate(timeout=300)
     finally:
         process.kill()
         server.stop()
     assert process.returncode == 0, output
-    assert "is restored as soon as the server answers" in output and "restored tinker://" in output
-    assert [row["global_step"] for row in read_lines(folder / "metrics.jsonl")] == [0, 1, 2]
+    assert "is restored as soon as the server answers" in output
+    assert ("lost: the state after step 1" in output) == ("restored the adapter" in output) == (database == "lost")
+    rows = read_lines(folder / "metrics.jsonl")
+    assert [row["global_step"] for row in rows] == [0, 1, 2]
+    for row, taken in zip(rows, accumulate(row.get("optim/steps", 0) for row in rows), strict=True):
+        assert row.get("optim/server_step", taken) == taken, "the server's weights have had each step once"
     ledger = read_lines(folder / "ledger.jsonl")
     graded = [record["trial"] for record in ledger if record.get("fate") == "graded"]
     assert len(graded) == len(set(graded)), "no finished trial was run again"

@@ -1,9 +1,11 @@
 """PolicyTrainer's order of calls and its checks of answers, on a scripted SDK. The real one: tests/integration."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import numpy as np
 import pytest
 import tinker
@@ -14,7 +16,7 @@ from src.backend.kind import CLOUD
 from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
 from src.config import Config
-from src.errors import BackendError, UserError
+from src.errors import BackendError, ServerLost, UserError
 from src.learning.datums import TrainingSequence
 
 
@@ -43,6 +45,7 @@ class FakeTinker:
         self.logprobs = [-0.5, -0.5, -0.5, -0.5]
         self.base_logprobs: list[float | None] = [None, -1.0, -2.0, -3.0, -4.0]
         self.weights = SimpleNamespace(base_model="m", lora_rank=32)
+        self.listed: list[Any] = []
 
     async def create_lora_training_client(self, model: str, rank: int, seed: int, train_unembed: bool):
         assert not train_unembed  # one meaning on every server
@@ -79,7 +82,7 @@ class FakeTinker:
         return Answer(self.log, "save", SimpleNamespace(path=f"tinker://model_1/weights/{name}"))
 
     async def list_checkpoints(self, model_id: str):
-        return SimpleNamespace(checkpoints=[])
+        return SimpleNamespace(checkpoints=self.listed)
 
     async def delete_checkpoint_from_tinker_path(self, path: str):
         self.log.append(f"delete {path}")
@@ -166,3 +169,59 @@ async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
     fake.weights.base_model = "m"
     await PolicyTrainer.restore(backend(fake), CONFIG, "tinker://x")
     assert [entry for entry in fake.log if entry.startswith("load")] == ["load tinker://x"]
+
+
+async def test_weights_that_the_server_will_delete_are_warned_of(fake, caplog):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG)
+    path = await policy.save(1)
+    assert not caplog.text
+    fake.listed = [SimpleNamespace(tinker_path=path, expires_at="2026-12-01")]
+    await policy.saved.warn_of_expiry(path)
+    assert f"{path}: the server deletes it at 2026-12-01" in caplog.text
+
+
+async def test_others_weights_of_a_model_are_deleted_and_counted(fake):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG)
+    fake.listed = [SimpleNamespace(tinker_path=f"tinker://a/weights/{n}", expires_at=None) for n in range(3)]
+    assert await policy.saved.delete_others("a", {"tinker://a/weights/1"}) == 2
+    assert fake.log[-2:] == ["delete tinker://a/weights/0", "delete tinker://a/weights/2"]
+
+
+async def test_a_step_that_the_server_counts_twice_is_noticed(fake, monkeypatch):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG)
+    counts = iter([1.0, 2.0, 4.0])
+
+    def optim_step(adam: tinker.AdamParams) -> Answer:
+        return Answer(fake.log, "optim_step", SimpleNamespace(metrics={"skyrl.ai/optimizer_step": next(counts)}))
+
+    monkeypatch.setattr(fake, "optim_step", optim_step)
+    assert (await update(policy)).metrics["optim/server_step"] == 1
+    await update(policy)
+    with pytest.raises(ServerLost, match="counts 4 steps of these weights after 2 and one more"):
+        await update(policy)
+
+
+async def test_a_batch_ends_when_the_server_no_longer_knows_the_published_weights(fake, monkeypatch):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG)
+    published = await policy.publish(1)
+    response = httpx.Response(404, request=httpx.Request("POST", "http://x"))
+
+    async def sample(*_: Any) -> Any:
+        raise tinker.NotFoundError("Sampling session not found", response=response, body={})
+
+    monkeypatch.setattr(fake, "sample", sample, raising=False)
+    ended = asyncio.Event()
+
+    async def trials() -> None:
+        try:
+            with contextlib.suppress(tinker.NotFoundError):
+                await published.sample([1], 1, None)
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(ServerLost, match="sampling: the server does not know the published weights any more"):
+        await policy.while_answering("sampling", trials())
+    assert ended.is_set()
+    await policy.publish(2)
+    assert await policy.while_answering("sampling", asyncio.sleep(0, "done")) == "done"
