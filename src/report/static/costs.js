@@ -43,7 +43,7 @@ function funnels(page, run) {
       { key: "outcome", label: "outcome", text: true, get: (c) => c.outcome, show: (c) => words(c.outcome) },
       { key: "stage", label: "ended in", text: true, get: (c) => c.stage },
       { key: "fate", label: "fate", text: true, get: (c) => c.fate },
-      { key: "cause", label: "cause", text: true, get: (c) => c.cause },
+      { key: "cause", label: "cause", text: true, long: true, get: (c) => c.cause },
     ],
   });
   return [

@@ -1,7 +1,7 @@
 const PAGE_ROWS = 50;
 
 // `open(row, rows)`: a row was clicked, of those that the filters leave.
-// columns: {key, label, title?, get(row), show?(row), text?: true}. Rows are any values. `choices`: keys with a list to filter by.
+// columns: {key, label, title?, get(row), show?(row), text?: true, long?: true}. Rows are any values. `choices`: keys with a list to filter by.
 function table({ columns, rows, choices = [], open = null, sort = null, place = "filter" }) {
   let [key, down] = sort || [null, false];
   let [page, needle] = [0, ""];
@@ -81,7 +81,7 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
         const cells = columns.map((c) =>
           el(
             "td",
-            { class: c.text ? "" : "num" },
+            { class: c.long ? "long" : c.text ? "" : "num" },
             c.show ? c.show(row) : c.text ? String(c.get(row) ?? "") : number(c.get(row)),
           ),
         );

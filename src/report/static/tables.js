@@ -108,7 +108,7 @@ function trialsTable(run) {
       count("sampled_tokens", "sampled", "sampled tokens"),
       count("seconds", "s", "seconds, without waiting for a place"),
       count("attempt", "attempt"),
-      { key: "cause", label: "cause", text: true, get: (t) => t.cause },
+      { key: "cause", label: "cause", text: true, long: true, get: (t) => t.cause },
       text("details", "shown"),
     ],
   });
