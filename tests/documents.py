@@ -40,13 +40,13 @@ def commands(page: Path) -> Iterator[Said]:
     text = page.read_text()
     for fence in _FENCE.finditer(text):
         if fence[1] in ("bash", "sh", "shell"):
-            for number, line in enumerate(fence[2].splitlines(), _line(text, fence.start(2))):
-                if line.strip() and not line.lstrip().startswith("#"):
-                    yield Said(page, number, line.strip())
+            for line in re.finditer(r"(?:.*\\\n)*.+", fence[2]):  # with those that a backslash continues
+                if not (command := line[0].replace("\\\n", " ").strip()).startswith("#"):
+                    yield Said(page, _line(text, fence.start(2) + line.start()), command)
     prose = _without_fences(text)
-    for found in re.finditer(r"^ {4}(\S.*)$", prose, re.MULTILINE):
+    for found in re.finditer(r"^ {4}(\S(?:.*\\\n)*.*)$", prose, re.MULTILINE):
         if _COMMAND.match(found[1]):
-            yield Said(page, _line(text, found.start()), found[1])
+            yield Said(page, _line(text, found.start()), found[1].replace("\\\n", " "))
     for said in inline(page):
         if _COMMAND.match(said.text) and (" " in said.text or said.text.endswith(".sh")):
             yield said

@@ -146,10 +146,10 @@ def test_a_page_is_read_as_meant(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "see [x](other.md#a) and `seed=1`, `python -m src.train\nseed=2`, `src/train.py`\n\n"
-        "    scripts/check now\n\n```bash\n# no\n./run.sh a=1  # why\n```\n```\n./no\n```\n"
+        "    scripts/check now\n\n```bash\n# no\n./run.sh a=1 \\\n  b=2  # why\n```\n```\n./no\n```\n"
     )
     assert [(s.line, s.words) for s in documents.commands(page)] == [
-        (8, ["./run.sh", "a=1"]), (4, ["scripts/check", "now"]), (1, ["python", "-m", "src.train", "seed=2"]),
+        (8, ["./run.sh", "a=1", "b=2"]), (4, ["scripts/check", "now"]), (1, ["python", "-m", "src.train", "seed=2"]),
     ]  # fmt: skip
     assert [s.text for s in documents.links(page)] == ["other.md"]
     assert [s.text for s in documents.settings(page)] == ["seed=1"]
