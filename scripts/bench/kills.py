@@ -3,8 +3,8 @@
     python -m scripts.bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--seed 0] [--write]
 
 A real server, real containers, the quickstart's policy and tasks. Two unbroken runs with the same seeds come first:
-how far they are apart is the noise. Every other kill comes a random time after the start of its process; the others
-wait for a phase, each in its turn, and come a random time after its beginning.
+how far they are apart is the noise. Kills come, in turns, a random time after the start of a process, a random time
+after it has gone on (its first line in the ledger), and a random time after the beginning of a phase, each in its turn.
 """
 
 import argparse
@@ -104,15 +104,17 @@ def _await_instant(
     trainer: Trainer, run: RunDirectory, since: int, number: int, chance: random.Random, longest_life: float
 ) -> None:
     """Returns at the instant, or when the trainer has ended."""
-    if number % 2 == 0:
+    kind, turn = number % 3, number // 3
+    deadline = time.monotonic() + LONGEST_WAIT_SEC
+    if kind == 0:
         _sleep(trainer, chance.uniform(0.0, longest_life))
         return
-    aim, longest = list(AIMED.items())[number // 2 % len(AIMED)]
-    deadline = time.monotonic() + LONGEST_WAIT_SEC
+    aim, longest = list(AIMED.items())[turn % len(AIMED)] if kind == 2 else ("", longest_life)
     seen = -1
     while not trainer.ended and time.monotonic() < deadline:
         size = sum(path.stat().st_size for path in (run.ledger, run.metrics, run.checkpoints) if path.exists())
-        if size != seen and phase(run, since, SAVE_EVERY, N_TRIALS) == aim:
+        now = phase(run, since, SAVE_EVERY, N_TRIALS) if size != seen else "start-up"
+        if now == aim or (not aim and now != "start-up"):
             break
         seen = size
         time.sleep(0.01)
