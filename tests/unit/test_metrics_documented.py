@@ -15,7 +15,11 @@ from tests import recorded_run as recording
 from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
-RUNS = (("eval_split=0.25", "kl_penalty_coef=0.1", "n_epochs=2"), ("outcome_policy.completed=0",))
+RUNS = (
+    ("eval_split=0.25", "kl_penalty_coef=0.1", "n_epochs=2"),
+    ("outcome_policy.completed=0",),
+    ("eval_split=0.25", "eval_timeout_sec=1e-9", "max_steps=1"),
+)
 TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
 
 
@@ -66,6 +70,15 @@ async def test_what_runs_log_is_what_is_documented(
     undocumented, gone = unlike(logged - {"global_step"}, documented())
     assert not undocumented, f"logged, and not in {PAGE}"
     assert not gone, f"in {PAGE}, and logged by no run"
+
+
+def test_no_name_in_the_source_is_undocumented() -> None:
+    """Also those that are logged on rare occasions only."""
+    groups = {name.split("/")[0] for name in documented()}
+    files = [file for file in Path("src").rglob("*.py") if file.parts[1] not in ("report", "probe", "tasks")]
+    literals = {name for file in files for name in re.findall(r'"([a-z]+/[a-z_]+)"', file.read_text())}
+    named = {name for name in literals if name.split("/")[0] in groups}
+    assert len(named) > 40 and unlike(named, documented())[0] == []
 
 
 def test_every_metric_has_one_line_with_unit_and_meaning() -> None:
