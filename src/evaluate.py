@@ -17,9 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(arguments: list[str]) -> Coroutine[Any, Any, int]:
     if arguments[:1] in (["show"], ["export"]):
-        from src.evaluation import conversations
+        from src.evaluation.look import COMMANDS
 
-        return conversations.COMMANDS[arguments[0]](arguments[1:])
+        return COMMANDS[arguments[0]](arguments[1:])
     from src.evaluation.arguments import parse
 
     args = parse(arguments)

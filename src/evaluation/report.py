@@ -41,7 +41,7 @@ def to_json(
 
 def show(value: Value, console: Console | None = None) -> None:
     """Tables of each policy and the verdict."""
-    console = console or _console()
+    console = console or wide_console()
     for policy in value["policies"]:
         console.print()
         console.print(_overview(policy))
@@ -56,7 +56,8 @@ def show(value: Value, console: Console | None = None) -> None:
         console.print(_faults(policy), soft_wrap=True)
 
 
-def _console() -> Console:
+def wide_console() -> Console:
+    """As wide as the terminal; where there is none, wide enough for tables."""
     console = Console(highlight=False, emoji=False)
     return console if console.is_terminal else Console(highlight=False, emoji=False, width=max(120, console.width))
 
