@@ -19,7 +19,7 @@ setup_one() {
     docker) ensure_docker ;;
     base-image) ensure_docker && ensure_base_image ;;
     tools-image) ensure_docker && ensure_tools_image ;;
-    images) ensure_docker && ensure_base_image && ensure_tools_image ;;
+    images) ensure_docker && ensure_images ;;
   esac
 }
 

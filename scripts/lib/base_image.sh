@@ -9,6 +9,10 @@ ensure_base_image() { ensure_image "$BASE_IMAGE" "$BASE_PACKAGES"; }
 
 ensure_tools_image() { ensure_image "$TOOLS_IMAGE" "$TOOLS_PACKAGES"; }
 
+ensure_images() {
+  docker image inspect "$BASE_IMAGE" "$TOOLS_IMAGE" >/dev/null 2>&1 || { ensure_base_image && ensure_tools_image; }
+}
+
 # ensure_image NAME PACKAGES
 ensure_image() {
   local began=$SECONDS

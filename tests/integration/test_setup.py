@@ -32,7 +32,7 @@ def test_quick_when_nothing_is_missing(docker_ready: str) -> None:
     succeed(SETUP, "--all", timeout_sec=900)
     began = time.monotonic()
     output = succeed(SETUP, "--all")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert output == ""
 
 
