@@ -14,7 +14,9 @@ import httpx
 import pytest
 
 from src.backend import connect as connecting
+from src.backend import health
 from src.backend.connect import Backend, connect
+from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
 from src.errors import BackendError, ServerLost, UserError
 from src.policy_sampler import PolicySampler, SamplingError
@@ -28,8 +30,8 @@ POLICY = Policy("m", 8, "chat_template:1", "off")
 
 
 @contextlib.asynccontextmanager
-async def trained(url: str, model: Path, **limits: Any) -> AsyncIterator[tuple[Backend, PolicyTrainer]]:
-    settings = config(url, model, **limits)
+async def trained(url: str, model: Path) -> AsyncIterator[tuple[Backend, PolicyTrainer]]:
+    settings = config(url, model)
     backend = await connect(settings)
     trainer = await PolicyTrainer.create(backend, settings)
     try:
@@ -63,7 +65,7 @@ async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
     server_url: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
-    async with trained(server_url, tiny_model_dir, server_silence_sec=3.0) as (backend, trainer):
+    async with trained(server_url, tiny_model_dir) as (backend, trainer):
         published = await trainer.publish(0)
         sequences = await sampled(published)
         await train(trainer, sequences)
@@ -72,12 +74,14 @@ async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
         sampler = PolicySampler(request_timeout_sec=2.0)
         sampler.publish(published, 0)
         with paused(server_url):
+            monkeypatch.setattr(backend, "limits", Limits(silence_sec=3.0))
             with pytest.raises(SamplingError, match="no answer within 2 s"):
                 await sampler.sample([5, 6, 7], max_tokens=8, temperature=1.0, stop=())
             with pytest.raises(ServerLost, match=r"forward_backward: .* has not answered for 3 s"):
                 await train(trainer, sequences)
             monkeypatch.setattr(connecting, "CLOSE_LIMIT_SEC", 0.5)
             await asyncio.wait_for(backend.close(done=False), 60)  # at a run's end
+        monkeypatch.undo()
         assert await recovery(trainer, log, said).restore(ServerLost("gone"), 1) == 1
         assert await logprobs(trainer, sequences) == pytest.approx(expected, abs=1e-4)
         await trainer.delete(path)
@@ -89,7 +93,7 @@ async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url:
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         sequences = await sampled(await trainer.publish(0))
         await train(trainer, sequences)
-        limits = connecting.Limits(update_sec=2.0, save_sec=2.0)
+        limits = Limits(update_sec=2.0, save_sec=2.0)
         monkeypatched = pytest.MonkeyPatch()
         monkeypatched.setattr(trainer, "_limits", limits)
         with paused(server_url, engine_only=True):
@@ -187,7 +191,7 @@ async def silent_server(*answered: str) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("answered", "error", "words"),
     [
-        ((), UserError, r"skyrl_tx_url=http.*: no answer within 10 s"),
+        ((), UserError, r"skyrl_tx_url=http.*: no answer within 1 s"),
         (("healthz",), BackendError, r"connecting to http.*: no answer within 1 s"),
     ],
 )
@@ -196,8 +200,9 @@ async def test_a_server_that_takes_connections_and_never_answers_is_refused(
 ) -> None:
     """And no thread that waits for it keeps the process."""
     monkeypatch.setattr(connecting, "CALL_LIMIT_SEC", 1.0)
+    monkeypatch.setattr(health, "HEALTH_LIMIT_SEC", 1.0)
+    before = set(threading.enumerate())
     async with silent_server(*answered) as url:
         with pytest.raises(error, match=words):
             await connect(config(url, tiny_model_dir))
-    waiting = [thread.name for thread in threading.enumerate() if not thread.daemon]
-    assert not [name for name in waiting if "rest_client" in name or "service" in name]
+    assert [thread.name for thread in set(threading.enumerate()) - before if not thread.daemon] == []
