@@ -23,7 +23,22 @@ class Config:
     lora_rank: int = chz.field(default=32, doc="LoRA rank")
 
     # -- tasks
-    tasks_dir: str = chz.field(doc="folder of Harbor task directories")
+    tasks_dir: str = chz.field(
+        doc="folder of Harbor task directories; several: a,b; or git+URL[@REV][#FOLDER], NAME@VERSION of a registry"
+    )
+    tasks_registry: str | None = chz.field(
+        default=None, doc="JSON file or URL of the registry of NAME@VERSION; None = Harbor's"
+    )
+    tasks_include: tuple[str, ...] = chz.field(
+        default=(), doc="globs of NAME or SOURCE/NAME, a,b: only these tasks; () = all"
+    )
+    tasks_exclude: tuple[str, ...] = chz.field(
+        default=(), doc="globs of NAME or SOURCE/NAME, a,b: not these tasks; () = none"
+    )
+    task_weights: dict[str, float] = chz.field(
+        default_factory=dict,
+        doc="task_weights.SOURCE=2: how often an epoch takes each task of a source (the last part of its path); 1",
+    )
     allow_broken_tasks: bool = chz.field(
         default=False, doc="true = leave broken tasks out by name; false = refuse to start"
     )

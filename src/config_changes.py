@@ -18,8 +18,8 @@ ADDRESS = ("logs_dir", "run_name", "resume")
 
 # What is trained, on which tasks, in which order, from which seed: another value is another run. Refused.
 FIXED = (
-    "backend", "model_name", "lora_rank", "enable_thinking", "eval_split", "eval_tasks", "allow_family_overlap",
-    "batch_size", "group_size", "seed",
+    "backend", "model_name", "lora_rank", "enable_thinking", "task_weights", "eval_split", "eval_tasks",
+    "allow_family_overlap", "batch_size", "group_size", "seed",
 )  # fmt: skip
 
 # What trials, updates or evaluation mean: a user may intervene. From the first step that was not trained on yet;
@@ -44,6 +44,7 @@ HARMLESS = (
     "update_timeout_sec", "save_timeout_sec", "server_silence_sec", "server_outage_limit_sec", "on_stop",
     "max_wall_seconds", "max_trials", "save_every", "keep_checkpoints", "keep_every", "keep_best", "wandb_project",
     "wandb_name",
+    "tasks_registry", "tasks_include", "tasks_exclude",
 )  # fmt: skip
 
 FIELDS = tuple(chz.chz_fields(Config))
@@ -124,7 +125,7 @@ def to_json(config: Config) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> Config:
     """Fields that an older version did not save have their defaults."""
-    fields: dict[str, Any] = dict(values) | {"eval_tasks": tuple(values.get("eval_tasks", ()))}
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Config(**fields)
 
 

@@ -40,4 +40,5 @@ def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:
         n_epochs=config.n_epochs,
         max_steps=config.max_steps,
         seed=config.seed,
+        weights=config.task_weights,
     )

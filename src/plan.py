@@ -7,11 +7,12 @@ from pathlib import Path
 from src.config import Config
 from src.config_changes import ConfigHistory, note, to_json
 from src.course import Course, task_order
-from src.rollout.task import Task, load_tasks
+from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory
 from src.run.display import Display
 from src.run.ledger import Ledger
+from src.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from src.tasks.split import SPLIT_FILE, save_split, split_record, split_tasks
 
 
@@ -20,6 +21,7 @@ class Plan:
     config: Config
     train: list[Task]
     held_out: list[Task]
+    sources: list[Source]
     total_steps: int
     earlier: RunDirectory | None  # of the run that goes on
 
@@ -38,8 +40,10 @@ class Plan:
 
 def make_plan(config: Config) -> Plan:
     """Raises UserError: wrong tasks, no such run, other tasks than it was started with."""
+    sources = find_sources(config.tasks_dir, config.tasks_registry)
+    check_weights(config.task_weights, sources)
     train, held_out = split_tasks(
-        load_tasks(config.tasks_dir, config.allow_broken_tasks),
+        load_sources(sources, config.allow_broken_tasks, config.tasks_include, config.tasks_exclude),
         config.eval_split,
         config.eval_tasks,
         config.seed,
@@ -48,7 +52,7 @@ def make_plan(config: Config) -> Plan:
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
         save_split(earlier.path, train, held_out, config.allow_family_overlap, resumed=True)
-    return Plan(config, train, held_out, task_order(config, train).total_steps, earlier)
+    return Plan(config, train, held_out, sources, task_order(config, train).total_steps, earlier)
 
 
 def start_directory(plan: Plan) -> RunDirectory:
@@ -56,7 +60,13 @@ def start_directory(plan: Plan) -> RunDirectory:
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
     split = split_record(plan.train, plan.held_out, config.allow_family_overlap)
-    files = {"config.json": to_json(config), "versions.json": _versions(), SPLIT_FILE: split}
+    sources = sources_record(plan.sources, config.task_weights)
+    files = {
+        "config.json": to_json(config),
+        "versions.json": _versions(),
+        SPLIT_FILE: split,
+        SOURCES_FILE: sources,
+    }
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 

@@ -24,6 +24,7 @@ def validate(config: Config) -> None:
     """Raise one UserError with a line for each problem: field, value, fix."""
     problems = [
         *_ranges(config),
+        *_tasks(config),
         *_environments(config),
         *outcome_problems(config.outcome_policy),
         *_agent(config),
@@ -44,6 +45,12 @@ def _ranges(config: Config) -> Iterator[str]:
     for name in ("adam_beta1", "adam_beta2"):
         if not 0 <= getattr(config, name) < 1:
             yield f"{name}={getattr(config, name)}: must be in [0, 1)"
+
+
+def _tasks(config: Config) -> Iterator[str]:
+    registered = [part for part in config.tasks_dir.split(",") if "@" in part and "/" not in part]
+    if config.tasks_registry is not None and not registered:
+        yield f"tasks_registry={config.tasks_registry}: tasks_dir names no NAME@VERSION of a registry; leave it out"
 
 
 def _environments(config: Config) -> Iterator[str]:

@@ -1,26 +1,48 @@
 """Which tasks each batch trains on: a pure function of seed and step, so that a resumed run takes the same ones."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
+from src.errors import UserError
 from src.rollout.task import Task
 
 
 class TaskOrder:
     """Endless seeded permutations of the tasks, cut into batches; a batch may span two epochs.
 
-    total_steps = ceil(n_epochs * tasks / batch_size), at most max_steps when that is above 0.
+    In an epoch a task is taken as often as the weight of its source says: 2 is twice, 0.5 is half of the source's
+    tasks, others in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
+    that is above 0. Raises UserError: an epoch would have no task.
     """
 
-    def __init__(self, tasks: Sequence[Task], *, batch_size: int, n_epochs: int, max_steps: int, seed: int) -> None:
-        self._tasks = list(tasks)
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        batch_size: int,
+        n_epochs: int,
+        max_steps: int,
+        seed: int,
+        weights: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._always: list[Task] = []
+        self._sometimes: list[tuple[list[Task], int]] = []  # of one source, and how many of them an epoch takes
+        for source in dict.fromkeys(task.source for task in tasks):
+            members = [task for task in tasks if task.source == source]
+            whole, part = divmod(weights.get(source, 1.0), 1)
+            self._always += members * int(whole)
+            self._sometimes.append((members, round(part * len(members))))
+        self._length = len(self._always) + sum(count for _, count in self._sometimes)
+        if not self._length:
+            raise UserError("task_weights: an epoch would have no task; raise them")
         self._batch_size = batch_size
         self._seed = seed
-        steps = math.ceil(n_epochs * len(tasks) / batch_size)
+        steps = math.ceil(n_epochs * self._length / batch_size)
         self.total_steps = min(steps, max_steps) if max_steps else steps
-        self._last = n_epochs * len(tasks)
+        self._last = n_epochs * self._length
 
     def batch(self, step: int) -> list[Task]:
         """Tasks of one step; the run's last batch may be smaller."""
@@ -29,10 +51,14 @@ class TaskOrder:
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends within this step."""
-        n = len(self._tasks)
+        n = self._length
         return (step * self._batch_size) // n < min((step + 1) * self._batch_size, self._last) // n
 
     def _at(self, position: int) -> Task:
-        epoch, index = divmod(position, len(self._tasks))
-        permutation = np.random.default_rng([self._seed, epoch]).permutation(len(self._tasks))
-        return self._tasks[int(permutation[index])]
+        epoch, index = divmod(position, self._length)
+        random = np.random.default_rng([self._seed, epoch])
+        permutation = random.permutation(self._length)
+        tasks = list(self._always)
+        for members, count in self._sometimes:
+            tasks += [members[int(i)] for i in random.permutation(len(members))[:count]]
+        return tasks[int(permutation[index])]

@@ -13,11 +13,16 @@ log = logging.getLogger("harbortrainer")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One Harbor task. `name` is its directory's; `digest` changes with any file in it."""
+    """One Harbor task. `name` is its directory's; `digest` changes with any file in it.
+
+    `source`: where it comes from, `domain`: what it is about; "" = not asked.
+    """
 
     name: str
     path: Path
     digest: str
+    source: str = ""
+    domain: str = ""
 
 
 def load_tasks(tasks_dir: str, allow_broken: bool) -> list[Task]:

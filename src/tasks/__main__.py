@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from src.command_line import read_arguments, run_command
@@ -12,8 +12,11 @@ HELP = {
     "check": "python -m src.tasks check DIR ...   whether tasks can be trusted, by trials; exit 1 if one cannot",
     "list": "python -m src.tasks list DIR ...    tasks with family, digest and environment",
     "show": "python -m src.tasks show TASK_DIR   one task: settings, instruction, what identifies it",
+    "get": "python -m src.tasks get NAME@VERSION to=FOLDER   a dataset of Harbor's registry, with digests",
     "split": "python -m src.tasks split DIR ...   training and held-out tasks as a run would have them",
 }
+
+Commands = dict[str, tuple[type[Any], Callable[[Any], Coroutine[Any, Any, int]]]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,14 +33,23 @@ def _command(arguments: list[str]) -> Coroutine[Any, Any, int]:
         raise SystemExit(0)
     if name not in HELP:
         raise UserError(f"{name or 'no command'}: unknown; one of {', '.join(HELP)}")
-    if name == "check":  # Harbor takes a second to import
-        from src.tasks.check import CheckArgs as kind
-        from src.tasks.check import check as run
-    else:
-        from src.tasks.look import COMMANDS
-
-        kind, run = COMMANDS[name]
+    kind, run = _commands(name)[name]
     return run(read_arguments(kind, as_fields(arguments[1:]), HELP[name]))
+
+
+def _commands(name: str) -> Commands:
+    """Harbor takes a second to import: only for what needs it."""
+    if name == "check":
+        from src.tasks.check import CheckArgs, check
+
+        return {"check": (CheckArgs, check)}
+    if name == "get":
+        from src.tasks.get import GetArgs, get
+
+        return {"get": (GetArgs, get)}
+    from src.tasks.look import COMMANDS
+
+    return COMMANDS
 
 
 def as_fields(arguments: Sequence[str]) -> list[str]:

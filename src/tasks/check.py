@@ -8,7 +8,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,47 @@ async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
     cache = Cache(cache_folder(), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs})
     known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
     missing = [path for path in paths if known.get(path) is None]
-    made = dict(zip(missing, await _qualify(missing, args), strict=True)) if missing else {}
-    for report in made.values():
-        cache.put(report)
+    made = dict(zip(missing, await _qualify(missing, args, cache.put), strict=True)) if missing else {}
     return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
 
 
-async def _qualify(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
+async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Report], None]) -> list[Report]:
+    """`keep` gets each report as soon as it is made: what was stopped goes on from there."""
     from src.rollout.docker.reaper import reap
     from src.rollout.docker.removal import drain
 
-    config = Config(
+    config = _config(args)
+    local = args.environment_type == "docker"
+    await asyncio.to_thread(_preflight, paths, config)
+    tame_harbor_log()
+    logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # what matters of it is in the reports
+    run_id = f"check-{uuid.uuid4().hex[:8]}"
+    limits = Limits(args.n_oracle, args.slow_build_sec, args.slow_trial_sec)
+    one_by_one = asyncio.Semaphore(args.n_parallel)  # tasks under way: the first are done before the last begin
+
+    async def kept(path: Path) -> Report:
+        async with one_by_one:
+            report = await qualify(path, trials, limits, building)
+        keep(report)
+        return report
+
+    with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
+        daemon = Daemon(config.env_outage_limit_sec, ping_docker if local else ping_nobody)
+        trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
+        building = asyncio.Semaphore(config.n_parallel_builds)
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(kept(path)) for path in paths]
+        finally:
+            daemon.close()
+            await drain()
+            if local:
+                await asyncio.to_thread(reap, run_id)
+    return [task.result() for task in running]
+
+
+def _config(args: CheckArgs) -> Config:
+    return Config(
         model_name="",
         tasks_dir="",
         n_parallel_envs=args.n_parallel,
@@ -94,25 +124,6 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
         environment_type=args.environment_type,
         environment_kwargs=args.environment_kwargs,
     )
-    local = args.environment_type == "docker"
-    await asyncio.to_thread(_preflight, paths, config)
-    tame_harbor_log()
-    logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # what matters of it is in the reports
-    run_id = f"check-{uuid.uuid4().hex[:8]}"
-    limits = Limits(args.n_oracle, args.slow_build_sec, args.slow_trial_sec)
-    with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
-        daemon = Daemon(config.env_outage_limit_sec, ping_docker if local else ping_nobody)
-        trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
-        building = asyncio.Semaphore(config.n_parallel_builds)
-        try:
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(qualify(path, trials, limits, building)) for path in paths]
-        finally:
-            daemon.close()
-            await drain()
-            if local:
-                await asyncio.to_thread(reap, run_id)
-    return [task.result() for task in running]
 
 
 def _preflight(paths: Sequence[Path], config: Config) -> None:

@@ -17,7 +17,7 @@ from tests.documents import PAGES, Said
 OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "sudo", "uv"}
 TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of src.train
 # With fields of their own; "" = without a command.
-COMMANDS = {"doctor": ("", "parity", "docker", "clean"), "tasks": ("check", "list", "show", "split")}
+COMMANDS = {"doctor": ("", "parity", "docker", "clean"), "tasks": ("check", "get", "list", "show", "split")}
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 NO_PATHS = {"tests/test.sh", "tests/lib.sh", "server/loss_sum"}  # a task's, a metric

@@ -1,13 +1,18 @@
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from src.errors import UserError
 from src.rollout.order import TaskOrder
 from src.rollout.task import Task
 
 TASKS = [Task(name=f"t{i}", path=Path(f"t{i}"), digest=str(i)) for i in range(5)]
 
 
-def order(**changes) -> TaskOrder:
-    return TaskOrder(TASKS, **({"batch_size": 2, "n_epochs": 2, "max_steps": 0, "seed": 1} | changes))
+def order(**changes: int) -> TaskOrder:
+    settings: dict[str, Any] = {"batch_size": 2, "n_epochs": 2, "max_steps": 0, "seed": 1} | changes
+    return TaskOrder(TASKS, **settings)
 
 
 def names(step: int, **changes) -> list[str]:
@@ -38,3 +43,22 @@ def test_max_steps_cuts_the_run():
 
 def test_epoch_ends():
     assert [order().ends_epoch(step) for step in range(5)] == [False, False, True, False, True]
+
+
+def test_weights_say_how_often_an_epoch_takes_the_tasks_of_a_source():
+    tasks = [Task(f"{source}{i}", Path("x"), "", source=source) for source in "abc" for i in range(4)]
+    weights = {"a": 2.0, "b": 0.5}
+    order = TaskOrder(tasks, batch_size=7, n_epochs=2, max_steps=0, seed=1, weights=weights)
+    assert order.total_steps == 4
+    stream = [task.name for step in range(order.total_steps) for task in order.batch(step)]
+    first, second = stream[:14], stream[14:]
+    for epoch in (first, second):
+        assert [epoch.count(f"a{i}") for i in range(4)] == [2] * 4
+        assert [epoch.count(f"c{i}") for i in range(4)] == [1] * 4
+        assert sum(name.startswith("b") for name in epoch) == 2
+    assert {name for name in first if name[0] == "b"} != {name for name in second if name[0] == "b"}
+
+
+def test_weights_that_leave_nothing_are_refused():
+    with pytest.raises(UserError, match="task_weights"):
+        TaskOrder(TASKS, batch_size=2, n_epochs=1, max_steps=0, seed=1, weights={"": 0.01})

@@ -1,0 +1,109 @@
+"""Tasks that are not in a folder yet: from a git repository, or from Harbor's registry. Kept in the cache."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from src.errors import UserError
+from src.rollout.task import digest, looks_like_task
+from src.run.files import replace_text
+
+DIGESTS = "DIGESTS"  # beside fetched tasks: a line `SHA256  NAME` each, and where they come from
+_OFFLINE = "this needs the internet, or give a folder that holds the tasks already"
+
+
+def fetch_git(given: str, cache: Path) -> tuple[Path, str]:
+    """`git+URL[@REV][#FOLDER]` -> folder of tasks and commit. A full commit is fetched once. Raises UserError."""
+    address, _, folder = given.removeprefix("git+").partition("#")
+    url, _, revision = address.rpartition("@") if "@" in address.rsplit("/", 1)[-1] else (address, "", "")
+    place = cache / "git" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    if not (place / ".git").is_dir() or len(revision) != 40:
+        place.mkdir(parents=True, exist_ok=True)
+        _git(given, place, "init", "--quiet")
+        _git(given, place, "fetch", "--quiet", "--depth", "1", url, revision or "HEAD")
+        _git(given, place, "checkout", "--quiet", "--force", "FETCH_HEAD")
+    commit = _git(given, place, "rev-parse", "HEAD").strip()
+    if not (place / folder).is_dir():
+        raise UserError(f"{given}: no folder {folder} at commit {commit[:12]}; name one of the repository after #")
+    return place / folder, commit
+
+
+def fetch_dataset(name: str, registry: str | None, folder: Path) -> str:
+    """All tasks of `NAME@VERSION` into `folder`, which must not be there, with their DIGESTS; what was fetched.
+
+    `registry`: JSON file or URL of another registry than Harbor's. Raises UserError: not found, no way there.
+    """
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        expected = _in_thread(_download(name, registry, partial))
+        found = [path for path in sorted(partial.iterdir()) if looks_like_task(path)]
+        if not expected or len(found) != expected:
+            raise UserError(f"{name}: {len(found)} of {expected} tasks are there after the download; try again")
+        lines = [f"{digest(path)}  {path.name}" for path in found]
+        replace_text(partial / DIGESTS, "\n".join([f"# {name} of {registry or 'Harbor registry'}", *lines, ""]))
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return f"{name}, {len(found)} tasks"
+
+
+def check_digests(folder: Path) -> None:
+    """Whether fetched tasks are as they were fetched. Raises UserError naming the first that differ."""
+    file = folder / DIGESTS
+    if not file.is_file():
+        return
+    lines = [line.split(maxsplit=1) for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    wrong = [name for known, name in lines if not (folder / name).is_dir() or digest(folder / name) != known]
+    if wrong:
+        raise UserError(f"{folder}: not as it was fetched: {', '.join(wrong[:3])}; remove it and fetch it again")
+
+
+async def _download(name: str, registry: str | None, folder: Path) -> int:
+    import httpx
+    import requests
+    from harbor.registry.client.factory import RegistryClientFactory
+
+    try:
+        if registry is None:
+            client = RegistryClientFactory.create()
+        elif "://" in registry:
+            client = RegistryClientFactory.create(registry_url=registry)
+        else:
+            client = RegistryClientFactory.create(registry_path=Path(registry).expanduser())
+        folder.mkdir(parents=True)
+        return len(await client.download_dataset(name, output_dir=folder, export=True))
+    except (httpx.HTTPError, requests.RequestException, OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"{name}: cannot be fetched ({_line(error)}); {_OFFLINE}") from error
+    except (ValueError, RuntimeError) as error:  # Harbor makes one of whatever kept it from its registry
+        if isinstance(reason := error.__context__, httpx.HTTPError | OSError):
+            raise UserError(f"{name}: cannot be fetched ({_line(reason)}); {_OFFLINE}") from error
+        raise UserError(f"{name}: {_line(error)}") from error
+
+
+def _in_thread[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run to its end in an event loop of its own, whether or not one runs here. Blocks."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def _git(given: str, place: Path, *arguments: str) -> str:
+    environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
+    try:
+        command = ["git", "-C", str(place), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(f"{given}: git is not installed; install it, or give a folder") from None
+    if done.returncode != 0:
+        shutil.rmtree(place, ignore_errors=True)
+        raise UserError(f"{given}: {' '.join(done.stderr.split())[:300]}; {_OFFLINE}")
+    return done.stdout
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,153 @@
+"""Sources of tasks: several folders, git, a registry; globs, names, weights; what was fetched stays what it was."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts.bench.task_folder import write_task
+from src.errors import UserError
+from src.rollout.task import Task
+from src.tasks.__main__ import main
+from src.tasks.fetch import DIGESTS
+from src.tasks.sources import check_weights, find_sources, load_sources
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def names(tasks: list[Task]) -> list[str]:
+    return [task.name for task in tasks]
+
+
+def folders(tmp_path: Path) -> str:
+    for name in ("one/a", "one/b-1", "two/a", "two/c"):
+        category = '[metadata]\ncategory = "git"\n' if name == "two/c" else ""
+        write_task(tmp_path / name, toml=category, head='schema_version = "1.4"\n')
+    return f"{tmp_path}/one,{tmp_path}/two"
+
+
+def test_several_folders(tmp_path: Path) -> None:
+    sources = find_sources(folders(tmp_path))
+    tasks = load_sources(sources)
+    assert [source.name for source in sources] == ["one", "two"]
+    assert names(tasks) == ["one/a", "b-1", "two/a", "c"]
+    assert [(task.source, task.domain) for task in tasks[1:]] == [("one", "one"), ("two", "two"), ("two", "git")]
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "left"),
+    [
+        (("b-*",), (), ["b-1"]),
+        (("one/*",), (), ["a", "b-1"]),
+        ((), ("two/*", "b-1"), ["a"]),
+        (("a",), ("one/a",), ["a"]),
+    ],
+)
+def test_globs(tmp_path: Path, include: tuple[str, ...], exclude: tuple[str, ...], left: list[str]) -> None:
+    assert names(load_sources(find_sources(folders(tmp_path)), False, include, exclude)) == left
+
+
+def test_globs_that_do_nothing_or_leave_nothing_are_refused(tmp_path: Path) -> None:
+    sources = find_sources(folders(tmp_path))
+    with pytest.raises(UserError, match="tasks_include=x: matches none of 4 tasks"):
+        load_sources(sources, False, ("x",))
+    with pytest.raises(UserError, match=r"tasks_exclude=\*: leaves no task"):
+        load_sources(sources, False, (), ("*",))
+
+
+def test_names_of_folders_with_the_same_last_part(tmp_path: Path) -> None:
+    for name in ("x/set/a", "y/set/a"):
+        write_task(tmp_path / name)
+    assert [s.name for s in find_sources(f"{tmp_path}/x/set, {tmp_path}/y/set")] == ["x/set", "y/set"]
+    with pytest.raises(UserError, match="named twice"):
+        find_sources(f"{tmp_path}/x/set,{tmp_path}/x/set")
+    with pytest.raises(UserError, match="nowhere is not a folder"):
+        load_sources(find_sources("nowhere"))
+
+
+def test_weights_name_sources(tmp_path: Path) -> None:
+    sources = find_sources(folders(tmp_path))
+    assert check_weights({"one": 2}, sources) == {"one": 2.0}
+    with pytest.raises(UserError, match=r"task_weights\.three: no such source; one of one, two"):
+        check_weights({"three": 2}, sources)
+    with pytest.raises(UserError, match=r"task_weights\.one=0: must be a number above 0"):
+        check_weights({"one": 0}, sources)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=x", "-c", "user.email=x@localhost"]
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repository(folder: Path) -> tuple[str, str]:
+    """Its address, and the commit of two tasks below `sets/small`."""
+    for name in ("a", "b"):
+        write_task(folder / "sets" / "small" / name)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "tasks")
+    git(folder, "config", "uploadpack.allowAnySHA1InWant", "true")
+    git(folder, "config", "uploadpack.allowFilter", "true")
+    return f"file://{folder}", git(folder, "rev-parse", "HEAD")
+
+
+def test_git(tmp_path: Path) -> None:
+    address, commit = repository(tmp_path / "repository")
+    for revision in ("", "@main", f"@{commit}"):
+        (source,) = find_sources(f"git+{address}{revision}#sets/small")
+        assert (source.name, source.version) == ("small", commit)
+        assert names(load_sources([source])) == ["a", "b"]
+    with pytest.raises(UserError, match="no folder gone at commit"):
+        find_sources(f"git+{address}#gone")
+    with pytest.raises(UserError, match=r"git\+file:///nowhere: .*needs the internet, or give a folder"):
+        find_sources("git+file:///nowhere")
+
+
+def registry(tmp_path: Path) -> Path:
+    """A registry of one dataset with both tasks of a repository."""
+    address, commit = repository(tmp_path / "repository")
+    tasks = [
+        {"name": name, "git_url": address, "git_commit_id": commit, "path": f"sets/small/{name}"} for name in ("a", "b")
+    ]
+    file = tmp_path / "registry.json"
+    file.write_text(json.dumps([{"name": "tiny", "version": "1.0", "description": "x", "tasks": tasks}]))
+    return file
+
+
+def test_a_registrys_dataset_is_fetched_once_and_stays_as_it_was(tmp_path: Path) -> None:
+    file = str(registry(tmp_path))
+    (source,) = find_sources("tiny@1.0", file)
+    assert source.version == "tiny@1.0" and names(load_sources([source])) == ["a", "b"]
+    assert find_sources("tiny@1.0", str(tmp_path / "gone.json")) == [source]
+    (Path(source.path) / "a" / "instruction.md").write_text("other")
+    with pytest.raises(UserError, match="not as it was fetched: a; remove it and fetch it again"):
+        find_sources("tiny@1.0", file)
+
+
+def test_get_writes_a_folder_with_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "datasets" / "tiny"
+    arguments = ["get", "tiny@1.0", f"to={folder}", f"registry={registry(tmp_path)}"]
+    assert main(arguments) == 0
+    assert "tiny@1.0, 2 tasks" in capsys.readouterr().out
+    assert len((folder / DIGESTS).read_text().splitlines()) == 3
+    assert main(arguments) == 0 and "is there already" in capsys.readouterr().out
+    (folder / "b" / "task.toml").write_text("")
+    assert main(arguments) == 2 and "not as it was fetched: b" in capsys.readouterr().err
+
+
+def test_what_cannot_be_had_is_one_line_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = registry(tmp_path)
+    for given, told in (("other@1.0", "other not found"), ("tiny@2.0", "Version 2.0")):
+        assert main(["get", given, f"to={tmp_path / 'x'}", f"registry={file}"]) == 2
+        said = capsys.readouterr().err
+        assert told in said and len(said.splitlines()) == 1
+    assert main(["get", "tiny@1.0", f"to={tmp_path / 'x'}", "registry=http://127.0.0.1:9/r.json"]) == 2
+    said = capsys.readouterr().err
+    assert "tiny@1.0: cannot be fetched" in said and "needs the internet" in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "x").exists() and not list(tmp_path.glob(".x*"))
