@@ -24,6 +24,7 @@ from src.errors import UserError, WeightsGone
 from src.evaluation.conversations import Conversations
 from src.plan import Plan, make_plan, start_directory, take_course
 from src.recovery import adopt
+from src.report.write import leave_report
 from src.rollout.docker.cleaning import tidy
 from src.rollout.docker.disk_guard import guarding_disk
 from src.rollout.docker.images import prepare_images
@@ -149,6 +150,7 @@ async def _run(place: Place, trainer: Terminus2Trainer) -> int:
         trainer.parts.metrics.close(1 if status == 1 else 0)
         title = f"{run.name}: {Path(trainer.config.model_name).name}"
         draw_reward_curve(run.metrics, run.path / "reward_curve.png", title)
+        say(leave_report(run.path))
         say(place.ledger.summary())
         if status:
             why = f" ({place.stop.why})" if place.stop.asked else ""

@@ -286,6 +286,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(session, "tidy", list)
     monkeypatch.setattr(session, "guarding_disk", lambda run: nullcontext())
     monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)
+    monkeypatch.setattr(session, "leave_report", lambda _: "")
     monkeypatch.setattr(session, "start_wandb", wandb)
     monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)
     monkeypatch.setattr(rollouts, "Daemon", NotedDaemon)
