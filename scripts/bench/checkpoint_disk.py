@@ -18,7 +18,7 @@ import tinker
 from scripts.bench import report
 from src.backend.base_model import read_base_model
 from src.backend.connect import Backend, connect
-from src.backend.disk_note import SAMPLERS, disk_note, sampler_bytes, state_bytes
+from src.backend.disk_note import LOG_MB, SAMPLERS, disk_note, sampler_bytes, state_bytes
 from src.backend.policy import PolicyTrainer
 from src.command_line import parse
 from src.config import Config
@@ -46,7 +46,8 @@ class Most:
     def look(self, server: Server) -> None:
         files = [(path, path.stat().st_size) for path in (server.state / "checkpoints").rglob("*") if path.is_file()]
         samplers = [size for path, size in files if path.parent.name == "sampler_weights"]
-        states = [size for path, size in files if path.parent.name.endswith(".tar.gz")]
+        saved = (server.state / "checkpoints").glob("*/*.tar.gz")
+        states = [sum(file.stat().st_size for file in one.rglob("*") if file.is_file()) for one in saved]
         self.folder = max(self.folder, sum(size for _, size in files))
         self.states = max(self.states, len(states))
         self.state, self.sampler = max(self.state, *states, 0), max(self.sampler, *samplers, 0)
@@ -125,7 +126,7 @@ def _show(config: Config, n: int, most: Most, note: str, write: bool) -> None:
             f"{total / 1024:,.0f}",
             f"{most.folder / 1024:,.0f}",
         ],
-        ["database with its log, MiB", f"{KEEP_MB}", f"{most.database / 2**20:.1f}"],
+        ["database with its log, MiB", f"{KEEP_MB + LOG_MB}", f"{most.database / 2**20:.1f}"],
         ["seconds a step", "", f"{most.steps[-1] / max(1, n):.2f}"],
     ]
     title = f"{n} steps with a checkpoint each"

@@ -9,6 +9,7 @@ from src.run.checkpoints import Keep
 
 SAMPLERS = 3  # the published one, the one before, and one whose deletion is under way
 FLOAT32, MOMENTS = 4, 2  # bytes; Adam keeps two for each weight
+LOG_MB = 16  # SQLite's write-ahead log, and what comes between two looks at the size
 OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
 
 
@@ -35,7 +36,11 @@ def disk_note(config: Config, total_steps: int, about: Mapping[str, Any]) -> str
         f"{_mb(states * state + SAMPLERS * sampler)} (keep_checkpoints)"
     )
     limit = about.get("keep_results_mb")
-    return note if limit is None else f"{note}; its database of all users' requests {limit:g} MB (SKYRL_TX_KEEP_MB)"
+    return (
+        note
+        if limit is None
+        else f"{note}; its database of all users' requests {limit + LOG_MB:g} MB (SKYRL_TX_KEEP_MB)"
+    )
 
 
 def _mb(size: int) -> str:
