@@ -28,9 +28,7 @@ TREATMENTS = {
     Outcome.CANCELLED: Treatment.DROP,
 }
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
-AFTER_OUTAGE = (
-    "after an outage"  # end of a replaced trial's fate: the Docker daemon was away, it costs no attempt
-)
+AFTER_OUTAGE = "after an outage"  # end of a replaced trial's fate: the Docker daemon was away, it costs no attempt
 _GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
 
 
