@@ -24,7 +24,7 @@ from src.rollout.trial import raise_own_bug, run_to_end
 from src.tasks.agents import SAID
 from src.tasks.repeated_verifier import REPEATS_FILE
 
-REPEAT_SEC = 10.0  # for the repeats of one trial's verifier
+REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
 _SLACK_SEC = 60.0
 
 
