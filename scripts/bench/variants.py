@@ -40,11 +40,6 @@ class Run:
     fault: str = ""
 
 
-class NoBook:
-    def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
-    def ended(self, trajectory: Trajectory, fate: str) -> None: ...
-
-
 class Ours:
     """Trials through `Rollouts`, as a training run has them."""
 
@@ -65,7 +60,7 @@ class Ours:
         sampler = PolicySampler()
         sampler.publish(ScriptedClient(template, script, together), 0)
         self._warm = False
-        self._rollouts = Rollouts(config, sampler, template, RUN_ID, NoBook())
+        self._rollouts = Rollouts(config, sampler, template, RUN_ID)
         self._task = Task(task.name, task, digest(task))
         self._folder = task.parent / "trials"
 
