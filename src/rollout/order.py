@@ -36,7 +36,7 @@ class TaskOrder:
             self._always += members * int(whole)
             self._sometimes.append((members, round(part * len(members))))
         self._length = len(self._always) + sum(count for _, count in self._sometimes)
-        if not self._length:
+        if tasks and not self._length:
             raise UserError("task_weights: an epoch would have no task; raise them")
         self._batch_size = batch_size
         self._seed = seed
