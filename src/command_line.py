@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,6 +28,7 @@ from src.signals import heeding
 from src.stop import SIGNAL_STATUS, Stop
 
 HELP = "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API"
+PIPE_STATUS = 141  # 128 + SIGPIPE
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 __all__ = ["FIELDS", "load_environment", "parse", "read_arguments", "run_command", "to_json"]
 
@@ -35,7 +37,7 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     """Read the environment files, then run the coroutine that `prepare` makes; Ctrl-C and SIGTERM ask `stop` to end it.
 
     Exit status: the coroutine's, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped by a
-    signal, 75 by a limit of the run's own. A second signal leaves at once.
+    signal, 75 by a limit of the run's own, 141 when nobody reads its output any more. A second signal leaves at once.
     """
     stop = stop or Stop()
     try:
@@ -46,6 +48,9 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as in `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return PIPE_STATUS
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
         return stop.status or SIGNAL_STATUS

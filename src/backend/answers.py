@@ -21,8 +21,8 @@ def trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.Ten
         raise BackendError(f"forward_backward: {len(values)} logprobs for {n} tokens of {sequence.trial_name}")
     if not np.isfinite(values).all():
         raise BackendError(
-            "forward_backward: logprobs that are no numbers: the weights have diverged; resume with a lower "
-            "learning_rate"
+            "forward_backward: logprobs that are no numbers: the weights have diverged; start a new run with "
+            "a lower learning_rate"
         )
     return np.concatenate([np.zeros(1, np.float32), values])
 

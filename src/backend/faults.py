@@ -54,11 +54,11 @@ HINTS = (
     ),
     (
         r"(?:not finite|non-finite)",
-        "loss or gradient is not a number: the weights have diverged; resume with a lower learning_rate",
+        "loss or gradient is not a number: the weights have diverged; start a new run with a lower learning_rate",
     ),
     (
         r"grad_norm[`'\s]+Input should be a valid number",
-        "the gradient is not a number: the weights have diverged; resume with a lower learning_rate",
+        "the gradient is not a number: the weights have diverged; start a new run with a lower learning_rate",
     ),
     (
         r"'detail': '(?:Not Found|Method Not Allowed)'|Error code: 415",

@@ -1,12 +1,15 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from src.command_line import load_environment, parse, run_command, to_json
 from src.errors import UserError
 from src.run.directory import RunDirectory, write_json
+from tests.conftest import ROOT
 
 BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]
 FIRST_LINE = (
@@ -130,3 +133,14 @@ def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_l
 
     assert run_command(command) == 2
     assert capsys.readouterr().err == "error: one read\nerror: two\n"
+
+
+def test_output_that_nobody_reads_is_no_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "src.train", "--help"]
+    try:
+        ended = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")
