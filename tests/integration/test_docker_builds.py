@@ -8,14 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docker.errors import ImageNotFound
 
 from src.errors import UserError
-from src.rollout.docker import owner
+from src.rollout.docker import images, owner
+from src.rollout.docker.context import content_digest
 from src.rollout.docker.engine import engine
-from src.rollout.docker.images import content_digest, prepare_images
+from src.rollout.docker.images import prepare_images
 from tests.integration.docker_parts import BASE, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -31,6 +33,28 @@ def images_with(mark: str) -> list[list[str]]:
             if mark in newest["CreatedBy"]:
                 found.append(image["RepoTags"] or [])
     return found
+
+
+async def test_no_image_stands_under_what_its_folder_held_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder changes between its digest and the build that reads it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = write_task(tmp_path / "edited", dockerfile=f"{BASE}ENV MARK={tmp_path}\nRUN false\n")
+    dockerfile, build = task / "environment" / "Dockerfile", images._build
+    reference = images.task_reference(task / "environment")
+
+    def edited(*arguments: Any) -> None:
+        dockerfile.write_text(f"{BASE}ENV MARK={tmp_path}\n")
+        build(*arguments)
+
+    monkeypatch.setattr(images, "_build", edited)
+    with pytest.raises(images.ImageError, match="was changed while its image was built"):
+        await images.task_image(task / "environment", None)
+    assert not images.is_here(reference)
+    image = await images.task_image(task / "environment", None)
+    assert image.reference != reference
+    engine().remove_image(image.reference)
 
 
 async def test_stages_and_failures_leave_no_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

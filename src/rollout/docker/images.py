@@ -1,9 +1,7 @@
 """Images of tasks: built or pulled once a content digest, however many trials ask for them at once."""
 
 import asyncio
-import hashlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from typing import Any
 
 from docker.errors import APIError, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
-from docker.utils.build import exclude_paths
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
@@ -21,6 +18,7 @@ from src.errors import UserError
 from src.rollout.docker import owner
 from src.rollout.docker.build_leftovers import noting_layers, sweeping
 from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
+from src.rollout.docker.context import content_digest
 from src.rollout.docker.engine import engine
 from src.rollout.docker.image_uses import note_use
 
@@ -28,7 +26,6 @@ _LOG_TAIL_LINES = 20
 _log = logging.getLogger(__name__)
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
-_digests: dict[Path, tuple[int, str]] = {}  # environment folder -> (hash of its stat results, content digest)
 
 
 class ImageError(RuntimeError):
@@ -69,6 +66,7 @@ async def task_image(
             _pull(reference, stop)
         elif fresh:
             _build(environment_dir, reference, owner.image_labels(digest, run_id), stop)
+            _refuse_changed(environment_dir, digest, reference)
         return _inspect(reference, fresh)
 
     return await _shared(reference, produce)
@@ -152,37 +150,6 @@ def _reference(digest: str) -> str:
     return f"harbortrainer/task:{digest[:12]}"
 
 
-def content_digest(environment_dir: Path) -> str:
-    """SHA-256 over names, kinds, modes and contents of the build context; read again only when a stat changed."""
-    paths = _context(environment_dir)
-    stats = [(str(path), *_stat(path)) for path in paths]
-    fingerprint = hash(tuple(stats))
-    known = _digests.get(environment_dir)
-    if known and known[0] == fingerprint:
-        return known[1]
-    digest = hashlib.sha256()
-    for path in paths:
-        kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
-        mode = path.lstat().st_mode & 0o777
-        content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
-        digest.update(f"{path.relative_to(environment_dir).as_posix()}\0{kind}{mode:o}\0{len(content)}\0".encode())
-        digest.update(content)
-    _digests[environment_dir] = fingerprint, digest.hexdigest()
-    return digest.hexdigest()
-
-
-def _context(environment_dir: Path) -> list[Path]:
-    ignore = environment_dir / ".dockerignore"
-    patterns = ignore.read_text().splitlines() if ignore.exists() else []
-    patterns = [line.strip() for line in patterns if line.strip() and not line.startswith("#")]
-    return [environment_dir / name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]
-
-
-def _stat(path: Path) -> tuple[int, int, int]:
-    stat = path.lstat()
-    return stat.st_mode, stat.st_size, stat.st_mtime_ns
-
-
 def is_here(reference: str) -> bool:
     try:
         engine().inspect_image(reference)
@@ -234,6 +201,13 @@ def _build(environment_dir: Path, reference: str, labels: Mapping[str, str], sto
             _follow(noting_layers(events), what, stop)
     except (APIError, DockerBuildError) as error:
         raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
+
+
+def _refuse_changed(environment_dir: Path, digest: str, reference: str) -> None:
+    """No image may stand under the digest of what its folder held a moment before."""
+    if content_digest(environment_dir) != digest:
+        engine().remove_image(reference, noprune=True)
+        raise ImageError(f"{environment_dir} was changed while its image was built; the next trial has it built anew")
 
 
 def _follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) -> None:
