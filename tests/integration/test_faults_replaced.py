@@ -82,7 +82,7 @@ async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path
     task = make_task(tmp_path, test=VERIFIER)
     toml = (task.path / "task.toml").read_text()
     (task.path / "task.toml").write_text(
-        toml.replace("[verifier]\ntimeout_sec = 20.0", "[verifier]\ntimeout_sec = 4.0")
+        toml.replace("[verifier]\ntimeout_sec = 20.0", "[verifier]\ntimeout_sec = 8.0")
     )
     left = [cause for cause, _, _ in FAULTS]
 
