@@ -6,6 +6,7 @@ from typing import Any
 
 from src.backend.policy import PolicyTrainer
 from src.errors import BackendError
+from src.race import racing
 from src.run.checkpoints import CheckpointLog
 from src.run.display import Display
 from src.stop import Stop, Stopped
@@ -29,18 +30,10 @@ class Leaving:
 
     async def watched(self, work: Coroutine[Any, Any, None]) -> None:
         """Await `work`. It is cancelled, and Stopped raised, when the run is to stop and the server does not answer."""
-        call, gone = asyncio.create_task(work), asyncio.create_task(self._gone_when_stopped())
-        try:
-            await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
+        async with racing(work, self._gone_when_stopped()) as call:
             if not call.done():
                 raise Stopped(self._stop.why)
             call.result()
-        finally:
-            call.cancel()
-            gone.cancel()
-            await asyncio.wait({call, gone})
-            if not call.cancelled():
-                call.exception()  # seen
 
     async def save(self, step: int, save: Callable[[], Awaitable[None]]) -> None:
         """A checkpoint of `step` unless it is there; a server that cannot make one costs no trial."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from src.config import Config
+from src.race import racing
 
 SIGNAL_STATUS = 130  # 128 + SIGINT, for SIGTERM too
 LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: neither done nor a mistake, the same command goes on
@@ -85,20 +86,12 @@ class Stop:
         if self.asked:
             work.close()
             raise Stopped(self.why)
-        call, asked = asyncio.create_task(work), asyncio.create_task(self._asked.wait())
-        try:
-            await asyncio.wait({call, asked}, return_when=asyncio.FIRST_COMPLETED)
+        async with racing(work, self._asked.wait()) as call:
             if call.done():
                 return call.result()
             if trials and self.lets_end:
                 return await call
             raise Stopped(self.why)
-        finally:
-            asked.cancel()
-            call.cancel()
-            await asyncio.wait({call, asked})
-            if not call.cancelled():
-                call.exception()  # seen
 
     def _request(self, why: str, status: int, *, lets_end: bool) -> None:
         if self.asked:

@@ -11,6 +11,7 @@ from src.backend.faults import awaited
 from src.backend.limits import HEALTH_LIMIT_SEC
 from src.config import Config
 from src.errors import BackendError, ServerLost, UserError
+from src.race import racing
 
 PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
@@ -55,20 +56,13 @@ async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, 
 
 async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T], silence_sec: float) -> T:
     """Await `work` for as long as the server answers; else cancel it, await its end and raise ServerLost."""
-    call = asyncio.create_task(work)
-    outage = asyncio.create_task(_outage(url, silence_sec))
-    try:
-        await asyncio.wait({call, outage}, return_when=asyncio.FIRST_COMPLETED)
+    async with racing(work, _outage(url, silence_sec)) as call:
         if call.done():
             return call.result()
         raise ServerLost(
             f"{what}: {url} has not answered for {silence_sec:g} s (server_silence_sec); look at the server's log, "
             "start it again and continue with resume=RUN_DIR"
         )
-    finally:
-        call.cancel()
-        outage.cancel()
-        await asyncio.wait({call, outage})
 
 
 async def until_answering(url: str, limit_sec: float) -> None:

@@ -1,6 +1,5 @@
 """The adapter that is trained: update, publish, save, restore, free. One code path for every Tinker API."""
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
 from src.backend.published import Published
 from src.backend.saved_weights import SavedWeights
 from src.config import Config
-from src.errors import BackendError, ServerLost, UserError, WeightsGone
+from src.errors import BackendError, UserError, WeightsGone
 from src.learning.datums import TrainingSequence
 
 
@@ -147,20 +146,8 @@ class PolicyTrainer:
 
         Raises ServerLost.
         """
-        return await self._backend.while_answering(what, self._while_known(what, work))
-
-    async def _while_known[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        lost = self._published.lost if self._published else asyncio.Event()
-        task, watch = asyncio.create_task(work), asyncio.create_task(lost.wait())
-        try:
-            await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if not lost.is_set() or (task.done() and task.exception() is None):
-                return task.result()
-            raise ServerLost(f"{what}: the server does not know the published weights any more")
-        finally:
-            task.cancel()
-            watch.cancel()
-            await asyncio.wait({task, watch})
+        known = self._published.while_known(what, work) if self._published else work
+        return await self._backend.while_answering(what, known)
 
     async def close(self) -> None:
         """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""

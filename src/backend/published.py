@@ -1,11 +1,14 @@
 """The sampler of published weights, which tells when the server no longer has them."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import tinker
 
 from src.backend.faults import SDK_ERRORS, forgotten, no_weights
+from src.errors import ServerLost
+from src.race import racing
 
 
 class Published:
@@ -23,3 +26,10 @@ class Published:
             if isinstance(error, tinker.NotFoundError) or forgotten(error) or no_weights(error):
                 self.lost.set()
             raise
+
+    async def while_known[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that samples it, for as long as the server knows its weights. Raises ServerLost."""
+        async with racing(work, self.lost.wait()) as call:
+            if call.done() and (not self.lost.is_set() or call.exception() is None):
+                return call.result()
+            raise ServerLost(f"{what}: the server does not know the published weights any more")

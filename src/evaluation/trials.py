@@ -1,13 +1,10 @@
 """Runs the trials of one policy: journalled, those on disk not again, a lost server waited for."""
 
-import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from src.backend.connect import Backend
-from src.backend.published import Published
 from src.config import Config
 from src.errors import ServerLost
 from src.evaluation.policies import Subject, sampled
@@ -49,7 +46,7 @@ class Runner:
             try:
                 async with sampled(subject, self.backend, self.config) as client:
                     self.sampler.publish(client, number)
-                    work = _while_known(client, self._run(number, subject, tasks_P, trials))
+                    work = client.while_known("sampling", self._run(number, subject, tasks_P, trials))
                     try:
                         return await self.backend.while_answering("sampling", work)
                     finally:
@@ -90,17 +87,3 @@ class Runner:
 def place(trial_name: str) -> str:
     """Name of the first trial of its place: `e000000-p01-g02` of `e000000-p01-g02-a3`."""
     return re.sub(r"-a\d+$", "", trial_name)
-
-
-async def _while_known[T](client: Published, work: Coroutine[Any, Any, T]) -> T:
-    """Await work for as long as the server knows the weights that it samples. Raises ServerLost."""
-    task, lost = asyncio.create_task(work), asyncio.create_task(client.lost.wait())
-    try:
-        await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done() and (not client.lost.is_set() or task.exception() is None):
-            return task.result()
-        raise ServerLost("sampling: the server does not know the weights any more")
-    finally:
-        task.cancel()
-        lost.cancel()
-        await asyncio.wait({task, lost})

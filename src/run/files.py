@@ -27,9 +27,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             sync_folder(path.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)  # gone already when all went well
 
 
 def make_folder(path: Path) -> None:
