@@ -1,16 +1,11 @@
 """Reports of former probes, one small file for each server (its version and settings, not its start) and base model."""
 
 import hashlib
-import os
 from pathlib import Path
 
+from src.caches import cache_folder
 from src.probe.report import ServerReport
 from src.run.files import replace_text
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "harbortrainer" / "contracts"
 
 
 def load(fingerprint: str, model_name: str) -> ServerReport | None:
@@ -32,4 +27,4 @@ def store(report: ServerReport) -> None:
 
 def _file(fingerprint: str, model_name: str) -> Path:
     key = hashlib.sha256(f"{fingerprint}\n{model_name}".encode()).hexdigest()
-    return cache_folder() / f"{key[:32]}.json"
+    return cache_folder("contracts") / f"{key[:32]}.json"

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,6 @@ from src.run.files import replace_text
 from src.tasks.findings import Finding, Level, Report
 
 _METHOD = 1  # raise it when a qualification finds other things
-
-
-def cache_folder() -> Path:
-    """XDG_CACHE_HOME, else ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "harbortrainer" / "tasks"
 
 
 class Cache:

@@ -17,6 +17,7 @@ import chz
 from rich.console import Console
 from rich.table import Table
 
+from src.caches import cache_folder
 from src.config import Config
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
@@ -27,7 +28,7 @@ from src.rollout.gates import Gates, n_containers
 from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.quarantine_list import Quarantined, write_quarantine
 from src.rollout.task import Task, digest, find_fault
-from src.tasks.cache import Cache, cache_folder
+from src.tasks.cache import Cache
 from src.tasks.families import duplicates
 from src.tasks.findings import Level, Report
 from src.tasks.folders import task_folders
@@ -72,7 +73,9 @@ async def check(args: CheckArgs) -> int:
 
 async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
     """A report for each task, in this order; those of the cache first asked for."""
-    cache = Cache(cache_folder(), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs})
+    cache = Cache(
+        cache_folder("tasks"), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
+    )
     known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
     missing = [path for path in paths if known.get(path) is None]
     made = dict(zip(missing, await _qualify(missing, args, cache.put), strict=True)) if missing else {}

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from src.caches import cache_folder
 from src.errors import UserError
 from src.rollout.task import Task, load_tasks
-from src.tasks.cache import cache_folder
 from src.tasks.fetch import check_digests, fetch_dataset, fetch_git
 
 SOURCES_FILE = "sources.json"  # in a run directory
@@ -83,7 +83,7 @@ def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> l
 
 def _find(given: str, registry: str | None) -> tuple[str, str]:
     folder = Path(given).expanduser()
-    cache = cache_folder().parent / "sources"
+    cache = cache_folder("sources")
     if folder.is_dir():
         check_digests(folder)
         return given, ""

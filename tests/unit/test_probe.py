@@ -3,6 +3,7 @@
 import pytest
 from rich.console import Console
 
+from src.caches import cache_folder
 from src.errors import BackendError
 from src.probe import cache
 from src.probe.findings import Findings
@@ -43,7 +44,7 @@ def test_the_cache_knows_a_server_by_fingerprint_and_model(report, tmp_path, mon
 def test_a_broken_cache_file_is_measured_again(report, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache.store(report)
-    [file] = cache.cache_folder().iterdir()
+    [file] = cache_folder("contracts").iterdir()
     file.write_text(file.read_text()[:100])
     assert cache.load("f1", "m") is None
 

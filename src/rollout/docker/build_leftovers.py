@@ -10,8 +10,9 @@ from typing import Any
 
 from docker.errors import APIError
 
+from src.caches import cache_folder
 from src.rollout.docker.engine import engine
-from src.rollout.docker.image_uses import cache_folder
+from src.rollout.docker.image_uses import IMAGES
 
 _STEP = re.compile(r"Step \d+/\d+ : (\w+)")
 _LAYER = re.compile(r" ---> ([0-9a-f]{12,64})\s*$")
@@ -41,8 +42,8 @@ def sweeping() -> Iterator[None]:
     Not before: another build may be between two steps that need them. Without a lock they stay.
     """
     try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        lock = os.open(cache_folder() / ".builds", os.O_RDWR | os.O_CREAT, 0o600)
+        cache_folder(IMAGES).mkdir(parents=True, exist_ok=True)
+        lock = os.open(cache_folder(IMAGES) / ".builds", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
         yield
         return

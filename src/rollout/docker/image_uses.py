@@ -3,22 +3,18 @@
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from src.caches import cache_folder
 from src.rollout.docker import owner
 
+IMAGES = "images"  # the part of the caches that is ours
 NOTE_SEC = 3600.0  # a use is noted at most this often
 _noted: dict[str, float] = {}  # reference -> clock time
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "harbortrainer" / "images"
 
 
 def note_use(reference: str) -> None:
@@ -51,7 +47,7 @@ def forget_uses(reference: str) -> None:
 
 
 def _folder(reference: str) -> Path:
-    return cache_folder() / quote(reference, safe=":")
+    return cache_folder(IMAGES) / quote(reference, safe=":")
 
 
 def _uses(reference: str) -> Iterator[tuple[dict[str, str], float]]:
