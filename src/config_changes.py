@@ -48,6 +48,7 @@ HARMLESS = (
 )  # fmt: skip
 
 FIELDS = tuple(chz.chz_fields(Config))
+REQUIRED = ("model_name", "tasks_dir")  # no default
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,9 @@ class ConfigHistory:
         self._run = run
         saved = read_json(run.config)
         self._start = {name: value for name, value in saved.items() if name in FIELDS and name not in ADDRESS}
+        if lacking := [name for name in REQUIRED if name not in saved]:
+            why = f"{run.config.name} is damaged (no {', '.join(lacking)})"
+            raise UserError(f"resume={run.path}: {why}; restore it or start a new run")
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
 

@@ -111,3 +111,19 @@ async def test_a_silent_build_does_not_hold_up_who_is_interrupted(tmp_path: Path
         with contextlib.suppress(ProcessLookupError):
             builder.kill()
         await builder.wait()
+
+
+async def test_a_silent_build_ends_at_its_limit(tmp_path: Path) -> None:
+    command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
+    limit = "[environment]\nbuild_timeout_sec = 2.0\n"
+    task = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN {command}\n", toml=limit)
+    builder = await asyncio.create_subprocess_exec(sys.executable, "-c", BUILDER, str(task), stderr=subprocess.PIPE)
+    try:
+        async with asyncio.timeout(60):
+            _, told = await builder.communicate()
+        assert b"task slow: its image was not there within 2 s ([environment] build_timeout_sec" in told
+        await _until(lambda: _builds(command) == [])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            builder.kill()
+        await builder.wait()

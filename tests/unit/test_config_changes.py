@@ -79,7 +79,8 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         parse([*BASE, f"logs_dir={tmp_path}", "run_name=data"])
 
 
-def test_a_damaged_configuration_is_named(run: RunDirectory) -> None:
-    run.config.write_text("{")
-    with pytest.raises(UserError, match=r"config\.json is damaged"):
+@pytest.mark.parametrize(("text", "why"), [("{", "damaged"), ('{"tasks_dir": "."}', r"damaged \(no model_name\)")])
+def test_a_damaged_configuration_is_named(run: RunDirectory, text: str, why: str) -> None:
+    run.config.write_text(text)
+    with pytest.raises(UserError, match=rf"config\.json is {why}"):
         parse([f"resume={run.path}"])

@@ -43,12 +43,17 @@ class Image:
 
 
 async def task_image(
-    environment_dir: Path, docker_image: str | None, *, force: bool = False, run_id: str = ""
+    environment_dir: Path,
+    docker_image: str | None,
+    *,
+    force: bool = False,
+    run_id: str = "",
+    limit_sec: float | None = None,
 ) -> Image:
     """The image of a task: `docker_image` pulled if it is not here, or `environment_dir` built if its content is new.
 
     `force` builds even when an image of this content is here, once a process. `run_id` is noted on what is built.
-    Raises ImageError.
+    `limit_sec`: seconds for it; None = no limit. Raises ImageError.
     """
     if docker_image is None:
         digest = await asyncio.to_thread(content_digest, environment_dir)
@@ -69,7 +74,7 @@ async def task_image(
             _refuse_changed(environment_dir, digest, reference)
         return _inspect(reference, fresh)
 
-    return await _shared(reference, produce)
+    return await _shared(reference, produce, limit_sec)
 
 
 async def prepare_images(
@@ -82,19 +87,21 @@ async def prepare_images(
     """Build or pull the images of tasks before the first trial, `parallel` at a time; how many were not here yet.
 
     `progress` gets an image's name, how many are done and how many there are. Tasks with a compose file are Harbor's
-    to build. Raises UserError naming each task whose image cannot be had, with the end of its log.
+    to build. Raises UserError naming each task whose image cannot be had (or not within its `build_timeout_sec`), with
+    the end of its log.
     """
-    wanted = {source: task for task in task_dirs for source in _sources(task)}
+    wanted = {source: (task, limit_sec) for task in task_dirs for source, limit_sec in _sources(task)}
     images: list[Image] = []
     faults: list[str] = []
     limit = asyncio.Semaphore(parallel)
 
     async def prepare(environment_dir: Path, docker_image: str | None) -> None:
+        task, limit_sec = wanted[environment_dir, docker_image]
         try:
             async with limit:
-                images.append(await task_image(environment_dir, docker_image, run_id=run_id))
+                images.append(await task_image(environment_dir, docker_image, run_id=run_id, limit_sec=limit_sec))
         except ImageError as error:
-            faults.append(f"task {wanted[environment_dir, docker_image].name}: {error}")
+            faults.append(f"task {task.name}: {error}")
         if progress:
             progress(docker_image or environment_dir.parent.name, len(images) + len(faults), len(wanted))
 
@@ -105,16 +112,17 @@ async def prepare_images(
     return len({image.reference for image in images if image.fresh} - before)
 
 
-def _sources(task_dir: Path) -> Iterator[tuple[Path, str | None]]:
-    """What the containers of a task, and of its separate verifiers, are made from: (folder, prebuilt image)."""
+def _sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
+    """What the containers of a task and of its verifiers are made from: (folder, prebuilt image), seconds."""
     task = Task(task_dir, disable_verification=True)
-    definitions = [(task.paths.environment_dir, task.config.environment.docker_image)]
+    definitions = [(task.paths.environment_dir, task.config.environment)]
     for step in task.config.steps or [None]:
         if definition := resolve_verifier_environment_definition(task.config, task.paths, step):
-            definitions.append((definition.directory, definition.config.docker_image))
-    for folder, docker_image in definitions:
-        if docker_image or ((folder / "Dockerfile").exists() and not (folder / "docker-compose.yaml").exists()):
-            yield folder, docker_image
+            definitions.append((definition.directory, definition.config))
+    for folder, config in definitions:
+        built = (folder / "Dockerfile").exists() and not (folder / "docker-compose.yaml").exists()
+        if config.docker_image or built:
+            yield (folder, config.docker_image), config.build_timeout_sec
 
 
 def forget(image: Image) -> None:
@@ -122,23 +130,27 @@ def forget(image: Image) -> None:
     _ready.pop(image.reference, None)
 
 
-async def _shared(reference: str, produce: Callable[[threading.Event], Image]) -> Image:
+async def _shared(reference: str, produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
     """Run `produce` in a builder thread, once for everyone who asks for `reference` meanwhile."""
     task = _under_way.get(reference)
     if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-        task = asyncio.create_task(_in_thread(produce), name=f"image {reference}")
+        task = asyncio.create_task(_in_thread(produce, limit_sec), name=f"image {reference}")
         _under_way[reference] = task
     image = await asyncio.shield(task)
     _ready[reference] = image
     return image
 
 
-async def _in_thread(produce: Callable[[threading.Event], Image]) -> Image:
+async def _in_thread(produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
     stop = threading.Event()
     try:
-        return await in_daemon_thread(produce, stop)
+        async with asyncio.timeout(limit_sec):
+            return await in_daemon_thread(produce, stop)
+    except TimeoutError as error:
+        limit = f"{limit_sec:g} s ([environment] build_timeout_sec in its task.toml)"
+        raise ImageError(f"its image was not there within {limit}") from error
     finally:
-        stop.set()  # only matters when cancelled: a build by the CLI ends now, another at its next line of output
+        stop.set()  # cancelled or late: a build by the CLI ends now, another at its next line of output
 
 
 def task_reference(environment_dir: Path) -> str:
