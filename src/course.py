@@ -22,6 +22,7 @@ class Course:
 
     def __init__(self, train: Sequence[Task], configs: Sequence[tuple[int, Config]]) -> None:
         """`configs`: (first step, configuration) in order of time; the last one is in force."""
+        self.train = list(train)
         self._stretches = [Stretch(step, config, task_order(config, train)) for step, config in configs]
 
     @property

@@ -25,6 +25,7 @@ from src.recovery import Recovery
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.batch_metrics import batch_metrics, eval_metrics
+from src.run.breakdown import Breakdown
 from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory, read_json, write_json
 from src.run.display import Display
@@ -70,6 +71,7 @@ class Terminus2Trainer:
         self.parts = parts
         self.course = course
         self.held_out = list(held_out)
+        self._breakdown = Breakdown([*course.train, *held_out])
         self.step = start_step
         self._row: dict[str, float] | None = None  # of a step that is trained on, and not logged yet
         self.recovery = Recovery(
@@ -135,7 +137,7 @@ class Terminus2Trainer:
         if batch.sequences_D:
             await self._publish()
         row = batch_metrics(groups_P) | batch.metrics | sampled | updated | self.parts.ledger.metrics()
-        row |= {
+        row |= self._breakdown.batch(groups_P) | {
             "time/update": update_seconds,
             "time/publish": time.monotonic() - published,
             "time/step": usage.seconds(),
@@ -178,7 +180,8 @@ class Terminus2Trainer:
             limit = f"{config.eval_timeout_sec:g} s (eval_timeout_sec)"
             self.parts.display.say(f"the evaluation after step {self.step} was not over within {limit}: left out")
             return {"eval/timed_out": 1.0, "time/evaluate": time.monotonic() - started}
-        row = eval_metrics(groups_P) | {"time/evaluate": time.monotonic() - started}
+        row = eval_metrics(groups_P) | self._breakdown.evaluation(groups_P)
+        row["time/evaluate"] = time.monotonic() - started
         self.parts.display.evaluation(self.step, row)
         return row
 

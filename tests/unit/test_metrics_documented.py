@@ -16,7 +16,7 @@ from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
 RUNS = (
-    ("eval_split=0.25", "kl_penalty_coef=0.1", "n_epochs=2"),
+    ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2"),
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "eval_timeout_sec=1e-9", "max_steps=1"),
 )
@@ -59,7 +59,7 @@ async def test_what_runs_log_is_what_is_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talkative: None
 ) -> None:
     logged: set[str] = set()
-    tasks = copy_tasks(tmp_path / "tasks", TASKS)
+    tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", TASKS[:2]), ("two", TASKS[2:])))
     for number, besides in enumerate(RUNS):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
