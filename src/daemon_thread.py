@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 
@@ -29,3 +30,17 @@ async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kw
 
     threading.Thread(target=work, name=getattr(function, "__name__", "waiting"), daemon=True).start()
     return await future
+
+
+def daemon_future[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    """The same for those who do not wait in an event loop: its result or error, whatever that is."""
+    future: Future[R] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=work, name=getattr(function, "__name__", "working"), daemon=True).start()
+    return future

@@ -40,7 +40,7 @@ from src.run.directory import RunDirectory, held, open_run_directory, write_json
 from src.run.display import Display
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
-from src.run.wandb_log import start_wandb
+from src.sinks.wandb_log import start_wandb
 from src.stop import Stop, Stopped
 from src.terminus2_trainer import Parts, Terminus2Trainer
 from src.tinker_llm import PolicySampler
@@ -124,7 +124,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
         await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, config, run.name, place.display))
         await adopt(policy, place.checkpoints)
         record = to_json(config) | {"effective": effective}
-        metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record))
+        metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record, say))
         parts = Parts(
             policy, trained, sampler, rollouts, metrics, place.checkpoints, ledger, place.display, place.stop,
             Conversations(run, template),

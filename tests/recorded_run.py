@@ -261,7 +261,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("verifiers", at_once=made.verifying._value)
         return made
 
-    def wandb(_run: Any, project: str | None, name: str | None, config: dict[str, Any]) -> FakeWandb | None:
+    def wandb(_run: Any, project: str | None, name: str | None, config: dict[str, Any], _: Any) -> FakeWandb | None:
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
 

@@ -18,7 +18,7 @@ import pytest
 from src.rollout.docker.cleaning import tidy
 from src.run.jsonl import read_lines
 from src.run.trajectory_file import read_batch
-from src.run.wandb_log import offline_steps
+from src.sinks.wandb_files import offline_steps
 from tests.conftest import ROOT, live_server
 
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"

@@ -15,7 +15,6 @@ from src.run.directory import RunDirectory, held, new_run_directory
 from src.run.jsonl import append_line, read_lines
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
-from src.run.wandb_log import WandbLog, last_offline_step
 from tests.conftest import ROOT
 
 HOLDER = """
@@ -76,48 +75,6 @@ def test_metrics_steps_only_grow_and_rows_stay_when_a_run_goes_on(tmp_path):
     assert again.last_step == 3
     again.log(4, {"reward/mean": 9.0})
     assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2, 3, 4]
-
-
-class FakeWandb:
-    """A wandb run on the other side of `WandbLog`."""
-
-    def __init__(self) -> None:
-        self.calls: list[object] = []
-
-    def log(self, data: dict[str, float], step: int) -> None:
-        assert data["global_step"] == step
-        self.calls.append(step)
-
-    def finish(self, exit_code: int | None = None) -> None:
-        self.calls.append("finish")
-
-
-def test_wandb_gets_one_call_a_step_and_ends_only_on_close(tmp_path):
-    fake = FakeWandb()
-    log = MetricsLog(RunDirectory(tmp_path), WandbLog(fake, -1))
-    log.log(0, {"reward/mean": 1.0})
-    log.log(1, {})
-    assert fake.calls == [0, 1]
-    log.close()
-    assert fake.calls == [0, 1, "finish"]
-
-
-@pytest.mark.parametrize("had", [-1, 0, 2])
-def test_wandb_gets_what_it_lacks_when_a_run_goes_on_and_nothing_twice(tmp_path, had):
-    """-1: wandb_project was given for the first time; 0: killed before its file was whole."""
-    log = MetricsLog(RunDirectory(tmp_path))
-    for step in range(3):
-        log.log(step, {})
-    fake = FakeWandb()
-    MetricsLog(RunDirectory(tmp_path), WandbLog(fake, had)).log(3, {})
-    assert fake.calls == list(range(had + 1, 4))
-
-
-def test_a_file_that_is_no_wandb_file_has_no_step(tmp_path):
-    folder = tmp_path / "offline-run-20260101_000000-r"
-    folder.mkdir()
-    (folder / "run-r.wandb").write_bytes(b"nothing of wandb's")
-    assert last_offline_step(tmp_path, "r") == -1
 
 
 POLICY = Policy("m", 8, "chat_template:1", "off")

@@ -1,0 +1,223 @@
+"""What follows the rows: wandb's part of a run, kept aside so that nothing it does can stop one."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.run.directory import RunDirectory
+from src.run.jsonl import append_line
+from src.run.metrics_log import MetricsLog
+from src.sinks import samples
+from src.sinks.aside import Aside, Limits
+from src.sinks.samples import COLUMNS, EVALUATION, MOST_ROWS, TRAINING, cut, sampled_tables
+from src.sinks.wandb_files import last_offline_step
+from src.sinks.wandb_log import WandbLog, start_wandb
+
+LONG = Limits(start=60, silence=60, finish=60)
+
+
+class FakeRun:
+    """A wandb run on the other side of `WandbLog`."""
+
+    id, offline, url, dir = "r", False, "https://wandb", "/"
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def log(self, data: dict[str, Any], step: int, commit: bool) -> None:
+        assert data["global_step"] == step and commit, "without commit wandb keeps a row until the next one"
+        self.calls.append(step)
+
+    def log_artifact(self, artifact: Any) -> None:
+        self.calls.append(artifact)
+
+    def finish(self, exit_code: int | None = None) -> None:
+        self.calls.append("finish")
+
+
+class Sink:
+    """Does what it is told; notes what it gets."""
+
+    about = "somewhere"
+
+    def __init__(self, *, fails: BaseException | None = None, waits: threading.Event | None = None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.ended: list[int | None] = []
+        self._fails, self._waits = fails, waits
+
+    def log(self, row: dict[str, Any]) -> None:
+        if self._waits is not None:
+            self._waits.wait()
+        if self._fails is not None:
+            raise self._fails
+        self.rows.append(row)
+
+    def finish(self, exit_code: int | None = None) -> None:
+        self.ended.append(exit_code)
+
+
+def test_one_call_a_step_and_an_end_only_on_close(tmp_path: Path) -> None:
+    sink, said = Sink(), []
+    log = MetricsLog(RunDirectory(tmp_path), Aside("w", lambda: sink, said.append, LONG))
+    log.log(0, {"reward/mean": 1.0})
+    log.log(1, {})
+    assert not sink.ended
+    log.close(3)
+    assert [row["global_step"] for row in sink.rows] == [0, 1] and sink.ended == [3] and said == ["w: somewhere"]
+
+
+@pytest.mark.parametrize("had", [-1, 0, 2])
+def test_wandb_gets_what_it_lacks_when_a_run_goes_on_and_nothing_twice(tmp_path: Path, had: int) -> None:
+    """-1: wandb_project was given for the first time; 0: killed before its file was whole."""
+    run, fake = RunDirectory(tmp_path), FakeRun()
+    log = MetricsLog(run)
+    for step in range(3):
+        log.log(step, {})
+    MetricsLog(run, WandbLog(run, fake, had)).log(3, {})
+    assert fake.calls == list(range(had + 1, 4))
+
+
+def test_a_sink_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    run, said = RunDirectory(tmp_path), []
+    log = MetricsLog(run, Aside("w", lambda: Sink(fails=ConnectionError("gone\nfar")), said.append, LONG))
+    for step in range(4):
+        log.log(step, {})
+    log.close()
+    assert sum("w: off (ConnectionError: gone); the run goes on" in line for line in said) == 1
+    assert all("off" in line or "somewhere" in line for line in said)
+    assert [json.loads(line)["global_step"] for line in run.metrics.read_text().splitlines()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), RuntimeError(), ImportError("No module named 'wandb'")])
+def test_a_sink_that_cannot_be_opened_is_told_at_the_start(error: BaseException) -> None:
+    def opening() -> Sink:
+        raise error
+
+    said: list[str] = []
+    aside = Aside("w", opening, said.append, LONG)
+    assert len(said) == 1 and type(error).__name__ in said[0]
+    aside.log({"global_step": 0})
+    aside.finish()
+    assert len(said) == 1
+
+
+def test_a_sink_that_hangs_is_left_behind() -> None:
+    never, said = threading.Event(), []
+
+    def opening() -> Sink:
+        never.wait()
+        raise AssertionError
+
+    aside = Aside("w", opening, said.append, Limits(start=0.01, silence=0.0, finish=0.01))
+    for step in range(3):
+        aside.log({"global_step": step})
+    aside.finish()
+    aside.finish()
+    never.set()
+    assert [line.partition(";")[0] for line in said] == [
+        "w: no answer in 0.01 s", "w: no answer for 0 s", "w: not done in 0.01 s, left behind",
+    ]  # fmt: skip
+
+
+def test_a_sink_that_wakes_up_late_gets_every_row() -> None:
+    gate, said = threading.Event(), []
+    sink = Sink(waits=gate)
+    aside = Aside("w", lambda: sink, said.append, LONG)
+    for step in range(5):
+        aside.log({"global_step": step})
+    gate.set()
+    aside.finish(0)
+    assert [row["global_step"] for row in sink.rows] == list(range(5)) and sink.ended == [0]
+
+
+def test_rows_come_before_artifacts_and_the_run_ends_when_those_fail(tmp_path: Path) -> None:
+    fake = FakeRun()
+    log = WandbLog(RunDirectory(tmp_path), fake, -1)
+    log.log({"global_step": 0})
+    fake.log_artifact = lambda artifact: (_ for _ in ()).throw(ConnectionError("not taken"))
+    with pytest.raises(ConnectionError):
+        log.finish(0)
+    assert fake.calls == [0, "finish"]
+
+
+def test_artifacts_hold_paths_and_settings_and_no_weights(tmp_path: Path) -> None:
+    run, fake = RunDirectory(tmp_path), FakeRun()
+    run.config.write_text('{"seed": 1}')
+    run.effective.write_text("{}")
+    for step in (0, 3):
+        append_line(run.checkpoints, {"step": step, "path": f"tinker://m/weights/{step}"})
+    WandbLog(run, fake, -1).finish(0)
+    config, checkpoints, end = fake.calls
+    assert isinstance(config, object) and end == "finish"
+    assert set(config.manifest.entries) == {"config.json", "effective.json"}  # type: ignore[attr-defined]
+    assert set(checkpoints.manifest.entries) == {"checkpoints.json"}  # type: ignore[attr-defined]
+    assert checkpoints.metadata == {"step": 3, "path": "tinker://m/weights/3"}  # type: ignore[attr-defined]
+
+
+def conversation(task: str, reward: float | None, words: str = "ls") -> dict[str, Any]:
+    messages = [{"role": "user", "content": "do it"}, {"role": "assistant", "content": words}]
+    return {"task": task, "trial": f"t-{task}", "reward": reward, "outcome": "completed", "messages": messages}
+
+
+def keep(run: RunDirectory, batch: str, records: list[dict[str, Any]]) -> None:
+    (run.path / "conversations").mkdir(exist_ok=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (run.path / "conversations" / f"{batch}.jsonl").write_text(text)
+
+
+def test_tables_hold_a_few_conversations_of_the_rows_own_batches(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    keep(run, "step_000001", [conversation(f"task-{i}", i % 2) for i in range(100)])
+    keep(run, "eval_000002", [conversation("held-out", None, "x" * 50_000)])
+    tables = sampled_tables(run, {"global_step": 2, "reward/mean": 0.5, "eval/reward_mean": 0.1})
+    assert [len(rows) for rows in tables.values()] == [MOST_ROWS, 1]
+    assert len({row[1] for row in tables[TRAINING]}) == MOST_ROWS, "spread over the tasks"
+    shown = dict(zip(COLUMNS, tables[EVALUATION][0], strict=True))
+    assert shown["global_step"] == 2 and shown["turns"] == 1 and shown["reward"] is None
+    assert len(shown["conversation"]) < 6100 and "characters left out" in shown["conversation"]
+    assert sampled_tables(run, {"global_step": 1, "reward/mean": 0.5}) == {}, "nothing is kept of that step"
+    assert sampled_tables(run, {"global_step": 2, "eval/timed_out": 1.0}) == {}
+
+
+def test_a_conversation_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MOST_LINE", 1000)
+    keep(RunDirectory(tmp_path), "step_000000", [conversation("a", 1, "x" * 2000), conversation("b", 0)])
+    tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "reward/mean": 0.5})
+    assert [row[1] for row in tables[TRAINING]] == ["b"]
+
+
+def test_cut_keeps_the_beginning_and_the_end() -> None:
+    assert cut("abc", 3) == "abc"
+    assert cut("a" * 10 + "b" * 20, 9) == "aaa\n[… 21 characters left out …]\nbbbbbb"
+
+
+def test_a_file_that_is_no_wandb_file_has_no_step(tmp_path: Path) -> None:
+    folder = tmp_path / "offline-run-20260101_000000-r"
+    folder.mkdir()
+    (folder / "run-r.wandb").write_bytes(b"nothing of wandb's")
+    assert last_offline_step(tmp_path, "r") == -1
+
+
+def test_disabled_is_said_and_without_a_project_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    assert start_wandb(RunDirectory(tmp_path), None, None, {}, said.append) is None and not said
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert start_wandb(RunDirectory(tmp_path), "p", None, {}, said.append) is None
+    assert said == ["wandb: off (WANDB_MODE=disabled)"]
+
+
+def test_without_a_project_wandb_is_not_even_imported(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; import src.session; from src.sinks.wandb_log import start_wandb;"
+        "from src.run.directory import RunDirectory;"
+        f"assert start_wandb(RunDirectory(Path({str(tmp_path)!r})), None, None, {{}}, print) is None;"
+        "sys.exit('wandb' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
