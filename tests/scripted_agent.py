@@ -24,7 +24,7 @@ class Rig:
     """One agent with a scripted policy in a fake environment."""
 
     def __init__(self, folder: Path, answers: Any, reply: Any = None, **options: Any) -> None:
-        limits = {"max_tokens": 4096, "context_limit": 30000} | {
+        limits: dict[str, Any] = {"max_tokens": 4096, "context_limit": 30000} | {
             name: options.pop(name) for name in ("max_tokens", "context_limit") if name in options
         }
         template = chat_template()
