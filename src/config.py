@@ -39,6 +39,10 @@ class Config:
         default_factory=dict,
         doc="task_weights.SOURCE=2: how often an epoch takes each task of a source (the last part of its path); 1",
     )
+    curriculum_band: tuple[float, float] | None = chz.field(
+        default=None,
+        doc="LOW,HIGH: tasks whose mean reward was measured outside are taken seldom; None = all tasks alike",
+    )
     allow_broken_tasks: bool = chz.field(
         default=False, doc="true = leave broken tasks out by name; false = refuse to start"
     )

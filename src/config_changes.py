@@ -19,7 +19,7 @@ ADDRESS = ("logs_dir", "run_name", "resume")
 # What is trained, on which tasks, in which order, from which seed: another value is another run. Refused.
 FIXED = (
     "backend", "model_name", "lora_rank", "enable_thinking", "task_weights", "eval_split", "eval_tasks",
-    "allow_family_overlap", "batch_size", "group_size", "seed",
+    "allow_family_overlap", "batch_size", "group_size", "seed", "curriculum_band",
 )  # fmt: skip
 
 # What trials, updates or evaluation mean: a user may intervene. From the first step that was not trained on yet;

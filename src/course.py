@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from src.config import Config
+from src.curriculum.curriculum import Curriculum
+from src.learning.trajectory import TrajectoryGroup
 from src.rollout.order import TaskOrder
 from src.rollout.task import Task
 
@@ -20,9 +22,12 @@ class Stretch:
 class Course:
     """Of one run, from its first step to the last."""
 
-    def __init__(self, train: Sequence[Task], configs: Sequence[tuple[int, Config]]) -> None:
+    def __init__(
+        self, train: Sequence[Task], configs: Sequence[tuple[int, Config]], curriculum: Curriculum | None = None
+    ) -> None:
         """`configs`: (first step, configuration) in order of time; the last one is in force."""
         self.train = list(train)
+        self._curriculum = curriculum
         self._stretches = [Stretch(step, config, task_order(config, train)) for step, config in configs]
 
     @property
@@ -32,6 +37,18 @@ class Course:
     def at(self, step: int) -> Stretch:
         """What holds at the 0-based `step`: of what was said for it, the latest."""
         return next(stretch for stretch in reversed(self._stretches) if stretch.first_step <= step)
+
+    def batch(self, step: int) -> list[Task]:
+        """Tasks of the 0-based `step`. Raises DiskFault."""
+        order = self.at(step).order
+        return order.batch(step) if self._curriculum is None else self._curriculum.batch(step, order)
+
+    def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """To be called with every step's trials before the next step. Its metrics. Raises DiskFault."""
+        if self._curriculum is None:
+            return {}
+        self._curriculum.measured(step, groups_P)
+        return self._curriculum.metrics(step)
 
 
 def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:

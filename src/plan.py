@@ -7,6 +7,7 @@ from pathlib import Path
 from src.config import Config
 from src.config_changes import ConfigHistory, note, to_json
 from src.course import Course, task_order
+from src.curriculum.curriculum import open_curriculum
 from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory
@@ -77,7 +78,10 @@ def take_course(plan: Plan, run: RunDirectory, ledger: Ledger, display: Display)
     history.record(changes, ledger.steps_trained)
     for change in changes:
         display.say(note(change, ledger.steps_trained))
-    return Course(plan.train, history.configs())
+    curriculum = open_curriculum(plan.config, run.path, plan.train)
+    if curriculum is not None:
+        display.say(curriculum.summary)
+    return Course(plan.train, history.configs(), curriculum)
 
 
 def _versions() -> dict[str, str]:

@@ -122,9 +122,9 @@ class Terminus2Trainer:
         """One batch. The step counts when its update is done and its weights are published."""
         usage = Usage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
         now = self.course.at(self.step)
-        tasks_P = now.order.batch(self.step)
+        tasks_P = self.course.batch(self.step)
         groups_P = await self._run_trials("step", tasks_P, now.config.group_size, now.config.temperature)
-        sampled = usage.sampled(groups_P)
+        sampled = usage.sampled(groups_P) | self.course.measured(self.step, groups_P)
         started = time.monotonic()
         batch = assemble(groups_P, now.config)
         await self.parts.sampler.drain()

@@ -51,6 +51,10 @@ def _tasks(config: Config) -> Iterator[str]:
     registered = [part for part in config.tasks_dir.split(",") if "@" in part and "/" not in part]
     if config.tasks_registry is not None and not registered:
         yield f"tasks_registry={config.tasks_registry}: tasks_dir names no NAME@VERSION of a registry; leave it out"
+    if config.curriculum_band is not None:
+        low, high = config.curriculum_band
+        if not 0 <= low < high <= 1:
+            yield f"curriculum_band={low:g},{high:g}: two mean rewards from 0 to 1, the lower one first; None = off"
 
 
 def _environments(config: Config) -> Iterator[str]:

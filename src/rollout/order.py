@@ -35,30 +35,37 @@ class TaskOrder:
             whole, part = divmod(weights.get(source, 1.0), 1)
             self._always += members * int(whole)
             self._sometimes.append((members, round(part * len(members))))
-        self._length = len(self._always) + sum(count for _, count in self._sometimes)
-        if tasks and not self._length:
+        self.length = len(self._always) + sum(count for _, count in self._sometimes)
+        if tasks and not self.length:
             raise UserError("task_weights: an epoch would have no task; raise them")
+        self._epoch: tuple[int, list[Task]] = (-1, [])  # the last one that was asked for
         self._batch_size = batch_size
         self._seed = seed
-        steps = math.ceil(n_epochs * self._length / batch_size)
+        steps = math.ceil(n_epochs * self.length / batch_size)
         self.total_steps = min(steps, max_steps) if max_steps else steps
-        self._last = n_epochs * self._length
+        self._last = n_epochs * self.length
 
     def batch(self, step: int) -> list[Task]:
         """Tasks of one step; the run's last batch may be smaller."""
         first = step * self._batch_size
-        return [self._at(position) for position in range(first, min(first + self._batch_size, self._last))]
+        return [self.at(position) for position in range(first, min(first + self._batch_size, self._last))]
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends within this step."""
-        n = self._length
+        n = self.length
         return (step * self._batch_size) // n < min((step + 1) * self._batch_size, self._last) // n
 
-    def _at(self, position: int) -> Task:
-        epoch, index = divmod(position, self._length)
+    def at(self, position: int) -> Task:
+        """Of the endless order of which `batch` cuts its pieces."""
+        epoch, index = divmod(position, self.length)
+        if epoch != self._epoch[0]:
+            self._epoch = (epoch, self._permuted(epoch))
+        return self._epoch[1][index]
+
+    def _permuted(self, epoch: int) -> list[Task]:
         random = np.random.default_rng([self._seed, epoch])
-        permutation = random.permutation(self._length)
+        permutation = random.permutation(self.length)
         tasks = list(self._always)
         for members, count in self._sometimes:
             tasks += [members[int(i)] for i in random.permutation(len(members))[:count]]
-        return tasks[int(permutation[index])]
+        return [tasks[int(index)] for index in permutation]

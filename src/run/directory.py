@@ -23,8 +23,9 @@ class RunDirectory:
     config.json as it was started and config_changes.jsonl since, tasks.json (their digests), effective.json (loss,
     optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl, ledger.jsonl (what became of every
     trial), pending_row.json (of a step that was stopped before its evaluation), run.lock (held while a process runs
-    it); `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's trial folders
-    (`harbor view RUN/rollouts --jobs`), `trajectories/` the same trials as training data.
+    it), curriculum.jsonl (each step's tasks, where `curriculum_band` chooses them); `rollouts/step_000012/` and
+    `rollouts/eval_000010/` hold Harbor's trial folders (`harbor view RUN/rollouts --jobs`), `trajectories/` the same
+    trials as training data.
     """
 
     path: Path

@@ -36,6 +36,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "tasks_include": ("count-1,count-2", ()),
     "tasks_exclude": ("count-*", ()),
     "task_weights.tasks": ("2", ()),
+    "curriculum_band": ("0.1,0.9", ("group_size=8", "n_epochs=6")),
     "allow_broken_tasks": ("true", ("tasks_dir=BROKEN",)),
     "eval_split": ("0.5", ()),
     "eval_tasks": ("count-1,count-2", ()),
@@ -133,6 +134,7 @@ def test_the_walk_covers_every_field():
 def run(places, monkeypatch, tmp_path):
     """Events of a run with the base arguments and these, and the folders it made."""
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     async def events(*changes: str) -> list[str]:
         arguments = dict(change.split("=", 1) for change in (*BASE, *changes))

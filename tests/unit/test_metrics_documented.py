@@ -19,6 +19,7 @@ RUNS = (
     ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2"),
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "eval_timeout_sec=1e-9", "max_steps=1"),
+    ("curriculum_band=0.1,0.9", "max_steps=1"),
 )
 TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
 
@@ -58,6 +59,7 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_runs_log_is_what_is_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talkative: None
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", TASKS[:2]), ("two", TASKS[2:])))
     for number, besides in enumerate(RUNS):

@@ -1,0 +1,1 @@
+"""Curricula: tasks that the policy always or never solves are taken seldom."""
