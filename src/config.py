@@ -161,7 +161,7 @@ class Config:
         default=1800.0, doc="seconds to wait for a server that went away; then the run stops, to be resumed"
     )
     on_stop: Literal["cancel", "wait"] = chz.field(
-        default="cancel", doc="Ctrl-C, SIGTERM, max_wall_seconds: running trials are cancelled, or let end"
+        default="cancel", doc="Ctrl-C, SIGTERM, a limit of time or spending: running trials are cancelled, or let end"
     )
     max_wall_seconds: float = chz.field(
         default=0.0, doc="seconds after which this process stops, to be resumed; 0 = no limit"
@@ -169,6 +169,25 @@ class Config:
     max_trials: int = chz.field(
         default=0, doc="trials started over the whole run, evaluation and resumes included; then it stops; 0 = no limit"
     )
+    max_usd: float = chz.field(
+        default=0.0, doc="USD spent over the whole run at the price known for it, at which it stops; 0 = no limit"
+    )
+    max_tokens_total: float = chz.field(
+        default=0.0,
+        doc="tokens of prompts, answers and training data over the whole run, at which it stops; 0 = no limit",
+    )
+    max_container_hours: float = chz.field(
+        default=0.0,
+        doc="hours of all trials' environments added up, over the whole run, at which it stops; 0 = no limit",
+    )
+    prices: str | None = chz.field(
+        default=None, doc="JSON file of prices by model, USD per million tokens; None = Tinker cloud's, as we know them"
+    )
+    server_usd_per_hour: float = chz.field(
+        default=0.0, doc="what an hour of your own server costs, in USD (skyrl-tx); 0 = nothing"
+    )
+    plan: bool = chz.field(default=False, doc="true, or --dry-run: say what the run would do and cost, spend nothing")
+    plan_json: str | None = chz.field(default=None, doc="with plan=true: a file for the same as JSON; None = no file")
     logs_dir: str = chz.field(default="./runs", doc="parent folder of run directories")
     run_name: str | None = chz.field(
         default=None,

@@ -14,7 +14,7 @@ from src.run.directory import RunDirectory, read_json
 from src.run.jsonl import append_line, cut_torn_line, read_lines
 
 # Where the run is and how it was asked for. Nothing is compared.
-ADDRESS = ("logs_dir", "run_name", "resume")
+ADDRESS = ("logs_dir", "run_name", "resume", "plan", "plan_json")
 
 # What is trained, on which tasks, in which order, from which seed: another value is another run. Refused.
 FIXED = (
@@ -45,6 +45,7 @@ HARMLESS = (
     "max_wall_seconds", "max_trials", "save_every", "keep_checkpoints", "keep_every", "keep_best", "wandb_project",
     "wandb_name",
     "tasks_registry", "tasks_include", "tasks_exclude",
+    "max_usd", "max_tokens_total", "max_container_hours", "prices", "server_usd_per_hour",
 )  # fmt: skip
 
 FIELDS = tuple(chz.chz_fields(Config))

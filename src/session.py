@@ -17,6 +17,8 @@ from src.backend.connect import Backend, connect
 from src.backend.disk_note import disk_note
 from src.backend.policy import PolicyTrainer
 from src.backend.terms import Terms, agree
+from src.budget.budget import Budget
+from src.budget.dry_run import dry_run
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
@@ -54,6 +56,7 @@ class Place:
 
     run: RunDirectory
     ledger: Ledger
+    budget: Budget
     checkpoints: CheckpointLog
     display: Display
     stop: Stop
@@ -67,7 +70,7 @@ async def train(config: Config, stop: Stop | None = None) -> int:
     stop, display = stop or Stop(), Display()
     stop.limit(config, display.say)
     with contextlib.ExitStack() as holding:
-        if config.resume is not None:
+        if config.resume is not None and not config.plan:
             holding.enter_context(held(open_run_directory(config.resume)))
         plan = make_plan(config)
         if plan.finished:
@@ -79,6 +82,8 @@ async def train(config: Config, stop: Stop | None = None) -> int:
             for note in await asyncio.to_thread(check_docker, paths, n_containers(config), config.environment_kwargs):
                 display.say(note)
         template = ChatTemplate.load(config.model_name, config.enable_thinking)
+        if config.plan:
+            return await dry_run(plan)
         async with connected(config, display) as backend:
             terms = agree(config, backend.kind, backend.contract, backend.max_context)
             place = _take_place(plan, holding, display, stop)
@@ -94,10 +99,13 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
         holding.enter_context(held(run))
     display.say(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
     stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
-    ledger = Ledger(run.ledger)
+    budget = Budget(config, plan.tariff)
+    ledger = Ledger(run.ledger, budget.count)
+    budget.watched_by(stop.request_soon)
+    stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
     keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
-    return Place(run, ledger, CheckpointLog(run.checkpoints, keep), display, stop)
+    return Place(run, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
 async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, template: ChatTemplate) -> int:
@@ -127,7 +135,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
         metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record, say))
         parts = Parts(
             policy, trained, sampler, rollouts, metrics, place.checkpoints, ledger, place.display, place.stop,
-            Conversations(run, template),
+            Conversations(run, template), place.budget,
         )  # fmt: skip
         latest = place.checkpoints.latest()
         if plan.earlier is not None:
@@ -152,6 +160,7 @@ async def _run(place: Place, trainer: Terminus2Trainer) -> int:
         draw_reward_curve(run.metrics, run.path / "reward_curve.png", title)
         say(leave_report(run.path))
         say(place.ledger.summary())
+        say(place.budget.summary())
         if status:
             why = f" ({place.stop.why})" if place.stop.asked else ""
             say(f"stopped after step {trainer.step}{why}; continue with: {run.resume}")

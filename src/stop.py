@@ -28,6 +28,8 @@ class Stop:
         self._wait_for_trials = False
         self._trials_left: int | None = None
         self._max_trials = 0
+        self._overspent: Callable[[], tuple[str, int] | None] = lambda: None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = asyncio.Event()
         self._abandon: Callable[[], object] = lambda: None
 
@@ -48,11 +50,22 @@ class Stop:
         self._max_trials = most
         self._trials_left = max(0, most - started) if most else None
 
+    def limit_spending(self, over: Callable[[], tuple[str, int] | None]) -> None:
+        """`over`: why no more may be spent and the exit status then, None while more may be. Within the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._overspent = over
+
+    def may_go_on(self) -> bool:
+        """Whether nothing asked the run to end, and no cap on what it spends is reached."""
+        if not self.asked and (over := self._overspent()) is not None:
+            self.request(*over)
+        return not self.asked
+
     def may_start(self) -> bool:
         """Whether one more trial may start, which is counted then. Those that `max_trials` allows are let end."""
         if not self.asked and self._trials_left == 0:
             self._request(f"max_trials={self._max_trials} were started", LIMIT_STATUS, lets_end=True)
-        if self.asked:
+        if not self.may_go_on():
             return False
         if self._trials_left is not None:
             self._trials_left -= 1
@@ -61,6 +74,11 @@ class Stop:
     def request(self, why: str, status: int) -> None:
         """Ask the run to end. Outside its loop over steps that cancels it."""
         self._request(why, status, lets_end=self._wait_for_trials)
+
+    def request_soon(self, why: str, status: int) -> None:
+        """The same from any thread; after `limit_spending`."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.request, why, status)
 
     def cancels(self, task: "asyncio.Task[Any]") -> None:
         """The task that a request cancels while nobody heeds it."""

@@ -11,9 +11,10 @@ published, sampled at once, and trained on; no older sampler is ever used again.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from src.backend.policy import PolicyTrainer
+from src.budget.budget import Budget
 from src.config import Config
 from src.course import Course
 from src.errors import ServerLost
@@ -52,6 +53,7 @@ class Parts:
     display: Display
     stop: Stop
     conversations: Conversations | None = None  # None = not kept
+    budget: Budget = field(default_factory=Budget)
 
 
 class Terminus2Trainer:
@@ -112,7 +114,7 @@ class Terminus2Trainer:
         if self.parts.checkpoints.latest() is None:
             await self._save()
         if self.step == 0 and self.held_out and self.parts.metrics.last_step < 0:
-            self.parts.metrics.log(0, await self._evaluate())
+            self.parts.metrics.log(0, await self._evaluate() | self.parts.budget.metrics())
         if (row := self._pending_row()) is not None:
             await self._conclude(row)
         while self.step < self.course.total_steps:
@@ -155,7 +157,7 @@ class Terminus2Trainer:
         if self.step > self.parts.metrics.last_step:
             if self._evaluation_due(last):
                 row = row | await self._evaluate()
-            self.parts.metrics.log(self.step, row)
+            self.parts.metrics.log(self.step, row | self.parts.budget.metrics())
         self._row = None
         self.run_directory.pending_row.unlink(missing_ok=True)
         latest = self.parts.checkpoints.latest()
@@ -190,7 +192,7 @@ class Terminus2Trainer:
     ) -> list[TrajectoryGroup]:
         """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
         stop = self.parts.stop
-        if stop.asked:
+        if not stop.may_go_on():
             raise Stopped(stop.why)
         folder = self.run_directory.trajectories(kind, self.step)
         with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size) as show:

@@ -9,10 +9,13 @@ from src.command_line import parse, run_command
 from src.stop import Stop
 from src.validation import validate
 
+DRY_RUN = "--dry-run"  # plan=true
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a mistake or fault that the user can act on (told in plain lines), 130 stopped by a
-    signal, 75 by max_wall_seconds or max_trials; stopped, it goes on with resume=RUN_DIR.
+    signal, 75 by max_wall_seconds or max_trials, 80 to 82 by a cap on spending (src/budget/budget.py); stopped, it
+    goes on with resume=RUN_DIR.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     stop = Stop()
@@ -20,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _training(arguments: Sequence[str], stop: Stop) -> Coroutine[Any, Any, int]:
-    config = parse(arguments)
+    config = parse(["plan=true" if argument == DRY_RUN else argument for argument in arguments])
     validate(config)
     from src.session import train  # heavy imports: only after the arguments are known to be right
 

@@ -17,6 +17,7 @@ _NOT_NEGATIVE = (
     "weight_decay", "grad_clip_norm", "kl_penalty_coef", "save_every", "keep_checkpoints", "seed",
     "keep_every", "keep_best", "eval_timeout_sec",
     "env_starts_per_sec", "quarantine_after", "max_wall_seconds", "max_trials",
+    "max_usd", "max_tokens_total", "max_container_hours", "server_usd_per_hour",
 )  # fmt: skip
 
 
@@ -30,6 +31,7 @@ def validate(config: Config) -> None:
         *_agent(config),
         *_learning(config),
         *_evaluation(config),
+        *_budget(config),
     ]
     if problems:
         raise UserError("\n".join(problems))
@@ -115,3 +117,13 @@ def _evaluation(config: Config) -> Iterator[str]:
         yield "allow_family_overlap=true: no task is held out; set eval_split or eval_tasks"
     if config.eval_temperature is not None and config.eval_temperature < 0:
         yield f"eval_temperature={config.eval_temperature}: must be 0 (greedy) or more; None = temperature"
+
+
+def _budget(config: Config) -> Iterator[str]:
+    if config.server_usd_per_hour and config.backend == "tinker":
+        yield (
+            f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "
+            "or give prices=FILE"
+        )
+    if config.plan_json is not None and not config.plan:
+        yield f"plan_json={config.plan_json}: only a plan is written there; add plan=true"

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,13 @@ class _Step:
 class Ledger:
     """`counts`: started, finished, graded, trained, masked, replaced, ...: trials of the whole run so far."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises UserError that names a damaged line or trajectory, DiskFault when it cannot be written."""
+    def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
+        """`follow` gets each record, those on disk first. It may be called from a thread.
+
+        Raises UserError that names a damaged line or trajectory, DiskFault when it cannot be written.
+        """
         self._path = path
+        self._follow = follow
         self._lock = threading.Lock()  # trials are written down from threads
         self._steps: dict[int, _Step] = {}  # that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
@@ -91,6 +95,7 @@ class Ledger:
             "datums": len(batch.sequences_D),
             "digest": now,
             "trials": trials,
+            "tokens": _tokens(batch, trials),
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }
@@ -173,6 +178,7 @@ class Ledger:
             self.ended(lost, "cancelled")
 
     def _count(self, record: Mapping[str, Any]) -> None:
+        self._follow(record)
         match record["event"]:
             case "started":
                 self.counts["started"] += 1
@@ -215,3 +221,11 @@ class Ledger:
             self._faults.setdefault(record["task"], []).append(fault)
         if fate == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")
+
+
+def _tokens(batch: TrainingBatch, trials: Sequence[str]) -> list[int]:
+    """Of each trial's datums, prompts included."""
+    tokens: Counter[str] = Counter()
+    for sequence in batch.sequences_D:
+        tokens[sequence.trial_name] += len(sequence.tokens_T)
+    return [tokens[trial] for trial in trials]

@@ -16,7 +16,7 @@ from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
 RUNS = (
-    ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2"),
+    ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2", "server_usd_per_hour=1"),
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "eval_timeout_sec=1e-9", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),

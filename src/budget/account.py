@@ -1,0 +1,94 @@
+"""What a run has spent and on what, counted from the records of its ledger: those on disk and each new one."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from src.budget.use import Use
+from src.learning.batch import CONSTANT, NO_SIGNAL
+
+# trained: trials of groups that said something, and the update on them
+# constant: trials of groups in which all advantages are 0, trained on or not
+# left_out: graded, and kept from training otherwise (masked, group too small)
+# failed: replaced, dropped or quarantined; cancelled: by us
+PURPOSES = ("trained", "constant", "left_out", "failed", "cancelled", "evaluation")
+KILLED = "the process was killed"  # cause of a trial that the next process closes in the ledger
+TINY = 1e-9  # advantages below are none
+
+
+class Account:
+    """`scores`: whether what is trained on is scored by the base model too (KL penalty)."""
+
+    def __init__(self, *, scores: bool = False) -> None:
+        self.total = Use()
+        self.hours = 0.0  # from each process's first record to its last
+        self._by: dict[str, Use] = dict.fromkeys(PURPOSES, Use())
+        self._open: dict[str, Use] = {}  # graded trials of a batch that is not settled
+        self._started: dict[str, float] = {}  # clock time of trials under way
+        self._last: float | None = None  # clock time of the last record
+        self._scores = scores
+        self._lock = threading.Lock()
+
+    def count(self, record: Mapping[str, Any]) -> None:
+        """A record of the ledger; from any thread."""
+        with self._lock:
+            if record["event"] == "started":
+                self._started[record["trial"]] = record["time"]
+            elif record["event"] == "ended":
+                self._count_end(record)
+            elif record["event"] == "trained":
+                self._count_update(record)
+            self._count_time(record)
+
+    @property
+    def waiting(self) -> int:
+        """Graded trials of a batch that is not trained on yet."""
+        return len(self._open)
+
+    def by_purpose(self) -> dict[str, Use]:
+        """What was spent on each of PURPOSES; trials that wait for their batch are in none."""
+        with self._lock:
+            return dict(self._by)
+
+    def _count_end(self, record: Mapping[str, Any]) -> None:
+        name, fate = record["trial"], record["fate"].split()[0]
+        now = self._last if record["cause"] == KILLED else record["time"]
+        seconds = max(0.0, (now or 0.0) - self._started.pop(name, now or 0.0))
+        use = Use(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
+        self.total += use
+        if fate == "cancelled":
+            self._by["cancelled"] += use
+        elif fate != "graded":
+            self._by["failed"] += use
+        elif name.startswith("e"):
+            self._by["evaluation"] += use
+        else:
+            self._open[name] = use
+
+    def _count_update(self, record: Mapping[str, Any]) -> None:
+        signal = {_group(name) for name, advantage in record["advantages"].items() if abs(advantage) > TINY}
+        tokens = record.get("tokens", [0] * len(record["trials"]))  # earlier versions did not write them
+        for name, trained in zip(record["trials"], tokens, strict=True):
+            purpose = "trained" if self._scores or _group(name) in signal else "constant"
+            use = Use(trained if self._scores else 0.0, 0.0, trained, 0.0)
+            self.total += use
+            self._by[purpose] += use
+            self._settle(name, purpose)
+        for name, why in record.get("left_out", {}).items():
+            self._settle(name, "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
+        for name in [name for name in self._open if name.startswith(f"s{record['step']:06d}-")]:
+            self._settle(name, "left_out")
+
+    def _settle(self, name: str, purpose: str) -> None:
+        self._by[purpose] += self._open.pop(name, Use())
+
+    def _count_time(self, record: Mapping[str, Any]) -> None:
+        if record.get("cause") == KILLED:
+            return
+        if self._last is not None and record["event"] != "resumed":
+            self.hours += max(0.0, record["time"] - self._last) / 3600
+        self._last = record["time"]
+
+
+def _group(trial_name: str) -> str:
+    return trial_name.partition("-g")[0]

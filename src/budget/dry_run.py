@@ -1,0 +1,94 @@
+"""`python -m src.train … plan=true`: what the run would do and cost. Nothing is spent, no run directory is made."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from src.backend.connect import api_key, server_url
+from src.backend.disk_note import disk_note
+from src.backend.health import check_health
+from src.backend.kind import kind_of
+from src.budget.budget import Budget
+from src.budget.forecast import Forecast, from_limits, from_past
+from src.budget.past import past_runs, read_records
+from src.budget.scope import scope_of
+from src.budget.show import cost_note, show
+from src.config import Config
+from src.errors import UserError
+from src.plan import Plan
+from src.run.files import replace_text
+
+
+async def dry_run(plan: Plan) -> int:
+    """To be called once tasks, Docker and chat template were found good. Prints the plan. Exit status 0.
+
+    Raises UserError: `plan_json` cannot be written.
+    """
+    config = plan.config
+    spent = Budget(config, plan.tariff)
+    if plan.earlier is not None:
+        for record in read_records(plan.earlier):
+            spent.count(record)
+    scope = scope_of(plan)
+    earlier = [plan.earlier.path] if plan.earlier is not None else []
+    runs = past_runs(config, {task.digest for task in plan.tasks}, earlier)
+    forecast = from_past(config, scope, runs) or from_limits(config, scope)
+    server, about = await _server(config)
+    notes = [server, disk_note(config, plan.total_steps, about)]
+    if plan.earlier is not None:
+        notes.append(f"continues {plan.earlier.path} after step {scope.first_step}; {spent.summary()}")
+    if not plan.tariff.known:
+        notes.append(cost_note(plan))
+    if (over := spent.over()) is not None:
+        notes.append(f"{over[0]}: it would stop at once")
+    notes += _caps(config, spent, forecast)
+    show(plan, scope, forecast, notes)
+    if config.plan_json is not None:
+        found = {"scope": scope, "forecast": forecast, "usd": forecast.usd(plan.tariff), "notes": notes}
+        _write(config.plan_json, found)
+    return 0
+
+
+async def _server(config: Config) -> tuple[str, dict[str, Any]]:
+    """What is known of the server, in a line, and what it says of itself. It need not be there."""
+    try:
+        url = server_url(config)
+        api_key(kind_of(config))
+        about = await check_health(url, config)
+    except UserError as error:
+        return f"server: not asked, the run would be refused now: {error}", {}
+    return f"server: {url} answers; what it serves and how it trains is checked when the run starts", about
+
+
+def _caps(config: Config, spent: Budget, forecast: Forecast) -> list[str]:
+    """Caps that may end the run before its end."""
+    usd = forecast.usd(spent.tariff)
+    hours = forecast.container_sec * (1 / 3600)
+    before = spent.account.total
+    limits = [
+        ("max_usd", config.max_usd, usd, spent.usd(before) or 0.0),
+        ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
+        ("max_container_hours", config.max_container_hours, hours, before.container_sec / 3600),
+        ("max_wall_seconds", config.max_wall_seconds, forecast.wall_sec, 0.0),
+    ]
+    notes = []
+    for name, cap, range_, so_far in limits:
+        if not cap or range_ is None:
+            continue
+        if so_far + range_.low >= cap:
+            notes.append(f"{name}={cap:g}: ends the run before its last step")
+        elif range_.high is None or so_far + range_.high >= cap:
+            notes.append(f"{name}={cap:g}: may end the run before its last step")
+    return notes
+
+
+def _write(path: str, value: dict[str, Any]) -> None:
+    try:
+        replace_text(Path(path).expanduser(), json.dumps(value, indent=2, default=_plain) + "\n")
+    except OSError as error:
+        raise UserError(f"plan_json={path}: cannot be written ({error.strerror}); choose another place") from None
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value)
