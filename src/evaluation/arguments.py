@@ -43,7 +43,13 @@ class EvalArgs:
     )
 
     # -- tasks and trials
-    tasks_dir: str = chz.field(doc="folders of Harbor task directories: a,b; each is a set with numbers of its own")
+    tasks_dir: str = chz.field(
+        doc="folders of Harbor task directories: a,b; or git+URL[@REV][#FOLDER], NAME@VERSION of a registry; each is a "
+        "set with numbers of its own"
+    )
+    tasks_registry: str | None = _same("tasks_registry")
+    tasks_include: tuple[str, ...] = _same("tasks_include")
+    tasks_exclude: tuple[str, ...] = _same("tasks_exclude")
     allow_broken_tasks: bool = _same("allow_broken_tasks")
     allow_family_overlap: bool = chz.field(
         default=False, doc="true = tasks of families that the checkpoint was trained on may be evaluated; false = never"
@@ -80,6 +86,11 @@ class EvalArgs:
     proactive_summarization_threshold: int = _same("proactive_summarization_threshold")
     enable_thinking: bool = _same("enable_thinking")
 
+    # -- server
+    sample_timeout_sec: float = _same("sample_timeout_sec")
+    save_timeout_sec: float = _same("save_timeout_sec")
+    server_silence_sec: float = _same("server_silence_sec")
+
     # -- run
     server_outage_limit_sec: float = _same("server_outage_limit_sec")
     logs_dir: str = _same("logs_dir")
@@ -93,7 +104,8 @@ FIELDS = tuple(chz.chz_fields(EvalArgs))
 FREE = {
     "skyrl_tx_url", "tinker_base_url", "k", "pass_reward", "retry_ungraded", "n_parallel_envs", "n_warm_envs",
     "n_parallel_builds", "n_parallel_starts", "n_parallel_verifiers", "env_starts_per_sec", "env_outage_limit_sec",
-    "max_attempts", "quarantine_after", "server_outage_limit_sec", "logs_dir", "out",
+    "max_attempts", "quarantine_after", "sample_timeout_sec", "save_timeout_sec", "server_silence_sec",
+    "server_outage_limit_sec", "logs_dir", "out",
 }  # fmt: skip
 
 
@@ -151,4 +163,5 @@ def _saved(argv: Sequence[str]) -> Mapping[str, Any]:
     saved = read_json(RunDirectory(folder).config)
     if "trials" not in saved:
         raise UserError(f"out={values[-1]}: the directory of a training run; choose another one")
-    return {name: saved[name] for name in FIELDS if name in saved and name != "out"} | {"k": tuple(saved["k"])}
+    known = {name: saved[name] for name in FIELDS if name in saved and name != "out"}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}

@@ -29,6 +29,7 @@ from src.run.directory import RunDirectory, held, new_run_directory, read_json, 
 from src.run.display import Display
 from src.run.ledger import Ledger
 from src.session import build_images, connected, run_containers
+from src.tasks.sources import SOURCES_FILE, Source, sources_record
 from src.tasks.split import SPLIT_FILE, check_held_out
 from src.tinker_llm import PolicySampler
 
@@ -41,6 +42,7 @@ class Plan:
     """What an evaluation will do, known before anything is spent. `subjects`: the second one is compared with."""
 
     subjects: list[Subject]
+    sources: list[Source]
     tasks: list[EvalTask]
     config: Config
 
@@ -69,7 +71,7 @@ async def _evaluate(
     args: EvalArgs, plan: Plan, run: RunDirectory, backend: Backend, template: ChatTemplate, display: Display
 ) -> int:
     _announce(args, plan, run, backend, display)
-    ledger, sampler = Ledger(run.ledger), PolicySampler()
+    ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
     config, tasks = plan.config, [one.task for one in plan.tasks]
     rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined)
     local = config.environment_type == "docker"
@@ -103,7 +105,7 @@ def _keep_conversations(
 
 def _plan(args: EvalArgs) -> Plan:
     """Of a new evaluation, or as it was started. Raises UserError."""
-    tasks = load_sets(args.tasks_dir, args.allow_broken_tasks)
+    sources, tasks = load_sets(args)
     saved = _saved(args)
     if saved is not None:
         require_same(saved["tasks"], tasks, str(args.out))
@@ -113,7 +115,7 @@ def _plan(args: EvalArgs) -> Plan:
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
     for subject in subjects:
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
-    return Plan(subjects, tasks, trainer_config(args, policies.common_model(subjects, args.model_name)))
+    return Plan(subjects, sources, tasks, trainer_config(args, policies.common_model(subjects, args.model_name)))
 
 
 def _saved(args: EvalArgs) -> dict[str, Any] | None:
@@ -136,7 +138,8 @@ def _directory(args: EvalArgs, plan: Plan) -> RunDirectory:
     tasks = [{"name": one.task.name, "digest": one.task.digest, "set": one.set} for one in plan.tasks]
     files = {
         "config.json": config,
-        "plan.json": {"subjects": list(map(policies.to_json, plan.subjects)), "tasks": tasks},
+        PLAN: {"subjects": list(map(policies.to_json, plan.subjects)), "tasks": tasks},
+        SOURCES_FILE: sources_record(plan.sources, {}),
     }
     if args.out is None:
         return new_run_directory(args.logs_dir, None, f"eval-{Path(plan.config.model_name).name}", files)

@@ -1,0 +1,74 @@
+"""An evaluation takes its tasks from wherever training does, and its limits are the ones that it is told."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.evaluation import session
+from src.evaluation.arguments import parse, trainer_config
+from src.policy_sampler import PolicySampler
+from tests.unit.test_evaluate import TASKS, copy_tasks, recorder, result, run
+
+__all__ = ["recorder", "run"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def repository(folder: Path) -> str:
+    """With tasks in its folder `tasks`; its address."""
+    copy_tasks(folder / "tasks", *TASKS)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "tasks"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
+        subprocess.run(["git", "-C", str(folder), *identity, *words], check=True)
+    return f"git+file://{folder}#tasks"
+
+
+def test_tasks_of_git_and_of_a_folder_chosen_by_globs(run, tmp_path, capsys):
+    address = repository(tmp_path / "repo")
+    local = copy_tasks(tmp_path / "local", "count-1", "rename-1")
+    chosen = (f"tasks_dir={address},{local}", "tasks_include=count-*,rename-1", "tasks_exclude=tasks/count-2")
+    assert run(*chosen) == 0
+    (policy,) = result(tmp_path / "out")["policies"]
+    assert [task["name"] for task in policy["per_task"]] == ["tasks/count-1", "local/count-1", "rename-1"]
+    assert {name: part["tasks"] for name, part in policy["sets"].items()} == {"local": 2, "tasks": 1}
+    first, second = json.loads((tmp_path / "out" / "sources.json").read_text())
+    assert (first["given"], len(first["version"]), second["version"]) == (address, 40, "")
+    before = (tmp_path / "out" / "evaluation.json").read_bytes()
+    assert run(*chosen) == 0 and (tmp_path / "out" / "evaluation.json").read_bytes() == before
+    assert run(chosen[0]) == 0, "left out, fields are those that it was started with"
+    assert run(*chosen[:2], "tasks_exclude=") == 2
+    assert "tasks_exclude" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("tasks_include=nothing-*", "tasks_include=nothing-*: matches none"),
+        ("tasks_registry=r.json", "tasks_dir names no NAME@VERSION"),
+        ("tasks_dir=nowhere", "nowhere is not a folder"),
+    ],
+)
+def test_mistakes_about_sources_are_one_line(run, tmp_path, capsys, argument, words):
+    assert run(argument) == 2
+    assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_limits_of_the_server_are_as_told(run, monkeypatch):
+    made: list[dict[str, Any]] = []
+
+    class Noted(PolicySampler):
+        def __init__(self, **settings: Any) -> None:
+            made.append(settings)
+            super().__init__(**settings)
+
+    monkeypatch.setattr(session, "PolicySampler", Noted)
+    assert run("sample_timeout_sec=7") == 0
+    assert made == [{"request_timeout_sec": 7.0}]
+    config = trainer_config(parse(["model_name=m", "tasks_dir=t", "save_timeout_sec=5", "server_silence_sec=6"]), "m")
+    assert (config.save_timeout_sec, config.server_silence_sec) == (5.0, 6.0)
