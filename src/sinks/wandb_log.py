@@ -1,6 +1,7 @@
 """The run at Weights & Biases: each row of metrics.jsonl once, however often the run was stopped and went on."""
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -107,12 +108,7 @@ def start_wandb(
 
 def open_wandb(run: RunDirectory, project: str, name: str | None, config: dict[str, Any], limits: Limits) -> WandbLog:
     """Raises whatever wandb does."""
-    if not has_key():
-        os.environ["WANDB_MODE"] = "offline"
-    if os.environ.get("WANDB_MODE") in OFFLINE:
-        os.environ["WANDB_ERROR_REPORTING"] = "false"
-    os.environ.setdefault("WANDB_SILENT", "true")
-    os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
+    _settle(run)
     import wandb
 
     identity = run.name[:64]
@@ -135,6 +131,18 @@ def open_wandb(run: RunDirectory, project: str, name: str | None, config: dict[s
     wandb_run.define_metric("global_step")
     wandb_run.define_metric("*", step_metric="global_step")
     return WandbLog(run, wandb_run, before if wandb_run.offline else wandb_run.starting_step - 1)
+
+
+def _settle(run: RunDirectory) -> None:
+    """What wandb reads when it is imported: where it may write, that it says nothing in the run's terminal."""
+    if not has_key():
+        os.environ["WANDB_MODE"] = "offline"
+    if os.environ.get("WANDB_MODE") in OFFLINE:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to wandb, of its own faults
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
+    logging.raiseExceptions = False  # its debug.log on a full disk: a traceback a line
 
 
 def has_key() -> bool:

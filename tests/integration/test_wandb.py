@@ -1,0 +1,143 @@
+"""wandb for real: its own program, offline and against a server that takes rows, fails, or says nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.bench.made_run import MadeRun
+from src.run.jsonl import append_line, read_lines
+from src.sinks.samples import EVALUATION, TRAINING
+from src.sinks.wandb_files import offline_files, records
+from tests.integration.small_disk import small_disk
+from tests.wandb_server import wandb_server
+
+ROOT = Path(__file__).parents[2]
+KEY = "a" * 40
+PATIENT, SHORT = 300, 2  # seconds: where an answer comes; where none does
+TALK = [{"role": "user", "content": "the task"}, {"role": "assistant", "content": "ls"}]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of a run of four steps, with evaluations."""
+    made = MadeRun(tmp_path_factory.mktemp("made") / "run", tasks=2, group=2, turns=2)
+    return [{"global_step": step, **(made.evaluate() if not step else made.train(step - 1, True))} for step in range(5)]
+
+
+def folder_of(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A run directory with what is kept of conversations and states."""
+    (path / "conversations").mkdir(parents=True)
+    (path / "config.json").write_text('{"seed": 1}')
+    for step in range(len(rows)):
+        talk = {"task": "t", "trial": f"n{step}", "reward": 1.0, "outcome": "completed", "messages": TALK}
+        for batch in (f"step_{step:06d}", f"eval_{step:06d}"):
+            (path / "conversations" / f"{batch}.jsonl").write_text(json.dumps(talk) + "\n")
+    append_line(path / "checkpoints.jsonl", {"step": 0, "path": "tinker://m/weights/0"})
+    return path
+
+
+def start(run: Path, rows: list[dict[str, Any]], url: str, seconds: float, *how: str, **environment: str):
+    """The process that logs `rows`."""
+    file = run.parent / f"{run.name}-{len(rows)}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    own = {"WANDB_BASE_URL": url, "HOME": str(run.parent), "NETRC": str(run.parent / "none")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.wandb_process", str(run), str(file), str(seconds), *how],
+        cwd=ROOT, env=outer | own | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def output(process: subprocess.Popen[str]) -> list[str]:
+    told, _ = process.communicate(timeout=600)
+    assert process.returncode in (0, -9), told
+    return told.splitlines()
+
+
+def stored(run: Path) -> list[dict[str, Any]]:
+    """Rows in wandb's offline files, in order of time: names to values."""
+    found = [record.history.item for file in offline_files(run / "wandb", run.name) for record in records(file)]
+    named = [{item.key or item.nested_key[0]: json.loads(item.value_json) for item in row} for row in found if row]
+    return [row for row in named if "global_step" in row]
+
+
+def logged(run: Path) -> list[int]:
+    return [row["global_step"] for row in read_lines(run / "metrics.jsonl")]
+
+
+def test_offline_run_killed_and_resumed_reads_back_whole(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """No key: every step once, in order, with all its groups and its tables; and nothing leaves the machine."""
+    run = folder_of(tmp_path / "run", rows)
+    with wandb_server() as server:
+        output(start(run, rows[:3], server.url, PATIENT, "kill"))
+        told = output(start(run, rows, server.url, PATIENT))
+        assert server.asked == []
+    assert told[-1] == "over" and told[0].startswith("wandb: offline in ") and len(told) == 2
+    kept = stored(run)
+    assert [row["global_step"] for row in kept] == logged(run) == list(range(5))
+    assert [row["_step"] for row in kept] == list(range(5)), "wandb's own step is the same"
+    for row, whole in zip(kept, rows, strict=True):
+        assert {name: row[name] for name in whole} == pytest.approx(whole)
+        tables = {TRAINING, EVALUATION} if whole["global_step"] else {EVALUATION}
+        assert {name for name in row if name.startswith("samples/")} == tables
+    assert {name.split("/")[0] for name in rows[1]} <= {name.split("/")[0] for name in kept[1]}
+    last = list(records(offline_files(run / "wandb", "run")[-1]))
+    names = [record.request.log_artifact.artifact.name for record in last] + [record.artifact.name for record in last]
+    assert sorted(n for n in names if n and "samples" not in n) == ["run-checkpoints", "run-config"]
+
+
+def test_online_run_goes_on_where_the_server_is(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    run = folder_of(tmp_path / "run", rows)
+    with wandb_server() as server:
+        first = output(start(run, rows[:3], server.url, PATIENT, WANDB_API_KEY=KEY))
+        again = output(start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY))
+    assert first == again == [f"wandb: {server.url}/e/p/runs/run", "over"]
+    assert [row["global_step"] for row in server.rows] == [row["_step"] for row in server.rows] == list(range(5))
+    assert "reward/mean" in server.rows[4] and TRAINING in server.rows[4]
+    assert {"run-checkpoints", "run-config"} <= set(server.artifacts)
+
+
+def test_no_failure_of_wandb_stops_a_run(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """A bad key, a broken server, one that never answers at the start or at the end, folders that cannot be written.
+
+    Each is told in a line or two, and metrics.jsonl is whole.
+    """
+    with ExitStack() as open_:
+        servers = {
+            "key": open_.enter_context(wandb_server(401)),
+            "broken": open_.enter_context(wandb_server(500)),
+            "mute": open_.enter_context(wandb_server(silent="")),
+            "mute-at-the-end": open_.enter_context(wandb_server(silent="file_stream")),
+            "unwritable": open_.enter_context(wandb_server()),
+        }
+        processes = {}
+        for name, server in servers.items():
+            run = folder_of(tmp_path / name / "run", rows)
+            if name == "unwritable":
+                (run / "wandb").write_text("a file where wandb's folder should be")
+            patience = PATIENT if name in ("key", "unwritable") else SHORT
+            processes[name] = start(run, rows, server.url, patience, WANDB_API_KEY=KEY)
+        told = {name: output(process) for name, process in processes.items()}
+    for name, lines in told.items():
+        assert lines[-1] == "over" and all(line.startswith("wandb: ") for line in lines[:-1]), (name, lines)
+        assert 2 <= len(lines) <= 4 and logged(tmp_path / name / "run") == list(range(5)), (name, lines)
+    assert "returned error 401" in told["key"][0] and "Not a directory" in told["unwritable"][0]
+    for name in ("broken", "mute", "mute-at-the-end"):
+        assert any("metrics.jsonl has every row" in line for line in told[name]), told[name]
+
+
+def test_full_disk_under_wandbs_folder(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """metrics.jsonl lies elsewhere here: it is whole, whatever wandb could keep."""
+    with small_disk(mib=1) as disk:
+        run = folder_of(tmp_path / "run", rows)
+        (run / "wandb").symlink_to(disk.folder)
+        disk.fill()
+        told = output(start(run, rows, "http://127.0.0.1:1", 20))
+    assert told[-1] == "over" and len(told) <= 4 and not any("Traceback" in line for line in told), told
+    assert logged(run) == list(range(5))
