@@ -11,7 +11,7 @@ from typing import Protocol
 from src.learning.trajectory import Outcome, Trajectory
 from src.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from src.rollout.quarantine import Quarantine
-from src.rollout.trial import TrialRequest, TrialSettings, run_trial
+from src.rollout.trial import TrialCancelled, TrialRequest, TrialSettings, run_trial
 from src.stop import Stop, Stopped
 
 MAX_OUTAGES = 10  # of the daemon in one place's trials; each is waited for, and none counts as a fault of the trial
@@ -100,9 +100,10 @@ class Attempts:
             try:
                 await _in_thread(self._begin, request)
                 trajectory = await run_trial(request, self._settings)
-            except asyncio.CancelledError:
-                self._book.ended(_cancelled(request, self._why_not(request)), "cancelled")
-                raise
+            except asyncio.CancelledError as error:
+                turns = error.turns if isinstance(error, TrialCancelled) else ()
+                self._book.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
+                raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
         if trajectory.outcome in FAULTS:
             await daemon.suspect()
         return trajectory, daemon.outages > before

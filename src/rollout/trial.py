@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.disk import refuse, refuse_recorded, require_writable, telling
-from src.learning.trajectory import Outcome, Trajectory
+from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.learning.treatment import FAULTS
 from src.rollout.docker.disk_guard import why_ended
 from src.rollout.docker.health import Daemon
@@ -57,12 +57,20 @@ class TrialSettings:
     daemon: Daemon
 
 
+class TrialCancelled(asyncio.CancelledError):
+    """`turns`: what the trial had sampled by then; it was paid for."""
+
+    def __init__(self, turns: tuple[Turn, ...]) -> None:
+        super().__init__()
+        self.turns = turns
+
+
 async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
     """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
 
     Time spent waiting for a place among the running is not the trial's. Faults end in the trajectory's outcome; only
-    cancellation, a UserError of the environment, DiskFault and errors in our own code are raised. Cancelled, it returns
-    when the trial has stopped its environment.
+    cancellation, a UserError of the environment, DiskFault and errors in our own code are raised. Cancelled, it raises
+    TrialCancelled when the trial has stopped its environment.
     """
     folder = request.trials_dir / request.name
     config = settings.config
@@ -75,7 +83,10 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         seed=request.seed,
     )
     with registered(request.name, llm), forget_loggers(request.name), telling(folder):
-        verdict, times = await _run(request, settings, llm)
+        try:
+            verdict, times = await _run(request, settings, llm)
+        except asyncio.CancelledError:
+            raise TrialCancelled(tuple(llm.turns)) from None
     if verdict[0] in FAULTS:  # of a disk that is full, rather: then it is nobody's fault, and nothing can be kept
         await asyncio.to_thread(require_writable, request.trials_dir)
     outcome, detail, reward = verdict
