@@ -44,6 +44,30 @@ volumes:
 """
 
 
+# As terminal-bench's: curl by apt, uv by its installer, pytest by uvx. Here from sources that are in the image.
+INSTALLING = """apt-get update
+apt-get install -y curl
+curl -LsSf {address}/uv/install.sh | sh
+source $HOME/.local/bin/env
+uvx -p 3.13 -w pytest==8.4.1 pytest /tests/test_outputs.py -rA
+if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+UV_INSTALLER = r"""mkdir -p $HOME/.local/bin && cd $HOME/.local/bin && echo 'PATH="$HOME/.local/bin:$PATH"' > env
+printf '#!/bin/sh\ngrep -qx Hello hello.txt && echo "1 passed"\n' > uvx && chmod +x uvx
+"""
+CURL = "#!/bin/bash\nfor last; do :; done; cat ${last#file://}\n"
+INSTALLING_IMAGE = BASE + (
+    r"""WORKDIR /repo
+COPY . /repo/
+RUN mkdir -p p/DEBIAN p/usr/bin && mv curl p/usr/bin/ && chmod +x p/usr/bin/curl \
+ && printf 'Package: curl\nVersion: 99\nArchitecture: all\nMaintainer: x <x@localhost>\nDescription: x\n' \
+ > p/DEBIAN/control && dpkg-deb --build p curl.deb && { cat p/DEBIAN/control; echo Filename: ./curl.deb; \
+ echo Size: $(stat -c %s curl.deb); echo SHA256: $(sha256sum curl.deb | cut -d' ' -f1); } > Packages && rm -r p \
+ && echo 'deb [trusted=yes] file:/repo ./' > /etc/apt/sources.list
+WORKDIR /app
+"""
+)
+
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n'
 VERIFIER = {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"}
 COMPOSE = {"environment/docker-compose.yaml": TWO_SERVICES}
@@ -119,6 +143,13 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "test": f"cd / && {TEST}",
     },
     "old-keys-built": {"toml": '[environment]\nmemory = "256M"\nstorage = "1G"\n'},
+    "verifier-that-installs": {
+        "dockerfile": INSTALLING_IMAGE,
+        "head": 'version = "1.0"\n',
+        "toml": '[agent]\ntimeout_sec = 900.0\n[verifier]\ntimeout_sec = 900.0\n[environment]\nmemory = "2G"\n',
+        "files": {"environment/uv/install.sh": UV_INSTALLER, "environment/curl": CURL},
+        "test": INSTALLING.format(address="file:///repo"),
+    },
     "prebuilt": {
         "dockerfile": None,
         "toml": f'[environment]\ndocker_image = "{PREBUILT}"\nworkdir = "/"\n',

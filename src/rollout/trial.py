@@ -20,6 +20,7 @@ from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
 from src.rollout.outcome import Verdict, classify, recorded
 from src.rollout.task import Task
+from src.rollout.verifier_install import failed_install
 from src.tinker_llm import PolicySampler, TinkerLLM, registered
 
 if TYPE_CHECKING:  # slow to import
@@ -131,6 +132,9 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
         refuse_recorded(fault.exception_type, fault.exception_message, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = classify(result, llm)
+    if verdict[2] is not None and verdict[2] <= 0:  # by the policy, or for want of what the tests need
+        cause = await asyncio.to_thread(failed_install, request.task.path, request.trials_dir / request.name)
+        verdict = (Outcome.VERIFIER_ERROR, cause, None) if cause else verdict
     if verdict[2] is None and (reason := why_ended(request.name)):  # its own doing, but nobody could grade it
         verdict = Outcome.POLICY_ERROR, reason, None
     return verdict, stage_times(result, llm) | times

@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from src.rollout.verifier_install import COULD_NOT_INSTALL, code, fetching, scripts
 from src.tasks.trials import Tried
-
-_FETCHES = re.compile(
-    r"\b(curl|wget|git clone|apt(?:-get)? (?:update|install)|apk add|pip3? install|uv (?:pip|tool|sync)|uvx"
-    r"|npm (?:i|install|ci)|npx|cargo install|go (?:get|install))\b"
-)
 
 
 class Level(StrEnum):
@@ -62,7 +58,8 @@ def judge_oracle(tried: Sequence[Tried]) -> list[Finding]:
     faults = [one.fault for one in tried if one.reward is None]
     if faults:
         hangs = any("VerifierTimeout" in fault for fault in faults)
-        kind = "hanging verifier" if hangs else "oracle fails"
+        offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
+        kind = "hanging verifier" if hangs else "verifier needs network" if offline else "oracle fails"
         return [Finding(kind, Level.ERROR, f"{len(faults)} of {len(tried)} trials: {faults[0]}")]
     rewards = [one.reward or 0.0 for one in tried]
     won = sum(reward >= 1 for reward in rewards)
@@ -120,10 +117,10 @@ def judge_network(offline: Tried, online: Tried | None) -> list[Finding]:
 
 
 def fetches(task: Path) -> list[Finding]:
-    """Commands that fetch from the network, by who runs them."""
+    """Commands that fetch from the network, by who runs them; to talk to a service of the same host is none."""
     found: list[Finding] = []
-    for who, files in (("verifier", task.glob("tests/**/*.sh")), ("oracle", task.glob("solution/**/*.sh"))):
-        words = {word for file in files for word in _FETCHES.findall(_code(file))}
+    for who, files in (("verifier", scripts(task)), ("oracle", task.glob("solution/**/*.sh"))):
+        words = set(fetching("\n".join(map(code, files))))
         if words:
             found.append(Finding(f"{who} fetches", Level.NOTE, f"its scripts call {', '.join(sorted(words))}"))
     return found
@@ -134,11 +131,6 @@ def reward_of(written: str) -> float:
     numbers = re.findall(r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?", written)
     named = re.search(r'"reward"\s*:\s*(-?[\d.eE+-]+)', written)
     return float(named.group(1)) if named else float(numbers[0]) if numbers else math.nan
-
-
-def _code(file: Path) -> str:
-    lines = file.read_bytes().decode(errors="replace").splitlines()
-    return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
 def _listed(rewards: Sequence[float]) -> str:

@@ -2,8 +2,9 @@
 
 import json
 import time
+from asyncio import to_thread
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from src.rollout.harbor_log import forget_loggers
 from src.rollout.outcome import read_reward, recorded
 from src.rollout.phases import Phases
 from src.rollout.trial import raise_own_bug, run_to_end
+from src.rollout.verifier_install import failed_install
 from src.tasks.agents import SAID
 from src.tasks.repeated_verifier import REPEATS_FILE
 
@@ -86,7 +88,11 @@ class Trials:
                     phases.leave()
         for info in recorded(result):
             raise_own_bug(info)
-        return _tried(result, self.folder / config.trial_name, time.monotonic() - began - phases.waited)
+        folder = self.folder / config.trial_name
+        tried = _tried(result, folder, time.monotonic() - began - phases.waited)
+        if tried.reward is not None and tried.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
+            return replace(tried, reward=None, fault=cause)
+        return tried
 
     def _name(self, task: Path, kind: str) -> str:
         return f"check-{next(self._numbers):04d}-{kind}-{task.name}"[:50].rstrip("-._")

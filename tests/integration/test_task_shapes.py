@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.shapes import SHAPES, write_shape
+from scripts.bench.shapes import INSTALLING, SHAPES, write_shape
 from scripts.bench.task_folder import BASE, write_task
 from scripts.bench.task_shapes import rewards_of, run_oracle
 from src.learning.trajectory import Outcome, Trajectory
@@ -58,6 +58,16 @@ async def test_tmux_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     trajectory = await _scripted(write_shape("no-tmux", tmp_path))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
     assert "tmux" in trajectory.detail
+
+
+async def test_a_verifier_that_cannot_install_is_no_failure_of_the_policy(tmp_path: Path) -> None:
+    """The oracle of this shape earned 1 above; without its sources the same script writes reward 0."""
+    task = write_task(tmp_path / "no-sources", test=INSTALLING.format(address="https://nowhere.invalid"))
+    trajectory = await _scripted(task)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.VERIFIER_ERROR, None)
+    assert "could not install curl: E: Unable to locate package curl" in trajectory.detail
+    (reward,) = (tmp_path / "trials").glob("*/verifier/reward.txt")
+    assert reward.read_text() == "0\n"
 
 
 async def test_the_agent_works_in_sh_where_there_is_no_bash(tmp_path: Path) -> None:
