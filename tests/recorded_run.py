@@ -25,6 +25,7 @@ from src.backend import policy
 from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.backend.limits import Limits
+from src.budget import dry_run
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
@@ -269,7 +270,8 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("docker", parallel=parallel)
         return []
 
-    monkeypatch.setattr(connecting, "check_health", healthy)
+    for module in (connecting, dry_run):
+        monkeypatch.setattr(module, "check_health", healthy)
     monkeypatch.setattr(connecting, "_rest_client", opened)
     monkeypatch.setattr(connecting, "_service", opened)
     monkeypatch.setattr(connecting, "contract_of", documented)

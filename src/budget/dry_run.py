@@ -1,6 +1,8 @@
 """`python -m src.train … plan=true`: what the run would do and cost. Nothing is spent, no run directory is made."""
 
 import json
+import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ async def dry_run(plan: Plan) -> int:
     scope = scope_of(plan)
     earlier = [plan.earlier.path] if plan.earlier is not None else []
     runs = past_runs(config, {task.digest for task in plan.tasks}, earlier)
-    forecast = from_past(config, scope, runs) or from_limits(config, scope)
+    forecast = from_past(config, scope, runs, _process_seconds()) or from_limits(config, scope)
     server, about = await _server(config)
     notes = [server, disk_note(config, plan.total_steps, about)]
     if plan.earlier is not None:
@@ -81,6 +83,15 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> list[str]:
         elif range_.high is None or so_far + range_.high >= cap:
             notes.append(f"{name}={cap:g}: may end the run before its last step")
     return notes
+
+
+def _process_seconds() -> float:
+    """Since this process began; 0 where the system does not say."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return 0.0
 
 
 def _write(path: str, value: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ TOKEN_SPREAD, TIME_SPREAD = 0.15, 0.25  # between batches of one run, assumed wh
 FEW_RUNS = 3
 LEAST_TOKENS, LEAST_TIME = 0.1, 0.15  # half of the narrowest range, as a share of its middle
 FEW_FACTOR = 1.5  # runs differ among themselves: with fewer than FEW_RUNS both are as much wider
+LEAST_START, MOST_START, END_SEC = 0.7, 2.0, 5.0  # of the start to be; connecting and the report come on top
 NEAR = 3  # batches of the same steps that are preferred to those of others
 
 
@@ -50,8 +51,8 @@ class Forecast:
         return cost + self.wall_sec * (tariff.usd_per_hour / 3600) if tariff.usd_per_hour else cost
 
 
-def from_past(config: Config, scope: Scope, runs: Sequence[PastRun]) -> Forecast | None:
-    """None: no earlier run has finished what is needed."""
+def from_past(config: Config, scope: Scope, runs: Sequence[PastRun], start_sec: float) -> Forecast | None:
+    """None: no earlier run has finished what is needed. `start_sec`: of a process until it has found its tasks good."""
     steps = _near([unit for run in runs for unit in run.steps], scope.first_step, scope.steps)
     evaluations = [unit for run in runs for unit in run.evaluations] or steps
     if (scope.steps and not steps) or not (steps or evaluations):
@@ -70,7 +71,8 @@ def from_past(config: Config, scope: Scope, runs: Sequence[PastRun]) -> Forecast
     cached = max(0.0, 1 - sum(unit.said_once for unit in steps) / prompts) if prompts else 0.0
     return Forecast(
         trials=Range(scope.places, math.ceil(scope.places * again)),
-        wall_sec=_wall(config, scope, runs, steps, evaluations, widen),
+        wall_sec=_wall(config, scope, runs, steps, evaluations, widen)
+        + Range(LEAST_START * start_sec, MOST_START * start_sec + END_SEC),
         cached=cached,
         source=f"{len(runs)} earlier run{'s' * (len(runs) > 1)} ({_named(runs)}): {len(steps)} batches, "
         f"{sum(len(run.evaluations) for run in runs)} evaluations",

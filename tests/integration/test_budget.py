@@ -1,0 +1,36 @@
+"""A cap ends a real run with a checkpoint and a status of its own; a plan before and after it spends nothing."""
+
+import re
+import sys
+from pathlib import Path
+
+from src.run.jsonl import read_lines
+from tests.integration.test_train import command, containers, run
+
+CAP = 1500  # tokens: reached in the second batch or the third
+A_BATCH = 4000  # tokens, at most, of 8 trials and their update
+
+
+def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "capped"
+    settings = (f"model_name={tiny_model_dir}", f"max_tokens_total={CAP}", "max_container_hours=9", "save_every=0")
+    money = ("max_usd=9", "server_usd_per_hour=0.1")
+    done = run(command(server_url, tmp_path, *settings, *money, "run_name=capped", "max_steps=9"))
+    assert done.returncode == 81, done.stdout + done.stderr
+    assert f"max_tokens_total={CAP} is reached" in done.stdout
+    assert re.search(r"spent: .* tokens \(.*% .*\), \d\.\d\d container hours, \d\.\d\d USD", done.stdout), done.stdout
+    steps = [record["step"] for record in read_lines(folder / "ledger.jsonl") if record["event"] == "trained"]
+    assert 1 <= len(steps) < 9
+    assert read_lines(folder / "checkpoints.jsonl")[-1]["step"] == len(steps), "all updates are saved"
+    assert containers("capped") == []
+    row = read_lines(folder / "metrics.jsonl")[-1]
+    assert row["spend/tokens"] < CAP + A_BATCH and row["spend/usd"] > 0
+
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+    resumed = run([sys.executable, "-m", "src.train", "--dry-run", f"resume={folder}"])
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "it would stop at once" in resumed.stdout and "spent: " in resumed.stdout
+    fresh = run(command(server_url, tmp_path, *settings, "--dry-run", "max_steps=2"))
+    assert fresh.returncode == 0 and "1 earlier run (capped)" in fresh.stdout, fresh.stdout + fresh.stderr
+    assert f"{server_url} answers" in fresh.stdout
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
