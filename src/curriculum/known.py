@@ -71,9 +71,9 @@ def newest(measurements: Iterable[Known]) -> Measured:
     return rewards, trials
 
 
-def known_by_digest() -> dict[str, dict[str, Measured]]:
+def known_by_digest() -> defaultdict[str, dict[str, Measured]]:
     """Digest of a task -> name of the file of a model and its settings -> what is known of it."""
-    found: dict[str, dict[str, Measured]] = defaultdict(dict)
+    found: defaultdict[str, dict[str, Measured]] = defaultdict(dict)
     for file in sorted(_folder().glob("*.jsonl")):
         measurements: dict[str, list[Known]] = defaultdict(list)
         for one in _read(file):

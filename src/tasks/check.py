@@ -4,17 +4,18 @@ import asyncio
 import json
 import logging
 import os
+import sys
 import tempfile
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import chz
-from rich.console import Console
 from rich.table import Table
 
 from src.caches import cache_folder
@@ -29,6 +30,7 @@ from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.quarantine_list import Quarantined, write_quarantine
 from src.rollout.task import Task, digest, find_fault
 from src.tasks.cache import Cache
+from src.tasks.console import table_console
 from src.tasks.families import duplicates
 from src.tasks.findings import Level, Report
 from src.tasks.folders import task_folders
@@ -78,12 +80,26 @@ async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
     )
     known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
     missing = [path for path in paths if known.get(path) is None]
-    made = dict(zip(missing, await _qualify(missing, args, cache.put), strict=True)) if missing else {}
+    made = dict(zip(missing, await _qualify(missing, args, _keeping(cache, len(missing))), strict=True))
     return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
+
+
+def _keeping(cache: Cache, total: int) -> Callable[[Report], None]:
+    """Keeps each report, and says so: a check of many tasks takes minutes."""
+    numbers = count(1)
+
+    def keep(report: Report) -> None:
+        cache.put(report)
+        told = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
+        print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{told}", file=sys.stderr, flush=True)
+
+    return keep
 
 
 async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Report], None]) -> list[Report]:
     """`keep` gets each report as soon as it is made: what was stopped goes on from there."""
+    if not paths:
+        return []
     from src.rollout.docker.reaper import reap
     from src.rollout.docker.removal import drain
 
@@ -158,7 +174,7 @@ def _why(report: Report) -> str:
 
 
 def _show(reports: Sequence[Report], seconds: float) -> None:
-    console = Console(highlight=False)
+    console = table_console()
     table = Table(show_edge=False, pad_edge=False)
     for name in ("task", "verdict", "oracle", "no-op", "build s", "trial s", "findings"):
         table.add_column(name, overflow="fold", justify="right" if name.endswith(" s") else "left")

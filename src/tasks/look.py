@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import chz
-from rich.console import Console
 from rich.table import Table
 
+from src.curriculum.known import known_by_digest
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
 from src.rollout.quarantine_list import read_quarantine
 from src.rollout.task import Task, digest, find_fault
+from src.tasks.console import table_console
 from src.tasks.families import families
 from src.tasks.folders import task_folders
 from src.tasks.identity import identify
@@ -38,15 +39,19 @@ class SplitArgs(ListArgs):
 
 
 async def list_tasks(args: ListArgs) -> int:
-    """A row a task: fault or quarantine, family, digest, metadata."""
+    """A row a task: fault or quarantine, family, digest, metadata, rewards that runs with a curriculum measured."""
     rows = [_row(path) for path in task_folders(args.dirs)]
     family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
+    known = known_by_digest()
     for row in rows:
         row["family"] = Path(family[row["path"]]).name
+        row["rewards"] = {model: {"mean": total / n, "trials": n} for model, (total, n) in known[row["digest"]].items()}
     if not give_json(json.dumps(rows, indent=2), args.json):
-        _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
+        measured = ("rewards",) if any(row["rewards"] for row in rows) else ()
+        shown = [row | {"rewards": _rewards(row["rewards"])} for row in rows]
+        _table(("name", "family", "category", "difficulty", "digest", "fault", *measured), shown)
         count = len({row["family"] for row in rows})
-        Console(highlight=False).print(f"{len(rows)} tasks in {count} families", markup=False)
+        print(f"{len(rows)} tasks in {count} families")
     return 0
 
 
@@ -118,7 +123,12 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
-    Console(highlight=False).print(table)
+    table_console().print(table)
+
+
+def _rewards(known: Mapping[str, Mapping[str, float]]) -> str:
+    """Of each model and its settings: mean and number of trials."""
+    return ", ".join(f"{model} {one['mean']:.2f} x{one['trials']}" for model, one in known.items())
 
 
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Coroutine[Any, Any, int]]]] = {
