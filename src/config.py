@@ -201,5 +201,9 @@ class Config:
         default=0,
         doc="so many of the checkpoints at evaluated steps, best mean reward first, are kept too; 0 = none",
     )
+    display: Literal["auto", "plain", "quiet"] = chz.field(
+        default="auto",
+        doc="auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary",
+    )
     wandb_project: str | None = chz.field(default=None, doc="Weights & Biases project; None = off")
     wandb_name: str | None = chz.field(default=None, doc="Weights & Biases run name; None = the run directory's")

@@ -67,14 +67,17 @@ async def train(config: Config, stop: Stop | None = None) -> int:
 
     Raises UserError for what the user can mend; the run directory can then be resumed.
     """
-    stop, display = stop or Stop(), Display()
+    stop, display = stop or Stop(), Display(mode=config.display)
+    display.follow(stop, waits=config.on_stop == "wait")
     stop.limit(config, display.say)
     with contextlib.ExitStack() as holding:
+        if not config.plan:  # which is printed as it is
+            holding.enter_context(display)
         if config.resume is not None and not config.plan:
             holding.enter_context(held(open_run_directory(config.resume)))
         plan = make_plan(config)
         if plan.finished:
-            display.say(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
+            display.announce(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
             return 0
         paths = [task.path for task in plan.tasks]
         check_tasks(paths, config.environment_type, config.environment_kwargs)
@@ -97,7 +100,8 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
     if run is None:
         run = start_directory(plan)
         holding.enter_context(held(run))
-    display.say(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
+    display.keep_log(run, plan.total_steps)
+    display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
     stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
     budget = Budget(config, plan.tariff)
     ledger = Ledger(run.ledger, budget.count)
@@ -124,7 +128,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
     )
     sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
     past = (ledger.quarantined, place.stop, ledger.faults_in_a_row)
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, *past)
+    rollouts = Rollouts(config, sampler, template, run.name, ledger, *past, place.display.watcher)
     local = config.environment_type == "docker"
     docker_tasks = plan.tasks if local else []
     containers = run_containers(run.name, place.display) if local else contextlib.nullcontext()
@@ -147,7 +151,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
 
 async def _run(place: Place, trainer: Terminus2Trainer) -> int:
     """Exit status."""
-    run, say = place.run, place.display.say
+    run, say = place.run, place.display.announce
     status = 1
     try:
         await trainer.run()
@@ -171,6 +175,7 @@ async def _run(place: Place, trainer: Terminus2Trainer) -> int:
 
 @contextlib.asynccontextmanager
 async def connected(config: Config, display: Display) -> AsyncIterator[Backend]:
+    display.doing(f"connecting to the {config.backend} server")
     backend, done = await connect(config, display.say), False
     try:
         yield backend
@@ -224,7 +229,8 @@ async def build_images(tasks: Sequence[Task], config: Config, run_id: str, displ
     if not tasks:
         return
     started = time.monotonic()
-    built = await prepare_images([task.path for task in tasks], config.n_parallel_builds, run_id=run_id)
+    paths, progress = [task.path for task in tasks], display.building
+    built = await prepare_images(paths, config.n_parallel_builds, progress, run_id=run_id)
     if built:
         display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
 

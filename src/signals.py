@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -43,6 +42,6 @@ def heeding(stop: Stop) -> Iterator[None]:
 
 def _leave(stop: Stop) -> None:
     """From a signal handler: no buffered output, no clean-up, whatever the loop is doing."""
-    cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
+    cursor = SHOW_CURSOR if os.isatty(2) else ""
     os.write(2, f"{cursor}\nleft at once{stop.then and '; '}{stop.then}\n".encode())
     os._exit(SIGNAL_STATUS)

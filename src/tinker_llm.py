@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from harbor.llms.base import BaseLLM, ContextLengthExceededError, LLMResponse
 from harbor.models.metric import UsageInfo
@@ -29,6 +29,21 @@ class _Segment:
     last_completion_T: tuple[int, ...] = ()
 
 
+class Listener(Protocol):
+    """Told when the policy is asked for a turn and when it has answered, with the number of tokens sampled."""
+
+    def asked(self) -> None: ...
+    def answered(self, tokens: int) -> None: ...
+
+
+class _Nobody:
+    def asked(self) -> None: ...
+    def answered(self, tokens: int) -> None: ...
+
+
+NOBODY: Listener = _Nobody()
+
+
 class TinkerLLM(BaseLLM):
     """One trial's policy. Next prompt = previous prompt + sampled ids + the new user turn: nothing is re-tokenised.
 
@@ -45,6 +60,7 @@ class TinkerLLM(BaseLLM):
         temperature: float,
         context_limit: int,
         seed: int | None = None,
+        listener: Listener = NOBODY,
     ) -> None:
         """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together."""
         super().__init__()
@@ -53,6 +69,7 @@ class TinkerLLM(BaseLLM):
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._context_limit = context_limit
+        self._listener = listener
         self._seeds = random.Random(seed) if seed is not None else None
         self._segments: list[_Segment] = []
         self.turns: list[Turn] = []
@@ -72,6 +89,7 @@ class TinkerLLM(BaseLLM):
         prompt_T = segment.tokens_T + new_T
         max_tokens = self._fitting(len(prompt_T))
         self.cpu_seconds += time.thread_time() - started
+        self._listener.asked()
         try:
             sample = await self._sampler.sample(
                 prompt_T,
@@ -83,6 +101,7 @@ class TinkerLLM(BaseLLM):
         except SamplingError as error:
             self.fault = error
             raise
+        self._listener.answered(len(sample.tokens_T))
         started = time.thread_time()
         response = self._record(segment, prompt, prompt_T, new_T, sample)
         self.cpu_seconds += time.thread_time() - started

@@ -35,6 +35,8 @@ from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
 from src.rollout.docker.health import Daemon, Ping
 from src.rollout.gates import Gates, StartLimit
+from src.run.directory import RunDirectory
+from src.run.display import Display
 from src.stop import Stop
 from src.tinker_llm import live_llm
 from src.validation import validate
@@ -218,7 +220,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("tokenizer", model=name)
         return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking)
 
-    async def built(folders: Sequence[Path], parallel: int, *, run_id: str) -> int:
+    async def built(folders: Sequence[Path], parallel: int, _progress: Any, *, run_id: str) -> int:
         recorder.note("images", tasks=sorted(folder.name for folder in folders), parallel=parallel)
         return 0
 
@@ -257,6 +259,11 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
             recorder.note("recovery", limit_sec=parts[-1])
             super().__init__(*parts)
 
+    class NotedDisplay(Display):
+        def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
+            recorder.note("display", mode=self._mode)
+            super().keep_log(run, total_steps)
+
     def limits(config: Config) -> Gates:
         made = Gates.of(config)
         recorder.note("verifiers", at_once=made.verifying._value)
@@ -277,6 +284,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(connecting, "contract_of", documented)
     monkeypatch.setattr(connecting, "Limits", NotedLimits)
     monkeypatch.setattr(session, "PolicySampler", NotedSampler)
+    monkeypatch.setattr(session, "Display", NotedDisplay)
     for module in (connecting, policy):
         monkeypatch.setattr(module, "read_base_model", lambda name: BaseModel(("Qwen3ForCausalLM",), 1000, None))
     monkeypatch.setattr(policy.PolicyTrainer, "close", ready)

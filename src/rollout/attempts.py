@@ -11,6 +11,7 @@ from typing import Protocol
 from src.learning.trajectory import Outcome, Trajectory
 from src.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from src.rollout.quarantine import Quarantine
+from src.rollout.states import TrialState
 from src.rollout.trial import TrialCancelled, TrialRequest, TrialSettings, run_trial
 from src.stop import Stop, Stopped
 
@@ -84,11 +85,12 @@ class Attempts:
                 note(trajectory)
             if not again:
                 return trajectory
+            self._settings.watcher.replaced(request.name)
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
         """The trial, and whether the daemon went away during it; None = it is not to be started any more."""
-        gates, daemon = self._settings.gates, self._settings.daemon
+        gates, daemon, watcher = self._settings.gates, self._settings.daemon, self._settings.watcher
         async with gates.containers:
             try:
                 await self._stop.unless(daemon.ready())
@@ -97,6 +99,7 @@ class Attempts:
             if request.task.name in self._quarantine.reasons or not self._stop.may_start():
                 return None
             before = daemon.outages
+            watcher.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
                 trajectory = await run_trial(request, self._settings)
@@ -104,6 +107,8 @@ class Attempts:
                 turns = error.turns if isinstance(error, TrialCancelled) else ()
                 self._book.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
+            finally:
+                watcher.moved(request.name, None)
         if trajectory.outcome in FAULTS:
             await daemon.suspect()
         return trajectory, daemon.outages > before

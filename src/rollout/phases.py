@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
+from src.rollout.states import NOT_WATCHED, TrialState, Watched
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -21,7 +22,15 @@ class HasDeadline(Protocol):
 class Phases:
     """`clock` is the limit of the whole trial; waiting for a place stops it. `waited`: seconds at all gates."""
 
-    def __init__(self, trial: "Trial", llm: HasDeadline, gates: Gates, daemon: Daemon, limit_sec: float) -> None:
+    def __init__(
+        self,
+        trial: "Trial",
+        llm: HasDeadline,
+        gates: Gates,
+        daemon: Daemon,
+        limit_sec: float,
+        watched: Watched = NOT_WATCHED,
+    ) -> None:
         from harbor.trial.hooks import TrialEvent
 
         self.clock = asyncio.timeout(limit_sec or None)
@@ -30,6 +39,7 @@ class Phases:
         self._llm = llm
         self._gates = gates
         self._daemon = daemon
+        self._watched = watched
         self._reserve = _reserve(limit_sec, trial.verifier_timeout_sec)
         self._held: asyncio.Semaphore | None = None
         self._starting: float | None = None  # since when it holds a place among the starting
@@ -52,12 +62,14 @@ class Phases:
         await self._wait(self._daemon.ready())
         await self._wait(self._gates.starting.acquire())
         self._starting = time.monotonic()
+        self._watched.moved(TrialState.STARTING)
 
     async def _before_agent(self, _: object) -> None:
         if self._starting is not None:
             self._gates.starting.release(time.monotonic() - self._starting)
             self._starting = None
         await self._enter(self._gates.running)
+        self._watched.moved(TrialState.COMMAND)
         self._n_agent_phases += 1
         if (due := self.clock.when()) is not None:
             self._llm.deadline = due - self._reserve
@@ -69,6 +81,7 @@ class Phases:
 
     async def _before_verifier(self, _: object) -> None:
         await self._enter(self._gates.verifying)
+        self._watched.moved(TrialState.VERIFYING)
         environment = self._trial.agent_environment
         if isinstance(environment, DockerEngineEnvironment) and self._verified_inside():
             steps = self._trial.task.config.steps or ()
@@ -91,6 +104,7 @@ class Phases:
 
     async def _enter(self, gate: asyncio.Semaphore) -> None:
         self.leave()
+        self._watched.moved(TrialState.WAITING)
         await self._wait(gate.acquire())
         self._held = gate
 

@@ -22,6 +22,7 @@ from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.job_files import write_job_files
 from src.rollout.outcome import SAMPLING
 from src.rollout.quarantine import Quarantine
+from src.rollout.states import UNWATCHED, Watcher
 from src.rollout.task import Task
 from src.rollout.trial import TrialRequest, TrialSettings
 from src.stop import Stop, Stopped
@@ -63,12 +64,13 @@ class Rollouts:
         quarantined: Mapping[str, str] = MappingProxyType({}),
         stop: Stop | None = None,
         faults: Sequence[Trajectory] = (),
+        watcher: Watcher = UNWATCHED,
     ) -> None:
         """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row."""
         self._stop = stop or Stop()
         ping = ping_docker if config.environment_type == "docker" else ping_nobody
         self._daemon = Daemon(config.env_outage_limit_sec, ping)
-        self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon)
+        self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon, watcher)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, quarantined)
         for fault in faults:
@@ -160,6 +162,7 @@ class Rollouts:
         """One member of a group, from an earlier process or by a trial of ours."""
         for name, trajectory in done.items():
             if takes_place_of(name, request.name):
+                self._settings.watcher.kept(trajectory)
                 return trajectory
         trajectory = await fill(request)
         if trajectory.reward is None and not self._stop.asked:

@@ -19,6 +19,7 @@ from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
 from src.rollout.outcome import Verdict, classify, recorded
+from src.rollout.states import UNWATCHED, Watched, Watcher
 from src.rollout.task import Task
 from src.rollout.verifier_install import failed_install
 from src.tinker_llm import PolicySampler, TinkerLLM, registered
@@ -56,6 +57,7 @@ class TrialSettings:
     run_id: str
     gates: Gates
     daemon: Daemon
+    watcher: Watcher = UNWATCHED
 
 
 class TrialCancelled(asyncio.CancelledError):
@@ -82,6 +84,7 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         temperature=request.temperature,
         context_limit=config.context_limit,
         seed=request.seed,
+        listener=Watched(request.name, settings.watcher),
     )
     with registered(request.name, llm), forget_loggers(request.name), telling(folder):
         try:
@@ -119,7 +122,8 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
     limit = settings.config.trial_timeout_sec
-    phases = Phases(trial, llm, settings.gates, settings.daemon, limit)
+    watched = Watched(request.name, settings.watcher)
+    phases = Phases(trial, llm, settings.gates, settings.daemon, limit, watched)
     try:
         result = await run_to_end(trial.run(), phases.clock)
     except TimeoutError:

@@ -90,7 +90,6 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "on_stop": ("wait", ()),
     "max_wall_seconds": ("1e6", ()),
     "max_trials": ("5", ()),
-    "logs_dir": ("OTHER_LOGS", ()),
     "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
     "max_tokens_total": ("5", ()),
     "max_container_hours": ("1e-9", ()),
@@ -98,6 +97,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "server_usd_per_hour": ("1e15", ("server_usd_per_hour=1e-9", "max_usd=1e3")),
     "plan": ("true", ()),
     "plan_json": ("plan.json", ()),
+    "logs_dir": ("OTHER_LOGS", ()),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
     "server_outage_limit_sec": ("10", ()),
@@ -110,6 +110,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "keep_checkpoints": ("1", ("save_every=1", *LONG)),
     "keep_every": ("2", ("keep_checkpoints=1", "save_every=1", "n_epochs=6")),
     "keep_best": ("1", (*SPLIT, "keep_checkpoints=1", "save_every=1", "eval_every=1", "n_epochs=6")),
+    "display": ("quiet", ()),
     "wandb_project": ("p", ()),
     "wandb_name": ("n", ("wandb_project=p",)),
 }

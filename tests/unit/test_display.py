@@ -1,0 +1,143 @@
+"""What is left on a terminal, in a pipe and in the log file by a run that says things, and by libraries that do."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from src.display import run_log
+from src.rollout.states import TrialState
+from src.run.directory import RunDirectory
+from src.run.display import Display, Mode
+from src.stop import Stop
+from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal(200, 24)
+
+
+@pytest.fixture
+def quiet_root() -> Iterator[None]:
+    """As `src.train` sets the log up: one handler of ours, to stderr."""
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    root.addHandler(handler)
+    yield
+    root.removeHandler(handler)
+    assert root.handlers == before
+
+
+def told(display: Display, run: RunDirectory) -> None:
+    """What happens in a run: lines of ours, chatter of others."""
+    run.path.mkdir(exist_ok=True)
+    display.keep_log(run, 3)
+    display.announce(f"run directory {run.path}")
+    with display.trials("step 0", 4) as finished:
+        display.watcher.moved("s000000-p00-g00", TrialState.SAMPLING)
+        finished(trajectory("s000000-p00-g00", 1.0))
+        print("chatter on stdout")
+        print("chatter on stderr", file=sys.stderr)
+        warnings.warn("a warning of Python", stacklevel=1)
+        logging.getLogger("tinker").warning("chatter of tinker")
+        logging.getLogger("harbortrainer.harbor").warning("chatter of Harbor")
+        logging.getLogger("harbortrainer").warning("trial x is replaced: \x1b[2J no disk")
+        logging.getLogger("harbortrainer").error("worse")
+        display.say("checkpoint after step 0: tinker://x")
+    display.step(1, 3, ROW)
+
+
+def test_on_a_terminal_ours_stays_and_the_panel_goes(tmp_path: Path, terminal: Terminal, quiet_root: None) -> None:
+    run = RunDirectory(tmp_path / "run")
+    with Display(console_of(Pane(terminal))) as display:
+        told(display, run)
+        assert "Ctrl-C" in terminal.text
+    shown = [row[11:] for row in terminal.text.splitlines() if row.startswith("[")]
+    assert shown[1:] == [
+        "WARNING: trial x is replaced: \N{REPLACEMENT CHARACTER}[2J no disk",
+        "ERROR: worse",
+        "checkpoint after step 0: tinker://x",
+        "step 1/3  reward 0.250  groups with signal 1/2  trials 4  turns 2.0  sample 80.0s  update 10.0s",
+    ]
+    assert terminal.text.startswith("[  0:") and "Ctrl-C" not in terminal.text and terminal.cursor_shown
+    log = (run.path / run_log.NAME).read_text()
+    for text in ("chatter on stdout", "chatter on stderr", "a warning of Python", "chatter of tinker", "Harbor"):
+        assert text in log and text not in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "out", "err"),
+    [
+        ("plain", ["run directory", "checkpoint after", "step 1/3"], ["WARNING: trial x", "ERROR: worse"]),
+        ("quiet", ["run directory"], ["ERROR: worse"]),
+    ],
+)
+def test_without_a_live_view(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_root: None, mode: Mode, out: list[str], err: list[str]
+) -> None:
+    with Display(mode=mode) as display:
+        told(display, RunDirectory(tmp_path / "run"))
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert all(line[11:].startswith(text) for line, text in zip(said.out.splitlines(), out, strict=True)), said.out
+    assert all(line.startswith(text) for line, text in zip(said.err.splitlines(), err, strict=True)), said.err
+
+
+def test_the_terminal_is_left_clean_by_an_error(tmp_path: Path, terminal: Terminal) -> None:
+    before = sys.stdout, sys.stderr
+    with pytest.raises(RuntimeError), Display(console_of(Pane(terminal))) as display:
+        display.say("before")
+        raise RuntimeError
+    assert terminal.text.endswith("before") and len(terminal.text.splitlines()) == 1 and terminal.cursor_shown
+    assert (sys.stdout, sys.stderr) == before
+    display.say("after")
+    assert terminal.text.splitlines()[1].endswith("after"), "it still prints"
+
+
+async def test_the_panel_says_what_a_stop_does(terminal: Terminal) -> None:
+    stop, display = Stop(), Display(console_of(Pane(terminal)))
+    display.follow(stop, waits=False)
+    assert "before it begins" in display._words(0).interrupt
+    with display.trials("step 0", 4):
+        assert "cancels running trials, saves the weights" in display._words(4).interrupt
+        stop.request("SIGINT", 130)
+        words = display._words(3)
+    assert words.stopping and words.interrupt.startswith("SIGINT: 3 running trials are cancelled, then the weights are")
+    assert words.interrupt.endswith("a second Ctrl-C leaves at once")
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / run_log.NAME).symlink_to("/dev/full")
+    with Display(mode="plain") as display:
+        display.keep_log(run)
+        for _ in range(3):
+            display.say("goes on")
+    said = capsys.readouterr()
+    assert said.out.count("goes on") == 3 and "Traceback" not in said.err
+    assert said.err.count("run.log cannot be written: No space left on device; the run goes on without it") == 1
+
+
+def test_the_log_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_log, "MAX_BYTES", 2000)
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    for process in range(2):
+        with Display(mode="quiet") as display:
+            logging.getLogger("harbortrainer").info("early %d", process)
+            display.keep_log(run)
+            display.say("two\nlines")
+    text = (run.path / run_log.NAME).read_text()
+    assert "early 0" in text and "early 1" in text and "two\n    lines" in text
+    with Display(mode="quiet") as display:
+        display.keep_log(run)
+        for _ in range(200):
+            display.say("x" * 50)
+    files = list(run.path.glob(f"{run_log.NAME}*"))
+    assert len(files) == 3 and all(file.stat().st_size <= 2000 for file in files)
