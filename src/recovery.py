@@ -3,7 +3,9 @@
 import asyncio
 import time
 
-from src.backend.policy import PolicyTrainer
+from src.backend.connect import Backend
+from src.backend.policy import PolicyTrainer, free_slots
+from src.config import Config
 from src.errors import BackendError, ServerLost, WeightsGone
 from src.run.checkpoints import CheckpointLog
 from src.run.display import Display
@@ -74,6 +76,31 @@ class Recovery:
         if checkpoint is not None:
             return f"step {checkpoint.step} is restored"
         return "no saved state is left: step 0 is made again from the seed, and all updates from the trials on disk"
+
+
+async def begin(backend: Backend, config: Config, checkpoints: CheckpointLog, display: Display) -> PolicyTrainer:
+    """The adapter of a process: from the newest state that the server has, else as the seed makes it.
+
+    Trials on disk lead from there to here. Adapters of processes that were killed give their slots back first.
+    """
+    await free_slots(backend, checkpoints.models())
+    policy = await _restored(backend, config, checkpoints, display)
+    if policy is None:
+        policy = await PolicyTrainer.create(backend, config)
+    checkpoints.note_model(policy.model_id)
+    return policy
+
+
+async def _restored(
+    backend: Backend, config: Config, checkpoints: CheckpointLog, display: Display
+) -> PolicyTrainer | None:
+    while (checkpoint := checkpoints.latest()) is not None:
+        try:
+            return await PolicyTrainer.restore(backend, config, checkpoint.path)
+        except WeightsGone as error:
+            checkpoints.drop(checkpoint)
+            display.say(f"{error}; lost: the state after step {checkpoint.step}")
+    return None
 
 
 async def adopt(policy: PolicyTrainer, checkpoints: CheckpointLog) -> None:

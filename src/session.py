@@ -22,10 +22,10 @@ from src.budget.dry_run import dry_run
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
-from src.errors import UserError, WeightsGone
+from src.errors import UserError
 from src.evaluation.conversations import Conversations
 from src.plan import Plan, make_plan, start_directory, take_course
-from src.recovery import adopt
+from src.recovery import adopt, begin
 from src.report.write import leave_report
 from src.rollout.docker.cleaning import tidy
 from src.rollout.docker.disk_guard import guarding_disk
@@ -188,7 +188,7 @@ async def connected(config: Config, display: Display) -> AsyncIterator[Backend]:
 async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[PolicyTrainer]:
     """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no folder."""
     try:
-        policy = await _adapter(plan.config, place, backend)
+        policy = await begin(backend, plan.config, place.checkpoints, place.display)
     except UserError:
         if plan.earlier is None:
             shutil.rmtree(place.run.path)
@@ -197,17 +197,6 @@ async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[P
         yield policy
     finally:
         await policy.close()
-
-
-async def _adapter(config: Config, place: Place, backend: Backend) -> PolicyTrainer:
-    """From the newest state that the server has, else as the seed makes it: trials on disk lead from there to here."""
-    while (checkpoint := place.checkpoints.latest()) is not None:
-        try:
-            return await PolicyTrainer.restore(backend, config, checkpoint.path)
-        except WeightsGone as error:
-            place.checkpoints.drop(checkpoint)
-            place.display.say(f"{error}; lost: the state after step {checkpoint.step}")
-    return await PolicyTrainer.create(backend, config)
 
 
 @contextlib.asynccontextmanager

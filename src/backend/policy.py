@@ -78,7 +78,7 @@ class PolicyTrainer:
 
         Raises WeightsGone when the server does not have the state, BackendError.
         """
-        await self._unload()  # a server that only hung still has it
+        await free_slots(self._backend, [self.model_id])  # a server that only hung still has it
         await self._backend.reopen()
         again = _created(self._backend, self._config) if path is None else _restored(self._backend, path)
         self._take(await again)
@@ -152,17 +152,20 @@ class PolicyTrainer:
     async def close(self) -> None:
         """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""
         await self.saved.close()
-        await self._unload()
+        await free_slots(self._backend, [self.model_id])
 
-    async def _unload(self) -> None:
-        if self._backend.kind.needs_key:
-            return
-        body = {"model_id": self.model_id, "type": "unload_model"}
-        try:
-            async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
-                await client.post(f"{self._backend.url}/api/v1/unload_model", json=body)
-        except httpx.HTTPError:
-            return  # the server is gone, and the slot with it; or it frees it after its session time-out
+
+async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:
+    """Take adapters that nobody uses any more off a self-hosted server; those that it does not have are no fault."""
+    if backend.kind.needs_key:
+        return
+    try:
+        async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
+            for model_id in model_ids:
+                body = {"model_id": model_id, "type": "unload_model"}
+                await client.post(f"{backend.url}/api/v1/unload_model", json=body)
+    except httpx.HTTPError:
+        return  # the server is gone, and the slots with it; or it frees them after its session time-out
 
 
 async def _created(backend: Backend, config: Config) -> tinker.TrainingClient:

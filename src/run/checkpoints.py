@@ -109,7 +109,8 @@ class CheckpointLog:
 
     def note_model(self, model_id: str) -> None:
         """To be called before anything of this model is saved."""
-        append_line(self._models, {"model": model_id})
+        if model_id not in self.models():
+            append_line(self._models, {"model": model_id})
 
     def forget_models(self, gone: Collection[str]) -> None:
         """These have nothing on the server any more."""

@@ -19,9 +19,9 @@ from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
 from src.errors import BackendError, ServerLost
 from src.policy_sampler import PolicySampler, SamplingError
-from src.recovery import Recovery
+from src.recovery import Recovery, begin
 from src.run.checkpoints import CheckpointLog, Policy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SMALL_SERVER
 
 from .small_server import checkpoints_base, send
 from .test_backend_live import config, logprobs, sampled, train
@@ -59,6 +59,24 @@ async def save(trainer: PolicyTrainer, log: CheckpointLog, step: int) -> str:
     path = await trainer.save(step)
     await log.add(POLICY.checkpoint(step, path), trainer.delete)
     return path
+
+
+async def test_processes_that_were_killed_hold_no_slots_of_the_next(
+    server_url: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """More of them, one after the other, than the server has slots, long before their sessions time out."""
+    settings = config(server_url, tiny_model_dir)
+    display: Any = SimpleNamespace(say=lambda _: None)
+    killed: list[Backend] = []
+    try:
+        for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]) + 1):
+            killed.append(await connect(settings))
+            log = CheckpointLog(tmp_path / "checkpoints.jsonl", 0)
+            policy = await begin(killed[-1], settings, log, display)
+            assert log.models()[-1] == policy.model_id
+    finally:
+        for backend in killed:
+            await backend.close(done=True)
 
 
 async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
