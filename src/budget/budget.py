@@ -65,6 +65,11 @@ class Budget:
                 row[f"spend/usd{name}"] = usd
         return row
 
+    def brief(self) -> str:
+        """Tokens, and their cost where it is known, in a few words."""
+        usd = self.usd(self.account.total)
+        return count(self.account.total.tokens) + ("" if usd is None else f", {usd:.2f} USD")
+
     def summary(self) -> str:
         """One line."""
         total, parts = self.account.total, self.account.by_purpose()

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from src.backend.connect import api_key, server_url
+from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.disk_note import disk_note
 from src.backend.health import check_health
 from src.backend.kind import kind_of
+from src.backend.terms import agree
 from src.budget.budget import Budget
 from src.budget.forecast import Forecast, from_limits, from_past
 from src.budget.past import past_runs, read_records
@@ -25,9 +27,11 @@ from src.run.files import replace_text
 async def dry_run(plan: Plan) -> int:
     """To be called once tasks, Docker and chat template were found good. Prints the plan. Exit status 0.
 
-    Raises UserError: `plan_json` cannot be written.
+    Raises UserError: a setting that Tinker cloud would not honour, `plan_json` cannot be written.
     """
     config = plan.config
+    if config.backend == "tinker":  # whose contract is known without asking it
+        agree(config, kind_of(config), TINKER_DOCUMENTS)
     spent = Budget(config, plan.tariff)
     if plan.earlier is not None:
         for record in read_records(plan.earlier):

@@ -43,10 +43,11 @@ def show(plan: Plan, scope: Scope, forecast: Forecast, notes: Sequence[str]) -> 
 
 
 def _rows(plan: Plan, forecast: Forecast) -> list[tuple[str, Range, str, str]]:
+    said = f"; {forecast.cached:.0%} of it said before in its trial" if forecast.cached else ""
     rows = [
         ("trials", forecast.trials, "", "places of training and evaluation; high: with those run again"),
         ("tokens", forecast.tokens, "", "the three below"),
-        ("  prompt", forecast.prompt, "", f"each turn's whole prompt; {forecast.cached:.0%} of them said before"),
+        ("  prompt", forecast.prompt, "", f"each turn's whole prompt{said}"),
         ("  sampled", forecast.sampled, "", "answers"),
         ("  trained", forecast.trained, "", "datums, prompts included"),
         ("container time", forecast.container_sec, "s", "all trials added up"),

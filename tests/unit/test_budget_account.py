@@ -127,6 +127,7 @@ def test_the_summary_is_one_line_with_shares() -> None:
         "spent: 560 tokens (61% trained, 20% evaluation, 20% of a batch that is not trained on yet), "
         "1.00 container hours, 0.00 USD"
     )
+    assert budget.brief() == "560 tokens, 0.00 USD"
     assert Budget().summary() == "spent: 0 tokens, 0.00 container hours"
 
 
