@@ -172,6 +172,7 @@ class Board:
             return None
         rewards = batch.rewards.values()
         return Trials(
+            training=batch.label == "step",
             total=batch.total,
             done=batch.done - batch.failed,
             failed=batch.failed,

@@ -77,7 +77,7 @@ def _time(now: Snapshot) -> Line:
         steps = "the last step" if now.estimated_from == 1 else f"the last {now.estimated_from} steps"
         parts += [(f"about {clock(now.to_come)} to come", ""), (f"(estimate from {steps})", "dim")]
     elif now.total_steps:
-        parts.append(("to come: known after the first step", "dim"))
+        parts.append(("(no estimate before step 1)", "dim"))
     return parts
 
 
@@ -90,7 +90,7 @@ def _reward(now: Snapshot, room: int, bars: str) -> Line:
             parts.append((f"{min(shown):.3f} to {max(shown):.3f} in {len(shown)} steps", "dim"))
     if now.held_out is not None:
         step, mean, error = now.held_out
-        parts.append((f"held-out {mean:.3f} ± {error:.3f} after step {step}", ""))
+        parts += [(f"held-out {mean:.3f} ± {error:.3f}", ""), (f"after step {step}", "dim")]
     return parts
 
 
@@ -110,6 +110,8 @@ def _groups(now: Snapshot) -> Line:
     trials = now.trials
     if trials is None or trials.reward is None:
         return []
+    if not trials.training:
+        return [(f"reward {trials.reward:.3f} so far", "")]
     return [(f"{trials.with_signal} of {trials.groups} so far with signal", ""), (f"reward {trials.reward:.3f}", "")]
 
 

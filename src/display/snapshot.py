@@ -16,6 +16,7 @@ class Event:
 class Trials:
     """Of one batch or evaluation. `failed`: places given up without a grade; `states`: trials that run."""
 
+    training: bool  # not an evaluation
     total: int
     done: int
     failed: int

@@ -73,24 +73,30 @@ async def _evaluate(
     _announce(args, plan, run, backend, display)
     ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
     config, tasks = plan.config, [one.task for one in plan.tasks]
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined)
+    rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined, watcher=display.watcher)
     local = config.environment_type == "docker"
     containers = run_containers(run.name, display) if local else contextlib.nullcontext()
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
     found: list[list[results.TaskResult]] = []
     done = False
-    try:
-        async with containers, contextlib.aclosing(rollouts):
-            await asyncio.gather(rollouts.warm_up(), build_images(tasks if local else [], config, run.name, display))
-            for number, subject in enumerate(plan.subjects):
-                groups_P = await runner.groups(number, subject, tasks, args.trials)
-                found.append(results.task_results(plan.tasks, groups_P))
-                await asyncio.to_thread(_keep_conversations, Conversations(run, template), number, plan.tasks, groups_P)
-        done = True
-    finally:
-        display.say(ledger.summary())
-        if not done:
-            display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
+    with display:
+        display.keep_log(run)
+        try:
+            async with containers, contextlib.aclosing(rollouts):
+                await asyncio.gather(
+                    rollouts.warm_up(), build_images(tasks if local else [], config, run.name, display)
+                )
+                for number, subject in enumerate(plan.subjects):
+                    groups_P = await runner.groups(number, subject, tasks, args.trials)
+                    found.append(results.task_results(plan.tasks, groups_P))
+                    await asyncio.to_thread(
+                        _keep_conversations, Conversations(run, template), number, plan.tasks, groups_P
+                    )
+            done = True
+        finally:
+            display.say(ledger.summary())
+            if not done:
+                display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
     return _give(args, plan, run, found, display)
 
 

@@ -94,6 +94,7 @@ class Display:
         """The run is kept there, and so long; what its earlier processes logged is shown too. Raises UserError."""
         self._title = run.name
         self._log.open(run.path)
+        self._board.doing("preparing")
         self._board.plan(total_steps, read_lines(run.metrics))
 
     @contextmanager
@@ -164,8 +165,8 @@ class Display:
             return Words(self._title, "ends the run before it begins", spent=spent)
         if stop.asked:
             how = "are let end" if stop.lets_end else "are cancelled"
-            text = f"{stop.why}: {running} running trials {how}, then the weights are saved; {AT_ONCE}"
-            return Words(self._title, text, True, spent)
+            now = f"{running} running trials {how}, then the weights are saved" if running else "the weights are saved"
+            return Words(self._title, f"{stop.why}: {now}; {AT_ONCE}", True, spent)
         how = "lets running trials end" if self._waits else "cancels running trials"
         return Words(self._title, f"{how}, saves the weights and ends; a second one leaves at once", spent=spent)
 

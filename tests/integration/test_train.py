@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,9 +23,12 @@ from src.run.jsonl import read_lines
 from src.run.trajectory_file import read_batch
 from src.sinks.wandb_files import offline_steps
 from tests.conftest import ROOT, live_server
+from tests.integration.pty_parts import on_terminal
+from tests.terminal import Terminal
 
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 HELD_OUT = "create-6,copy-6"
+COLUMNS = 400  # no line of ours is longer
 SMALL = (
     "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
     f"learning_rate=3e-3 eval_tasks={HELD_OUT} allow_family_overlap=true save_every=1 keep_checkpoints=2"
@@ -82,11 +86,12 @@ def batches(folder: Path) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def whole_run(relative_server: str, docker_ready: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three steps without interruption, with wandb offline."""
+    """Three steps without interruption, on a terminal, with wandb offline."""
     logs = tmp_path_factory.mktemp("runs")
     arguments = ("run_name=whole", "max_steps=3", "lr_schedule=linear", "wandb_project=test")
-    done = run(command(relative_server, logs, *arguments), WANDB_API_KEY="")
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, sent = on_terminal(command(relative_server, logs, *arguments), columns=COLUMNS, rows=40, WANDB_API_KEY="")
+    assert status == 0, sent
+    (logs / "terminal").write_text(sent, newline="")
     return logs / "whole"
 
 
@@ -104,6 +109,21 @@ def test_whole_run_trains_and_says_what_it_did(whole_run: Path):
         assert row["train/tokens_per_unique_token"] == 1.0
         assert row["train/datums_per_trajectory"] == 1.0
         assert row["logprobs/max_abs_difference"] <= 1e-3
+
+
+def test_whole_run_shows_a_live_view_and_leaves_only_lines_of_ours(whole_run: Path):
+    sent = (whole_run.parent / "terminal").read_bytes().decode()
+    for shown in ("connecting to the skyrl-tx server", "step 2: sampling", "evaluation after step 3", "in command"):
+        assert shown in sent
+    terminal = Terminal(COLUMNS, 40)
+    terminal.feed(sent)  # refuses codes that it does not know
+    assert terminal.cursor_shown
+    strays = [line for line in terminal.text.splitlines() if not re.fullmatch(r"\[ {0,2}\d+:\d\d\.\d\] \S.*", line)]
+    assert strays == []
+    said = ["run directory ", "held-out after step 0: ", "step 1/3  reward ", "step 3/3  reward ", "trials: ", "done; "]
+    told = iter(terminal.text.splitlines())
+    assert [text for text in said if any(line[11:].startswith(text) for line in told)] == said
+    assert "step 1/3  reward " in (whole_run / "run.log").read_text()
 
 
 def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):

@@ -134,7 +134,7 @@ def test_the_panel_shows_all_of_it(board: Board, clock_of_board: Clock) -> None:
     text = "\n".join(lines(busy(board, clock_of_board), words=replace(WORDS, spent="$1.20 of $5")))
     for shown in (
         "12/50 done", "step 13: sampling, 0:00:20", "0:00:20 so far", "to come", "estimate from the last 10 steps",
-        "0.600", "▁", "█", "held-out 0.500 ± 0.050 after step 10", " 3/48 done", "failed 1", "replaced 1", "queued 39",
+        "0.600", "▁", "█", "held-out 0.500 ± 0.050  after step 10", " 3/48 done", "failed 1", "replaced 1", "queued 39",
         "starting 1", "waiting 1", "sampling 1", "in command 1", "verifying 1", "1 of 2 so far with signal",
         "100 a second", "1,000 sampled in this batch", "$1.20 of $5", "s000012-p02-g03 is replaced", "a second one",
     ):  # fmt: skip
