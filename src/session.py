@@ -106,6 +106,7 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
     budget = Budget(config, plan.tariff)
     ledger = Ledger(run.ledger, budget.count)
     budget.watched_by(stop.request_soon)
+    display.spent = budget.brief
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
     keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
