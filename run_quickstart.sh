@@ -22,11 +22,13 @@ export SKYRL_TX_STATE="$STATE/server-quickstart"
 own_port=""
 
 # Runs beside everything else; when the server does not come up, the trainer need not wait for it.
+# What it says is told only then: the trainer has the terminal by the time it is ready.
 start_server() {
-  local fresh=1
+  local fresh=1 said=""
   case " $* " in *" resume="* | *" run_name="*) fresh=0 ;; esac # a run that goes on needs the server's checkpoints
-  if ! scripts/setup.sh --server || ! env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
-    scripts/start_skyrl_tx.sh --background models/quickstart 1; then
+  if ! scripts/setup.sh --server || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
+    scripts/start_skyrl_tx.sh --background models/quickstart 1 2>&1)"; then
+    say ${said:+"$said"}
     kill -TERM $$
   fi
 }
@@ -65,7 +67,7 @@ trap 'exit 1' TERM
 ensure_uv
 choose_server "$@"
 prepare
-say "quickstart: set up after $SECONDS s; training"
+say "quickstart: set up after $SECONDS s; training; the server's log: $SKYRL_TX_STATE/server.log"
 .venv/bin/python -m src.train backend=skyrl-tx skyrl_tx_url="$url" "${SETTINGS[@]}" "$@" &
 trainer=$!
 trap 'kill -TERM "$trainer"' INT TERM # the trainer stops in order, then the server

@@ -23,6 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from rich.console import Console  # noqa: E402
+
+from src.display.board import Board  # noqa: E402
+from src.display.live import REFRESH_SEC, LiveView  # noqa: E402
+from src.display.panel import Words  # noqa: E402
 from src.learning.trajectory import Outcome, Trajectory  # noqa: E402
 from src.rollout.states import UNWATCHED, TrialState, Watched, Watcher  # noqa: E402
 from src.run.display import Display  # noqa: E402
@@ -30,6 +35,7 @@ from src.run.display import Display  # noqa: E402
 COLUMNS, ROWS = 120, 40
 TURNS = 5
 N_EVENTS = 200_000
+N_DRAWS = 500
 
 
 class Counting:
@@ -131,6 +137,31 @@ def an_event_costs(watcher: Watcher) -> float:
     return (time.process_time() - began) / N_EVENTS * 1e6
 
 
+def a_draw_costs() -> float:
+    """CPU milliseconds of one picture of a full board, written to a file that takes everything."""
+    board = Board()
+    for step in range(1, 61):
+        board.stepped(step, 100, {"reward/mean": step % 7 / 7, "time/step": 60.0})
+    board.begin("step", 192, "step 61: sampling")
+    for n in range(64):
+        board.moved(f"s000060-p{n // 8:02d}-g{n % 8:02d}", list(TrialState)[n % 5])
+        board.finished(Trajectory("task", f"s000060-p{n // 8:02d}-g{n % 8:02d}", (), n % 2, Outcome.COMPLETED))
+        board.event(
+            f"trial s000060-p{n // 8:02d}-g{n % 8:02d} is replaced: infrastructure_error: Docker does not answer"
+        )
+    words = Words("run", "cancels running trials, saves the weights and ends; a second one leaves at once")
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(file=nowhere, force_terminal=True, color_system="256", soft_wrap=True)
+        view = LiveView(console, board, lambda _: words, threading.RLock())
+        view.start()
+        began = time.process_time()
+        for _ in range(N_DRAWS):
+            view.draw()
+        cost = (time.process_time() - began) / N_DRAWS * 1e3
+        view.stop()
+        return cost
+
+
 def main() -> int:
     if sys.argv[1:2] == ["--drive"]:
         how, report, seconds, parallel, turn_sec = sys.argv[2:]
@@ -150,6 +181,8 @@ def main() -> int:
         )
     cost = an_event_costs(Display().watcher)
     print(f"an event costs {cost:.2f} us: 10,000 a second are {cost:.2f} % of a core")
+    draw = a_draw_costs()
+    print(f"a draw costs {draw:.2f} ms: {1 / REFRESH_SEC:.0f} a second are {draw / REFRESH_SEC / 10:.2f} % of a core")
     return 0
 
 

@@ -49,7 +49,7 @@ class Board:
         self._step_began: float | None = None
         self._held_out: tuple[int, float, float] | None = None
         self._events: deque[Event] = deque(maxlen=N_EVENTS)
-        self._doing, self._since = "starting", self._began
+        self._doing, self._since = "checking tasks, Docker and model", self._began
 
     # -- told by trials
 

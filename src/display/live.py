@@ -31,7 +31,7 @@ class LiveView:
     def start(self) -> None:
         with self._lock:
             self._region.open()
-            self._draw()
+            self.draw()
         self._thread.start()
 
     def stop(self) -> None:
@@ -51,11 +51,12 @@ class LiveView:
             try:
                 with self._lock:
                     if not self._over.is_set():
-                        self._draw()
+                        self.draw()
             except OSError:
                 return
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """The panel of this moment. Raises OSError when the terminal is gone."""
         now = self._board.look()
         running = sum(now.trials.states.values()) if now.trials else 0
         columns, rows = self._region.size()

@@ -15,7 +15,7 @@ log = logging.getLogger("harbortrainer")
 
 
 class Screen(logging.Handler):
-    """Our own warnings, and what `others` says of a library's error, to the terminal."""
+    """Our own warnings to the terminal, and that something failed of which nobody was told."""
 
     def __init__(self, warn: Callable[[int, str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -25,6 +25,8 @@ class Screen(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.split(".")[0] in OURS and record.name != HARBORS:
             self._warn(record.levelno, record.getMessage())
+        elif record.name == "asyncio" and record.levelno >= logging.ERROR:
+            self._warn(record.levelno, f"{record.getMessage().splitlines()[0]} (the rest is in run.log)")
 
 
 class Stray(io.TextIOBase):
@@ -61,6 +63,8 @@ class Stray(io.TextIOBase):
             for line in lines:
                 if line.strip():
                     self._log.info("%s", line)
+                if line.startswith("Traceback "):  # of a thread, or of a library that goes on
+                    log.error("a traceback was printed; it is in run.log")
         finally:
             self._line.busy = False
         return len(text)

@@ -94,7 +94,7 @@ class Display:
         """The run is kept there, and so long; what its earlier processes logged is shown too. Raises UserError."""
         self._title = run.name
         self._log.open(run.path)
-        self._board.doing("preparing")
+        self._board.doing("preparing images, agent and weights")
         self._board.plan(total_steps, read_lines(run.metrics))
 
     @contextmanager

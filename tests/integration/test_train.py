@@ -23,7 +23,7 @@ from src.run.jsonl import read_lines
 from src.run.trajectory_file import read_batch
 from src.sinks.wandb_files import offline_steps
 from tests.conftest import ROOT, live_server
-from tests.integration.pty_parts import on_terminal
+from tests.pty_parts import on_terminal
 from tests.terminal import Terminal
 
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"

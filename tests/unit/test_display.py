@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from src.rollout.states import TrialState
 from src.run.directory import RunDirectory
 from src.run.display import Display, Mode
 from src.stop import Stop
+from tests.pty_parts import on_terminal
 from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
 
 
@@ -97,6 +99,56 @@ def test_the_terminal_is_left_clean_by_an_error(tmp_path: Path, terminal: Termin
     assert (sys.stdout, sys.stderr) == before
     display.say("after")
     assert terminal.text.splitlines()[1].endswith("after"), "it still prints"
+
+
+def test_a_printed_traceback_is_told(tmp_path: Path, terminal: Terminal) -> None:
+    run = RunDirectory(tmp_path)
+    with Display(console_of(Pane(terminal))) as display:
+        display.keep_log(run)
+        try:
+            raise ValueError("of a library")
+        except ValueError:
+            traceback.print_exc()
+        logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: x")
+    assert "ERROR: a traceback was printed; it is in run.log" in terminal.text
+    assert "ERROR: Task exception was never retrieved (the rest is in run.log)" in terminal.text
+    assert "of a library" not in terminal.text and "of a library" in (tmp_path / run_log.NAME).read_text()
+
+
+LEFT = """
+import asyncio, os, signal
+from src import signals
+from src.config import Config
+from src.run.display import Display
+from src.stop import Stop
+
+async def main():
+    stop = Stop()
+    stop.then = "go on with: x"
+    with Display() as display, signals.heeding(stop), stop.heeded():
+        display.follow(stop, waits=False)
+        stop.limit(Config(model_name="", tasks_dir=""), display.say)
+        with display.trials("step 0", 4):
+            os.kill(os.getpid(), signal.SIGINT)
+            await stop.wait()
+            signals.ONE_PRESS_SEC = 0
+            with display._lock:
+                display._live.draw()
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_second_ctrl_c_leaves_the_terminal_usable() -> None:
+    status, sent = on_terminal([sys.executable, "-c", LEFT], columns=120, rows=40)
+    terminal = Terminal(120, 40)
+    terminal.feed(sent)
+    assert status == 130 and terminal.cursor_shown, sent
+    lines = terminal.text.splitlines()
+    assert "SIGINT: trials that run are cancelled, then the weights are saved" in lines[0]
+    assert lines[-2].startswith("stop    SIGINT: the weights are saved;") and lines[-1] == "left at once; go on with: x"
 
 
 async def test_the_panel_says_what_a_stop_does(terminal: Terminal) -> None:
