@@ -31,6 +31,7 @@ from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory, read_json, write_json
 from src.run.display import Display
 from src.run.ledger import Ledger
+from src.run.log_ratios import write_log_ratios
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, write_trajectory
 from src.run.usage import Usage
@@ -133,6 +134,7 @@ class Terminus2Trainer:
         updater = Updater(now.config, self.parts.policy, now.order.total_steps)
         updated = await updater.update(self.step, batch)
         await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials(self.step, batch))
+        await asyncio.to_thread(write_log_ratios, self.run_directory.path, self.step, updater.log_ratios)
         update_seconds = time.monotonic() - started
         self.step += 1
         published = time.monotonic()

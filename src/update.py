@@ -13,6 +13,7 @@ from src.learning.datums import TrainingSequence
 from src.learning.kl import apply_kl_penalty
 from src.learning.minibatches import optimizer_batches
 from src.learning.schedule import learning_rate
+from src.run.log_ratios import log_ratios
 
 
 class Updater:
@@ -22,6 +23,7 @@ class Updater:
         self._config = config
         self._policy = policy
         self._optimizer_steps = total_steps * config.num_substeps
+        self.log_ratios: dict[str, np.ndarray] = {}  # of the last update, trainer to sampler, by trial
 
     async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
         """Train on one batch. A batch without any signal takes no optimizer step and is counted."""
@@ -29,7 +31,7 @@ class Updater:
             return {"train/skipped_batch": 1.0}
         sequences_D, metrics = await self._penalised(batch.sequences_D)
         parts = optimizer_batches(sequences_D, self._config, step)
-        results = []
+        results, self.log_ratios = [], {}
         for substep, part in enumerate(parts):
             rate = self._rate(step * self._config.num_substeps + substep)
             result = await self._policy.update(
@@ -40,6 +42,7 @@ class Updater:
             )
             results.append((part, result))
             metrics["optim/learning_rate"] = rate
+            self.log_ratios |= log_ratios(part, result.logprobs_D)
         return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
 
     def trials(self, step: int, batch: TrainingBatch) -> list[list[str]]:

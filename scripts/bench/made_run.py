@@ -6,16 +6,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from src.config import Config
 from src.learning.batch import assemble
 from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.jsonl import append_line
 from src.run.ledger import Ledger
+from src.run.log_ratios import log_ratios, write_log_ratios
 from src.run.trajectory_file import write_trajectory
 
 BEGAN = 1_760_000_000.0
 TRIAL_SEC = 22.0
+SPENT = {"": 10, "_trained": 6, "_constant": 2, "_left_out": 0, "_failed": 1, "_cancelled": 0, "_evaluation": 1}
 INSTRUCTION = "You are an AI assistant that solves tasks in a terminal. " * 60
 
 
@@ -46,10 +50,14 @@ class MadeRun:
         groups = self._batch("step", step)
         batch = assemble(groups, self.config)
         self.ledger.trained(step, batch, [[s.trial_name for s in batch.sequences_D]] if batch.sequences_D else [])
+        noisy_D = [s.logprobs_T + self._noise(len(s.logprobs_T)) for s in batch.sequences_D]
+        write_log_ratios(self.path, step, log_ratios(batch.sequences_D, noisy_D))
         row = batch_metrics(groups) | batch.metrics | self.ledger.metrics()
         row |= {"time/sample": 40 + 5 * self._random.random(), "time/update": 12.0, "time/publish": 1.5}
         row |= {"time/step": 1 + sum(row[f"time/{part}"] for part in ("sample", "update", "publish"))}
         row |= {"optim/learning_rate": 1e-4, "optim/grad_norm": self._random.random(), "util/sampler_busy": 0.8}
+        row |= {f"spend/tokens{part}": 1e4 * (step + 1) * n for part, n in SPENT.items()}
+        row |= {f"spend/container_sec{part}": 600.0 * (step + 1) * n for part, n in SPENT.items()}
         row |= self._evaluation(step + 1) if evaluate else {}
         append_line(self.path / "metrics.jsonl", {"global_step": step + 1, **row}, durable=False)
         return row
@@ -62,6 +70,9 @@ class MadeRun:
 
     def _evaluation(self, step: int) -> dict[str, float]:
         return eval_metrics(self._batch("eval", step)) | {"time/evaluate": 20.0}
+
+    def _noise(self, length: int) -> np.ndarray:
+        return np.array([self._random.gauss(0, 0.02) for _ in range(length)], np.float32)
 
     def _batch(self, kind: str, step: int) -> list[Any]:
         groups, began = [], self.ledger.clock + 10

@@ -2,14 +2,17 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from src.errors import UserError
 from src.learning.trajectory import Turn
 from src.report.pieces import Pieces
 from src.report.trials import TrialRow
+from src.run.log_ratios import read_log_ratios
 from src.run.trajectory_file import read_trajectory
 
 MOST_CHARACTERS = 12_000  # of one message
@@ -28,7 +31,12 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
-        shown |= {"tokens": tokens(trajectory.turns, pieces), "times": trajectory.times, "stats": trajectory.stats}
+        ratios = read_log_ratios(run, trial.folder, trial.name)
+        shown |= {
+            "tokens": tokens(trajectory.turns, pieces, ratios),
+            "times": trajectory.times,
+            "stats": trajectory.stats,
+        }
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
     except UserError as error:
         shown["notes"].append("no tokens: " + str(error).partition("; ")[0].rpartition("/")[2])
@@ -48,15 +56,18 @@ def conversation(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def tokens(turns: tuple[Turn, ...], pieces: Pieces) -> dict[str, Any]:
-    """`words`: texts; each turn: `seen` and `sampled` as indices of words, `logprobs` of the sampled ones.
+def tokens(turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | None = None) -> dict[str, Any]:
+    """`words`: texts; each turn: `seen` and `sampled` as indices of words, `logprobs` and `ratios` of the sampled ones.
+
+    `log_ratios`: trainer to sampler, of all sampled tokens, segment after segment; others than so many are not shown.
 
     `left_out`: tokens behind MOST_TOKENS, and those of the turns that they are in.
     """
     words: dict[int, int] = {}
     shown: list[dict[str, Any]] = []
     left = MOST_TOKENS
-    for turn in turns:
+    of_turns = _ratios(turns, log_ratios)
+    for turn, ratios in zip(turns, of_turns, strict=True):
         length = len(turn.new_tokens_T) + len(turn.completion_tokens_T)
         if length > left:
             break
@@ -66,6 +77,7 @@ def tokens(turns: tuple[Turn, ...], pieces: Pieces) -> dict[str, Any]:
                 "seen": [words.setdefault(token, len(words)) for token in turn.new_tokens_T],
                 "sampled": [words.setdefault(token, len(words)) for token in turn.completion_tokens_T],
                 "logprobs": [round(value, 3) for value in turn.logprobs_T],
+                "ratios": ratios,
                 "segment": turn.segment,
                 "weights": turn.weights_version,
                 "truncated": turn.truncated,
@@ -75,6 +87,18 @@ def tokens(turns: tuple[Turn, ...], pieces: Pieces) -> dict[str, Any]:
     rest = sum(len(t.new_tokens_T) + len(t.completion_tokens_T) for t in turns[len(shown) :])
     texts = [pieces.text(token) for token in words]
     return {"words": texts, "ids": list(words), "turns": shown, "left_out": rest, "named": pieces.known}
+
+
+def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None) -> list[list[float]]:
+    """p(trainer) / p(sampler) of each turn's sampled tokens; [] where they are not known."""
+    found: list[list[float]] = [[] for _ in turns]
+    if log_ratios is None or len(log_ratios) != sum(len(turn.completion_tokens_T) for turn in turns):
+        return found
+    left = np.exp(log_ratios).round(4).tolist()
+    for index in sorted(range(len(turns)), key=lambda index: turns[index].segment):
+        length = len(turns[index].completion_tokens_T)
+        found[index], left = left[:length], left[length:]
+    return found
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:

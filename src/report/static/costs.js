@@ -113,9 +113,41 @@ function times(page, run) {
         stages.length ? facts([], stages) : el("p", { class: "soft" }, "no value"),
       ),
     ),
+    floorSection(run),
     plots(page, ["util/sampler_busy", "rollout/trials_per_second", "rollout/tail_ratio"]),
     timeline(run),
   ];
+}
+
+// The least that a step could take, had it nothing to wait for but its own longest trial: that, the update, the publishing.
+function floors(run) {
+  const longest = new Map();
+  for (const t of run.rows) {
+    if (t.kind !== "training" || t.step === null) continue;
+    longest.set(t.step, Math.max(longest.get(t.step) || 0, t.seconds || 0));
+  }
+  return run.metrics.steps.map((step, i) => {
+    const [whole, update, publish] = ["time/step", "time/update", "time/publish"].map((name) => column(run, name)[i] ?? null);
+    if (!longest.get(step) || whole === null) return null;
+    return longest.get(step) + (update || 0) + (publish || 0);
+  });
+}
+
+function floorSection(run) {
+  const ys = floors(run);
+  const at = ys.map((_, i) => i).filter((i) => ys[i] !== null);
+  if (!at.length) return el("p", { class: "soft" }, "No step has both its time and its trials' times.");
+  const xs = at.map((i) => run.metrics.steps[i]);
+  const pick = (values) => at.map((i) => values[i]);
+  const whole = pick(column(run, "time/step"));
+  const floor = pick(ys);
+  const series = [
+    { label: "the step", colour: 0, xs, ys: whole },
+    { label: "its floor", colour: 2, xs, ys: floor, dashed: true },
+  ];
+  const over = sum(whole) / sum(floor);
+  const note = `${number(over, 3)} × its floor over the whole run; floor = longest trial + update + publish`;
+  return lines({ title: "A step against its own floor", unit: "seconds", series, zero: true, note });
 }
 
 function timeline(run) {
@@ -183,5 +215,25 @@ function tokenSection(page, run) {
     stacks({ title: "Sampled tokens, by what became of them", unit: "tokens", xs: steps, layers }),
     plots(page, ["train/tokens_per_unique_token", "train/action_token_fraction", "turn/sampled_tokens"]),
     facts(["", "tokens", "share"], rows),
+    spending(run),
   ];
+}
+
+// What the run has spent by its last step, by what for, where its metrics say so (spend/*).
+function spending(run) {
+  const spent = (kind, part) => column(run, `spend/${kind}${part}`).findLast((v) => v !== null);
+  const parts = Object.keys(run.metrics.values)
+    .filter((name) => name.startsWith("spend/tokens"))
+    .map((name) => name.slice("spend/tokens".length));
+  if (!parts.length) return null;
+  const rows = parts
+    .sort((a, b) => (a === "") - (b === ""))
+    .map((part) => [
+      part ? words(part.slice(1)) : "all",
+      number(spent("tokens", part)),
+      share(spent("tokens", part), spent("tokens", "")),
+      number((spent("container_sec", part) || 0) / 3600, 3),
+      number(spent("usd", part), 3),
+    ]);
+  return el("div", {}, el("h3", {}, "Spent"), facts(["", "tokens", "share", "container hours", "USD"], rows));
 }

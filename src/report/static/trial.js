@@ -134,6 +134,8 @@ function verifier(shown) {
   );
 }
 
+const RATIO_FULL = Math.log(1.2); // where PPO clips
+
 function tokens(trial, shown) {
   if (!shown || !shown.turns.length)
     return el("section", {}, el("h3", {}, "Tokens"), el("p", { class: "soft" }, "None are stored."));
@@ -144,6 +146,7 @@ function tokens(trial, shown) {
       ["logprob", "logprob of the sampled"],
       ["mask", "mask: sampled or seen"],
       ["advantage", "advantage"],
+      ...(shown.turns.some((turn) => turn.ratios.length) ? [["ratio", "ratio trainer / sampler"]] : []),
     ],
     (value) => {
       box.dataset.by = value;
@@ -157,15 +160,20 @@ function tokens(trial, shown) {
     );
     const sampled = turn.sampled.map((word, k) => {
       const logprob = turn.logprobs[k];
+      const ratio = turn.ratios[k];
+      const about = ratio === undefined ? "" : `, trainer / sampler ${number(ratio, 5)}`;
       const node = el(
         "span",
         {
           class: "sampled",
-          title: `id ${shown.ids[word]}, logprob ${number(logprob)}, probability ${number(Math.exp(logprob), 3)}, advantage ${number(trial.advantage)}`,
+          title: `id ${shown.ids[word]}, logprob ${number(logprob)}, probability ${number(Math.exp(logprob), 3)}, advantage ${number(trial.advantage)}${about}`,
+          "data-ratio": ratio === undefined ? null : ratio < 1 ? "below" : "above",
         },
         visible(shown.words[word]),
       );
       node.style.setProperty("--surprise", `${Math.round(Math.min(-logprob / 4, 1) * 85)}%`);
+      if (ratio !== undefined)
+        node.style.setProperty("--ratio", `${Math.round(Math.min(Math.abs(Math.log(ratio)) / RATIO_FULL, 1) * 85)}%`);
       return node;
     });
     const about = `turn ${i + 1}: ${turn.seen.length} seen, ${turn.sampled.length} sampled in ${number(turn.seconds)} s, logprob ${number(sum(turn.logprobs))} in all, weights ${turn.weights}${turn.segment ? `, segment ${turn.segment}` : ""}${turn.truncated ? ", cut off by max_tokens" : ""}`;
@@ -180,7 +188,8 @@ function tokens(trial, shown) {
   const notes = [
     shown.named ? "" : "This machine does not have the model's tokenizer: ids instead of texts. ",
     shown.left_out ? `${number(shown.left_out)} tokens of later turns are left out. ` : "",
-    "The stronger the colour, the less likely the token was (logprob −4 and less: full). Probabilities are the sampler's.",
+    "The stronger the colour, the less likely the token was (logprob −4 and less: full). Probabilities are the sampler's. ",
+    "Ratio: one colour where the trainer finds the token likelier than the sampler did, another where less; full at 1.2 and 0.83. In a batch's first optimizer step both have the same weights, so it should be 1.",
   ];
   return el("section", {}, el("h3", {}, "Tokens"), by, el("p", { class: "soft" }, notes), box);
 }
