@@ -91,7 +91,8 @@ class Board:
                 return
             self._batch.done += 1
             self._batch.failed += trajectory.reward is None
-            if trajectory.reward is not None:
+            own = trajectory.trial_name.startswith(self._batch.label[0])  # not of an evaluation beside the batch
+            if trajectory.reward is not None and own:
                 self._batch.rewards[trajectory.trial_name.rpartition("-g")[0]].append(trajectory.reward)
 
     # -- told by the run

@@ -48,6 +48,7 @@ class Display:
         self._stop: Stop | None = None
         self._waits = self._began = False
         self._title = "harbortrainer"
+        self._under_way: list[str] = []  # trials of a batch, and of an evaluation beside it
         self._held = contextlib.ExitStack()
         self.spent: Callable[[], str] | None = None  # cost so far, in words; asked at every draw of the live view
 
@@ -99,12 +100,19 @@ class Display:
 
     @contextmanager
     def trials(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
-        """Trials of batch "step N", of evaluation "eval N" or of others; yields what to call with each finished one."""
+        """Trials of batch "step N", of evaluation "eval N" or of others; yields what to call with each finished one.
+
+        Begun beside others, `total` counts those too.
+        """
         kind, during, after = _phases(label)
         self._began = True
+        self._under_way.append(during)
         self._board.begin(kind, total, during)
-        yield self._finished
-        self._board.doing(after)
+        try:
+            yield self._finished
+        finally:
+            self._under_way.remove(during)
+            self._board.doing(self._under_way[-1] if self._under_way else after)
 
     def step(self, step: int, total: int, row: dict[str, float]) -> None:
         """One line for a finished step."""

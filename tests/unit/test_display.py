@@ -151,6 +151,20 @@ def test_a_second_ctrl_c_leaves_the_terminal_usable() -> None:
     assert lines[-2].startswith("stop    SIGINT: the weights are saved;") and lines[-1] == "left at once; go on with: x"
 
 
+def test_an_evaluation_beside_a_batch_is_counted_with_it(terminal: Terminal) -> None:
+    display = Display(console_of(Pane(terminal)))
+    with display.trials("step 3", 4):
+        with display.trials("eval 3", 2):
+            assert display._board.look().doing == "evaluation after step 3"
+        assert display._board.look().doing == "step 4: sampling"
+    with display.trials("eval 3", 2), display.trials("step 3", 4) as finished:
+        finished(trajectory("e000003-p00-g00", 1.0))
+        finished(trajectory("s000003-p00-g00", 0.0))
+        trials = display._board.look().trials
+        assert trials is not None and (trials.done, trials.total, trials.groups, trials.reward) == (2, 4, 1, 0.0)
+    assert display._board.look().doing == "saving"
+
+
 async def test_the_panel_says_what_a_stop_does(terminal: Terminal) -> None:
     stop, display = Stop(), Display(console_of(Pane(terminal)))
     display.follow(stop, waits=False)
