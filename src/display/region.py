@@ -63,7 +63,7 @@ class Region(RenderHook):
         """
         columns, _ = self.size()
         rows = sum(max(1, -(-width // columns)) for width in self._widths)
-        if erase:
+        if erase or rows != len(self._widths):
             return Segment("\r\x1b[2K" + "\x1b[1A\x1b[2K" * (rows - 1), None, _CODE)
         return Segment("\r" + (f"\x1b[{rows - 1}A" if rows > 1 else ""), None, _CODE)
 

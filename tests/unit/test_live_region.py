@@ -54,6 +54,11 @@ def test_a_narrower_terminal_leaves_no_rest(monkeypatch: pytest.MonkeyPatch) -> 
     terminal._row, terminal._column = 4, 30
     region.draw([[("a" * 37, "")]])
     assert terminal.text == f"said\n{'a' * 37}"
+    size[0] = terminal.columns = 20
+    terminal.cells = [list("said"), list("a" * 20), list("a" * 17)]
+    terminal._row, terminal._column = 2, 17
+    region.draw([[("b", "")]])
+    assert terminal.text == "said\nb", "as many lines as before, and fewer rows"
 
 
 def test_a_low_terminal_that_scrolls_keeps_what_was_said() -> None:
