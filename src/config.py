@@ -56,6 +56,10 @@ class Config:
     )
     eval_group_size: int = chz.field(default=1, doc="rollouts a held-out task at each evaluation")
     eval_every: int = chz.field(default=0, doc="steps between evaluations; 0 = start, each epoch and end only")
+    eval_overlap: bool = chz.field(
+        default=False,
+        doc="true = an evaluation runs beside the next batch's trials, on the same weights; false = before them",
+    )
     eval_temperature: float | None = chz.field(
         default=None, doc="sampling temperature in evaluation; None = temperature"
     )

@@ -44,7 +44,7 @@ HARMLESS = (
     "update_timeout_sec", "save_timeout_sec", "server_silence_sec", "server_outage_limit_sec", "on_stop",
     "max_wall_seconds", "max_trials", "save_every", "keep_checkpoints", "keep_every", "keep_best", "wandb_project",
     "wandb_name", "display",
-    "tasks_registry", "tasks_include", "tasks_exclude",
+    "tasks_registry", "tasks_include", "tasks_exclude", "eval_overlap",
     "max_usd", "max_tokens_total", "max_container_hours", "prices", "server_usd_per_hour",
 )  # fmt: skip
 

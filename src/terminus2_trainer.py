@@ -19,13 +19,14 @@ from src.config import Config
 from src.course import Course
 from src.errors import ServerLost
 from src.evaluation.conversations import Conversations
+from src.evaluation.in_training import beside, evaluation_row
 from src.learning.batch import assemble
 from src.learning.trajectory import Trajectory, TrajectoryGroup
 from src.leaving import Leaving
 from src.recovery import Recovery
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
-from src.run.batch_metrics import batch_metrics, eval_metrics
+from src.run.batch_metrics import batch_metrics
 from src.run.breakdown import Breakdown
 from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory, read_json, write_json
@@ -115,7 +116,7 @@ class Terminus2Trainer:
         if self.parts.checkpoints.latest() is None:
             await self._save()
         if self.step == 0 and self.held_out and self.parts.metrics.last_step < 0:
-            self.parts.metrics.log(0, await self._evaluate() | self.parts.budget.metrics())
+            await self._conclude({})
         if (row := self._pending_row()) is not None:
             await self._conclude(row)
         while self.step < self.course.total_steps:
@@ -126,7 +127,7 @@ class Terminus2Trainer:
         usage = Usage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
         now = self.course.at(self.step)
         tasks_P = self.course.batch(self.step)
-        groups_P = await self._run_trials("step", tasks_P, now.config.group_size, now.config.temperature)
+        groups_P = await self._sample(tasks_P, now.config)
         sampled = usage.sampled(groups_P) | self.course.measured(self.step, groups_P)
         started = time.monotonic()
         batch = assemble(groups_P, now.config)
@@ -156,16 +157,26 @@ class Terminus2Trainer:
         """
         self._row = row
         last = self.step == self.course.total_steps
-        if self.step > self.parts.metrics.last_step:
-            if self._evaluation_due(last):
-                row = row | await self._evaluate()
-            self.parts.metrics.log(self.step, row | self.parts.budget.metrics())
-        self._row = None
-        self.run_directory.pending_row.unlink(missing_ok=True)
+        if self.step <= self.parts.metrics.last_step:
+            self._settle()
+        elif not self._evaluation_due(last):
+            self._log(row)
+        elif last or not self.config.eval_overlap:
+            self._log(row | await self._evaluate())
+        else:  # logged with its evaluation, which runs beside the next batch
+            write_json(self.run_directory.pending_row, {"global_step": self.step, **row})
         latest = self.parts.checkpoints.latest()
         due = last or (self.config.save_every and self.step % self.config.save_every == 0)
         if due and (latest is None or latest.step < self.step):
             await self._save()
+
+    def _log(self, row: dict[str, float]) -> None:
+        self.parts.metrics.log(self.step, row | self.parts.budget.metrics())
+        self._settle()
+
+    def _settle(self) -> None:
+        self._row = None
+        self.run_directory.pending_row.unlink(missing_ok=True)
 
     def _pending_row(self) -> dict[str, float] | None:
         """Of the step that the run was stopped after, before its evaluation was over."""
@@ -174,30 +185,30 @@ class Terminus2Trainer:
         return row if row.pop("global_step", -1) == self.step > self.parts.metrics.last_step else None
 
     async def _evaluate(self) -> dict[str, float]:
-        started = time.monotonic()
         config = self.course.at(self.step).config
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
-        try:
-            async with asyncio.timeout(config.eval_timeout_sec or None):
-                groups_P = await self._run_trials("eval", self.held_out, config.eval_group_size, temperature)
-        except TimeoutError:
-            limit = f"{config.eval_timeout_sec:g} s (eval_timeout_sec)"
-            self.parts.display.say(f"the evaluation after step {self.step} was not over within {limit}: left out")
-            return {"eval/timed_out": 1.0, "time/evaluate": time.monotonic() - started}
-        row = eval_metrics(groups_P) | self._breakdown.evaluation(groups_P)
-        row["time/evaluate"] = time.monotonic() - started
-        self.parts.display.evaluation(self.step, row)
-        return row
+        trials = self._run_trials("eval", self.held_out, config.eval_group_size, temperature)
+        return await evaluation_row(trials, self.step, config.eval_timeout_sec, self._breakdown, self.parts.display)
+
+    async def _sample(self, tasks_P: Sequence[Task], config: Config) -> list[TrajectoryGroup]:
+        """A batch's trials, and beside them the evaluation that was put off until now: both are of these weights."""
+        n_beside = len(self.held_out) * config.eval_group_size if self._row is not None else 0
+        trials = self._run_trials("step", tasks_P, config.group_size, config.temperature, n_beside)
+        if self._row is None:
+            return await trials
+        evaluated, groups_P = await beside(self._evaluate(), trials)
+        self._log(self._row | evaluated)
+        return groups_P
 
     async def _run_trials(
-        self, kind: str, tasks_P: Sequence[Task], group_size: int, temperature: float
+        self, kind: str, tasks_P: Sequence[Task], group_size: int, temperature: float, n_beside: int = 0
     ) -> list[TrajectoryGroup]:
         """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
         stop = self.parts.stop
         if not stop.may_go_on():
             raise Stopped(stop.why)
         folder = self.run_directory.trajectories(kind, self.step)
-        with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size) as show:
+        with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size + n_beside) as show:
 
             def finished(trajectory: Trajectory) -> None:
                 write_trajectory(folder, trajectory)
@@ -231,8 +242,8 @@ class Terminus2Trainer:
         self.parts.display.say(f"checkpoint after step {self.step}: {path}")
 
     def _evaluation_due(self, last: bool) -> bool:
-        if not self.held_out:
-            return False
+        if not self.held_out or self.step == 0:
+            return bool(self.held_out)
         every = self.config.eval_every
         due = self.step % every == 0 if every else self.course.at(self.step - 1).order.ends_epoch(self.step - 1)
         return last or due

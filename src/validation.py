@@ -113,6 +113,8 @@ def _evaluation(config: Config) -> Iterator[str]:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if config.eval_every and not (config.eval_tasks or config.eval_split):
         yield f"eval_every={config.eval_every}: no task is held out; set eval_split or eval_tasks"
+    if config.eval_overlap and not (config.eval_tasks or config.eval_split):
+        yield "eval_overlap=true: no task is held out; set eval_split or eval_tasks"
     if config.allow_family_overlap and not (config.eval_tasks or config.eval_split):
         yield "allow_family_overlap=true: no task is held out; set eval_split or eval_tasks"
     if config.eval_temperature is not None and config.eval_temperature < 0:

@@ -30,6 +30,7 @@ from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
 from src.errors import UserError
+from src.evaluation.in_training import beside
 from src.policy_sampler import PolicySampler
 from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
@@ -264,6 +265,10 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
             recorder.note("display", mode=self._mode)
             super().keep_log(run, total_steps)
 
+    async def noted_beside(one: Any, other: Any) -> Any:
+        recorder.note("beside")
+        return await beside(one, other)
+
     def limits(config: Config) -> Gates:
         made = Gates.of(config)
         recorder.note("verifiers", at_once=made.verifying._value)
@@ -301,6 +306,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)
     monkeypatch.setattr(rollouts, "Daemon", NotedDaemon)
     monkeypatch.setattr(terminus2_trainer, "Recovery", NotedRecovery)
+    monkeypatch.setattr(terminus2_trainer, "beside", noted_beside)
     monkeypatch.setattr(rollouts, "Gates", SimpleNamespace(of=limits))
     monkeypatch.setattr(gates, "StartLimit", NotedStarts)
     monkeypatch.setattr("harbor.trial.trial.Trial.create", create)

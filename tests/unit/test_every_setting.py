@@ -43,6 +43,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
     "allow_family_overlap": ("true", ("eval_split=0.5",)),
     "eval_group_size": ("2", SPLIT),
     "eval_every": ("1", (*SPLIT, *LONG)),
+    "eval_overlap": ("true", (*SPLIT, *LONG)),
     "eval_temperature": ("0.0", SPLIT),
     "batch_size": ("3", ()),
     "group_size": ("3", ()),

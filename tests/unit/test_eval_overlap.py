@@ -1,0 +1,160 @@
+"""Evaluations beside the next batch: rows and trials as without, wherever a run ends in between."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import recovery
+from src.errors import UserError
+from src.evaluation.in_training import beside
+from src.learning.trajectory import TrajectoryGroup
+from src.stop import Stop, Stopped
+from src.validation import validate
+from tests.unit.test_recovery import FragilePolicy
+from tests.unit.test_trainer import Run
+from tests.unit.test_validation import config
+
+TIMES = ("time/", "util/", "orchestrator/", "rollout/trials_per_second", "spend/", "sampler/")
+
+
+def made(folder: Path, **settings: Any) -> Run:
+    folder.mkdir(exist_ok=True)
+    return Run(folder, **({"eval_every": 1, "eval_overlap": True, "n_epochs": 2, "save_every": 2} | settings))
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    """Without what depends on the clock, or on when a trial was counted."""
+    return [{k: v for k, v in row.items() if not k.startswith((*TIMES, "funnel/"))} for row in run.rows]
+
+
+async def finished(folder: Path, **settings: Any) -> Run:
+    run = made(folder, **settings)
+    await run.trainer.run()
+    return run
+
+
+def before_each_batch(run: Run, act: Callable[[str], None]) -> None:
+    """Calls `act` with the prefix of every batch, and lets whoever was told act, before that batch is sampled."""
+    sample: Any = run.rollouts.run_groups
+
+    async def run_groups(tasks_P: Any, group_size: int, trials_dir: Path, **how: Any) -> list[TrajectoryGroup]:
+        act(how["prefix"])
+        await asyncio.sleep(0.01)
+        return await sample(tasks_P, group_size, trials_dir, **how)
+
+    run.rollouts.run_groups = run_groups
+
+
+async def test_rows_checkpoints_and_trials_are_those_of_evaluations_in_between(tmp_path):
+    plain = await finished(tmp_path / "plain", eval_overlap=False)
+    run = await finished(tmp_path / "run")
+    assert rows(run) == rows(plain) and [row["global_step"] for row in run.rows] == [0, 1, 2, 3]
+    assert all("eval/reward_mean" in row for row in run.rows)
+    assert run.policy.batches == plain.policy.batches and sorted(run.rollouts.names) == sorted(plain.rollouts.names)
+    saved = [[call for call in one.calls if call.startswith("save")] for one in (run, plain)]
+    assert saved[0] == saved[1] == ["save 0", "save 2", "save 3"]
+    assert not run.directory.pending_row.exists()
+
+
+async def test_an_evaluation_and_the_next_batch_are_of_the_same_weights_and_over_before_the_update(tmp_path):
+    run = await finished(tmp_path, max_steps=2)
+    assert [call for call in run.calls if call != "drain"] == [
+        "publish 0", "save 0", "sample e000000", "sample s000000", "update", "publish 1",
+        "sample e000001", "sample s000001", "update", "publish 2", "sample e000002", "save 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", ["s000000-p01-g01", "s000001-p00-g00", "s000002-p01-g01", "e000002-p00-g00"])
+async def test_a_killed_run_goes_on_with_the_evaluation_that_was_under_way(tmp_path, at):
+    plain = await finished(tmp_path / "plain", eval_overlap=False)
+    killed = made(tmp_path / "run", rollouts={"stop": at})
+    with pytest.raises(asyncio.CancelledError):
+        await killed.trainer.run()
+    state = killed.trainer.parts.checkpoints.latest()
+    assert state is not None
+    resumed = await finished(tmp_path / "run", start_step=state.step)
+    assert rows(resumed) == rows(plain)
+    assert not set(killed.rollouts.names) & set(resumed.rollouts.names), "no trial is run twice"
+    assert not resumed.directory.pending_row.exists()
+
+
+@pytest.mark.parametrize("at", ["e000000", "s000000", "e000001", "s000001", "e000002", "s000002", "e000003"])
+async def test_a_run_that_is_stopped_goes_on_alike(tmp_path, at):
+    plain = await finished(tmp_path / "plain", eval_overlap=False)
+    stop = Stop()
+    run = made(tmp_path / "run", stop=stop)
+    before_each_batch(run, lambda prefix: stop.request("enough", 130) if prefix == at else None)
+    with pytest.raises(Stopped):
+        await run.trainer.run()
+    state = run.trainer.parts.checkpoints.latest()
+    assert state is not None and state.step == run.trainer.step
+    resumed = await finished(tmp_path / "run", start_step=state.step)
+    assert rows(resumed) == rows(plain) and resumed.rows[-1]["global_step"] == 3
+
+
+@pytest.mark.parametrize("nth", range(7))
+@pytest.mark.parametrize("phase", ["sample", "before update", "after update", "publish", "before save", "after save"])
+async def test_a_server_lost_in_any_phase_changes_nothing(tmp_path, phase, nth, monkeypatch):
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_SEC", 0.001)
+    plain = await finished(tmp_path / "plain", eval_overlap=False)
+    run = await finished(tmp_path / "run", policy=lambda calls: FragilePolicy(calls, phase, nth))
+    assert rows(run) == rows(plain)
+    assert sorted(run.rollouts.names) == sorted(plain.rollouts.names)
+
+
+async def test_a_run_goes_on_without_the_overlap_it_was_stopped_in(tmp_path):
+    stop = Stop()
+    run = made(tmp_path / "run", stop=stop)
+    before_each_batch(run, lambda prefix: stop.request("enough", 130) if prefix == "s000001" else None)
+    with pytest.raises(Stopped):
+        await run.trainer.run()
+    resumed = await finished(tmp_path / "run", start_step=1, eval_overlap=False)
+    assert rows(resumed) == rows(await finished(tmp_path / "plain", eval_overlap=False))
+
+
+async def test_an_evaluation_that_takes_too_long_is_left_out_and_the_batch_goes_on(tmp_path):
+    run = made(tmp_path, eval_timeout_sec=0.05, max_steps=2, eval_every=2)
+    sample: Any = run.rollouts.run_groups
+
+    async def run_groups(*what: Any, **how: Any) -> list[TrajectoryGroup]:
+        if how["prefix"] == "e000000":
+            await asyncio.Event().wait()
+        return await sample(*what, **how)
+
+    run.rollouts.run_groups = run_groups
+    await run.trainer.run()
+    assert run.rows[0]["eval/timed_out"] == 1.0 and [row["global_step"] for row in run.rows] == [0, 1, 2]
+
+
+async def test_beside_cancels_for_a_failure_and_not_for_a_stop():
+    ended: list[str] = []
+
+    async def long(event: asyncio.Event) -> str:
+        try:
+            await event.wait()
+        finally:
+            ended.append("long")
+        return "done"
+
+    async def fails(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="boom"):
+        await beside(fails(ValueError("boom")), long(asyncio.Event()))
+    assert ended == ["long"]
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_soon(event.set)
+    with pytest.raises(Stopped):
+        await beside(long(event), fails(Stopped("enough")))
+    assert ended == ["long", "long"]
+    done = asyncio.Event()
+    done.set()
+    assert await beside(long(done), long(done)) == ("done", "done")
+
+
+def test_without_held_out_tasks_there_is_nothing_to_overlap():
+    with pytest.raises(UserError, match="eval_overlap=true: no task is held out"):
+        validate(config(eval_overlap=True))
