@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from harbor.viewer import create_app
 
 from src.rollout.docker.cleaning import tidy
 from src.run.jsonl import read_lines
+from src.run.log_ratios import read_log_ratios
 from src.run.trajectory_file import read_batch
-from src.sinks.wandb_files import offline_steps
+from src.sinks.samples import EVALUATION, TRAINING
+from src.sinks.wandb_files import offline_steps, records
 from tests.conftest import ROOT, live_server
 from tests.pty_parts import on_terminal
 from tests.terminal import Terminal
@@ -133,6 +136,13 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
     assert (trial / "result.json").is_file() and (trial / "agent" / "trajectory.json").is_file()
     assert (trial.parent / "config.json").is_file() and (trial.parent / "result.json").is_file()
     assert list((whole_run / "wandb").glob("offline-run-*"))
+    trained = [record for record in read_lines(whole_run / "ledger.jsonl") if record["event"] == "trained"]
+    for record in trained:
+        stored = read_batch(whole_run / "trajectories" / f"step_{record['step']:06d}")
+        for name in record["trials"]:
+            ratios = read_log_ratios(whole_run, f"step_{record['step']:06d}", name)
+            assert ratios is not None and np.abs(ratios).max() <= 1e-3, "the same weights sampled and trained"
+            assert len(ratios) == sum(len(turn.completion_tokens_T) for turn in stored[name].turns)
     assert run([sys.executable, "-m", "src.replay", str(whole_run)]).returncode == 0, "not the datums that were sent"
     assert containers("whole") == []
 
@@ -235,6 +245,11 @@ def test_stopped_run_is_saved_and_goes_on_by_its_name(relative_server: str, whol
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
     assert [step for file in files for step in offline_steps(file)] == [0, 1, 2, 3], "each once, in the order of time"
+    rows = [record.history.item for file in files for record in records(file) if len(record.history.item)]
+    names = [{item.key or item.nested_key[0] for item in row} for row in rows]
+    for logged, row in zip(read_lines(folder / "metrics.jsonl"), names, strict=True):
+        assert logged.keys() <= row, "every metric of every group"
+        assert (TRAINING in row) == ("reward/mean" in row) and (EVALUATION in row) == ("eval/reward_mean" in row)
 
     again = run(arguments)
     assert again.returncode == 0 and "is complete" in again.stdout, again.stdout + again.stderr
