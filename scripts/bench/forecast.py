@@ -2,8 +2,8 @@
 
     python -m scripts.bench.forecast [--runs 5] [--steps 3] [--logs FOLDER] [--write]
 
-One run more comes first: there is nothing to plan it from. Tokens are those of `spend/tokens`; wall time is the
-process's. Exit status 1 when a number lies outside its range.
+Runs that are in FOLDER already are planned from too; where there are none, one run more comes first. Tokens are those
+of `spend/tokens`; wall time is the process's. Exit status 1 when a number lies outside its range.
 """
 
 import argparse
@@ -66,11 +66,12 @@ def train(arguments: Sequence[str], run: RunDirectory) -> tuple[float, float]:
 
 
 def measure(logs: Path, runs: int, steps: int) -> list[tuple[Measured, Measured]]:
-    """Tokens and wall time of each run but the first."""
+    """Tokens and wall time of each run that was planned."""
     logs.mkdir(parents=True, exist_ok=True)
     found = []
     with server() as tx:
-        for seed in range(runs + 1):
+        there = len(list(logs.glob("*/config.json")))
+        for seed in range(there, there + runs + (not there)):
             run = RunDirectory(logs / f"seed-{seed}")
             arguments = [*SETTINGS, f"skyrl_tx_url={tx.url}", f"logs_dir={logs}", f"max_steps={steps}", f"seed={seed}"]
             planned = plan(arguments, run.path.with_suffix(".json")) if seed else ((0.0, 0.0), (0.0, 0.0))
@@ -90,7 +91,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-forecast-") as folder:
         pairs = measure(options.logs or Path(folder), options.runs, options.steps)
-    rows = [[f"seed {seed}", *tokens.cells, *wall.cells] for seed, (tokens, wall) in enumerate(pairs, 1)]
+    rows = [[str(number), *tokens.cells, *wall.cells] for number, (tokens, wall) in enumerate(pairs, 1)]
     show(f"{options.runs} runs of {options.steps} steps", HEADINGS, rows)
     if options.write:
         replace_part(PAGE, "forecast", markdown(HEADINGS, rows) + f"\n{circumstances('scripts.bench.forecast')}\n")

@@ -66,8 +66,10 @@ class Account:
             self._open[name] = use
 
     def _count_update(self, record: Mapping[str, Any]) -> None:
-        signal = {_group(name) for name, advantage in record["advantages"].items() if abs(advantage) > TINY}
-        tokens = record.get("tokens", [0] * len(record["trials"]))  # earlier versions did not write them
+        # earlier versions did not write all of it
+        advantages = record.get("advantages", dict.fromkeys(record["trials"], 1.0))
+        signal = {_group(name) for name, advantage in advantages.items() if abs(advantage) > TINY}
+        tokens = record.get("tokens", [0] * len(record["trials"]))
         for name, trained in zip(record["trials"], tokens, strict=True):
             purpose = "trained" if self._scores or _group(name) in signal else "constant"
             use = Use(trained if self._scores else 0.0, 0.0, trained, 0.0)

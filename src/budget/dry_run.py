@@ -23,6 +23,8 @@ from src.errors import UserError
 from src.plan import Plan
 from src.run.files import replace_text
 
+BUSY_LOAD = 1.5  # a processor, over the last minute
+
 
 async def dry_run(plan: Plan) -> int:
     """To be called once tasks, Docker and chat template were found good. Prints the plan. Exit status 0.
@@ -39,11 +41,15 @@ async def dry_run(plan: Plan) -> int:
     scope = scope_of(plan)
     earlier = [plan.earlier.path] if plan.earlier is not None else []
     runs = past_runs(config, {task.digest for task in plan.tasks}, earlier)
-    forecast = from_past(config, scope, runs, _process_seconds()) or from_limits(config, scope)
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    busy = load > BUSY_LOAD * cpus
+    forecast = from_past(config, scope, runs, _process_seconds(), busy) or from_limits(config, scope)
     server, about = await _server(config)
     notes = [server, disk_note(config, plan.total_steps, about)]
     if plan.earlier is not None:
         notes.append(f"continues {plan.earlier.path} after step {scope.first_step}; {spent.summary()}")
+    if busy:
+        notes.append(f"this machine is busy (load {load:.0f}, {cpus} processors): wall time is less certain than else")
     if not plan.tariff.known:
         notes.append(cost_note(plan))
     if (over := spent.over()) is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from src.budget.past import PastRun, Unit
 from src.budget.prices import Tariff
-from src.budget.ranges import Range, predict
+from src.budget.ranges import Range, predict, predict_time
 from src.budget.scope import Scope
 from src.budget.use import Use
 from src.config import Config
@@ -16,6 +16,7 @@ TOKEN_SPREAD, TIME_SPREAD = 0.15, 0.25  # between batches of one run, assumed wh
 FEW_RUNS = 3
 LEAST_TOKENS, LEAST_TIME = 0.1, 0.15  # half of the narrowest range, as a share of its middle
 FEW_FACTOR = 1.5  # runs differ among themselves: with fewer than FEW_RUNS both are as much wider
+BUSY_SPREAD = 0.5  # of time, on a machine with more to do than processors
 LEAST_START, MOST_START, END_SEC = 0.7, 2.0, 5.0  # of the start to be; connecting and the report come on top
 NEAR = 3  # batches of the same steps that are preferred to those of others
 
@@ -51,8 +52,13 @@ class Forecast:
         return cost + self.wall_sec * (tariff.usd_per_hour / 3600) if tariff.usd_per_hour else cost
 
 
-def from_past(config: Config, scope: Scope, runs: Sequence[PastRun], start_sec: float) -> Forecast | None:
-    """None: no earlier run has finished what is needed. `start_sec`: of a process until it has found its tasks good."""
+def from_past(
+    config: Config, scope: Scope, runs: Sequence[PastRun], start_sec: float, busy: bool = False
+) -> Forecast | None:
+    """None: no earlier run has finished what is needed. `start_sec`: of a process until it has found its tasks good.
+
+    `busy`: this machine has more to do than it has processors, so time is uncertain.
+    """
     steps = _near([unit for run in runs for unit in run.steps], scope.first_step, scope.steps)
     evaluations = [unit for run in runs for unit in run.evaluations] or steps
     if (scope.steps and not steps) or not (steps or evaluations):
@@ -71,7 +77,7 @@ def from_past(config: Config, scope: Scope, runs: Sequence[PastRun], start_sec: 
     cached = max(0.0, 1 - sum(unit.said_once for unit in steps) / prompts) if prompts else 0.0
     return Forecast(
         trials=Range(scope.places, math.ceil(scope.places * again)),
-        wall_sec=_wall(config, scope, runs, steps, evaluations, widen)
+        wall_sec=_wall(config, scope, runs, BUSY_SPREAD if busy else TIME_SPREAD)
         + Range(LEAST_START * start_sec, MOST_START * start_sec + END_SEC),
         cached=cached,
         source=f"{len(runs)} earlier run{'s' * (len(runs) > 1)} ({_named(runs)}): {len(steps)} batches, "
@@ -102,35 +108,36 @@ def _total(units: Sequence[Unit], kind: str, places: int, batches: int, widen: f
     return predict(values, batches, spread=spread * widen, least=least * widen, widen=smaller) * places
 
 
-def _wall(
-    config: Config,
-    scope: Scope,
-    runs: Sequence[PastRun],
-    steps: Sequence[Unit],
-    evaluations: Sequence[Unit],
-    widen: float,
-) -> Range:
-    """Sampling by places over agents at once, updates by places; a process's first step apart; what is beside them."""
-    at_once = {id(unit): run.parallel for run in runs for unit in (*run.steps, *run.evaluations)}
+def _wall(config: Config, scope: Scope, runs: Sequence[PastRun], spread: float) -> Range:
+    """What the work that is left would have taken in each of the earlier runs, and from that what it will take.
 
-    def seconds(unit: Unit, places: float) -> float:
-        waves = (places / config.n_parallel_envs) / (unit.places / at_once[id(unit)])
+    A run is one observation: what slows a machine or a cloud down slows all of its steps.
+    """
+    steps = [(run, unit) for run in runs for unit in run.steps]
+    evaluations = [(run, unit) for run in runs for unit in run.evaluations] or steps
+    beside = [run.beside_sec for run in runs if run.beside_sec is not None]
+
+    def seconds(run: PastRun, unit: Unit, places: float) -> float:
+        waves = (places / config.n_parallel_envs) / (unit.places / run.parallel)
         return unit.sample_sec * waves + unit.update_sec * places / unit.places
 
-    def total(units: Sequence[Unit], count: int, places: float) -> Range:
-        if not count or not units:
-            return Range(0.0, 0.0)
-        values = [seconds(unit, places) for unit in units]
-        return predict(values, count, spread=TIME_SPREAD * widen, least=LEAST_TIME * widen) * count
+    def mean(pairs: Sequence[tuple[PastRun, Unit]], run: PastRun, places: float) -> float:
+        """Of its own, else of all."""
+        own = [pair for pair in pairs if pair[0] is run] or pairs
+        return sum(seconds(*pair, places) for pair in own) / len(own)
 
-    a_batch = scope.training_places / scope.steps if scope.steps else 0.0
-    cold = [unit for unit in steps if unit.first] or steps
-    warm = [unit for unit in steps if not unit.first] or steps
-    wall = total(cold, min(1, scope.steps), a_batch) + total(warm, max(0, scope.steps - 1), a_batch)
-    if scope.evaluations:
-        wall += total(evaluations, scope.evaluations, scope.evaluation_places / scope.evaluations)
-    beside = [run.beside_sec for run in runs if run.beside_sec is not None]
-    return wall + (Range(0.7 * min(beside), 1.5 * max(beside)) if beside else Range(0.0, 0.5 * (wall.high or 0.0)))
+    totals = []
+    for run in runs:
+        total = run.beside_sec if run.beside_sec is not None else sum(beside) / max(len(beside), 1)
+        if scope.steps:
+            places = scope.training_places / scope.steps
+            cold = [pair for pair in steps if pair[1].first] or steps
+            warm = [pair for pair in steps if not pair[1].first] or steps
+            total += mean(cold, run, places) + (scope.steps - 1) * mean(warm, run, places)
+        if scope.evaluations:
+            total += scope.evaluations * mean(evaluations, run, scope.evaluation_places / scope.evaluations)
+        totals.append(total)
+    return predict_time(totals, spread=spread)
 
 
 def from_limits(config: Config, scope: Scope) -> Forecast:

@@ -8,7 +8,7 @@ import numpy as np
 from src.evaluation.student import student_quantile
 
 LEVEL = 0.95
-PRIOR_WEIGHT = 3  # values that the assumed spread counts for
+PRIOR_WEIGHT, TIME_WEIGHT = 3, 8  # values that the assumed spread counts for
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,22 @@ def predict(values: Sequence[float], count: int, *, spread: float, least: float,
     half = max(float(half), least * mean)
     lowest = min(0.5 * min(values), mean - least * mean)  # an interval of a normal law may go below anything seen
     return Range(max(mean - half, lowest, 0.0), mean + half)
+
+
+def predict_time(values: Sequence[float], *, spread: float) -> Range:
+    """One further duration: the same interval of its logarithm, as what delays multiplies. Raises ValueError.
+
+    s² of the logarithms is pooled with `spread`², which counts for TIME_WEIGHT values: machines are shared, and a few
+    runs in a row see the same neighbours.
+    """
+    if not len(values) or min(values) <= 0:
+        raise ValueError("no duration to predict from")
+    logs = np.log(values)
+    n, dof = len(logs), len(logs) - 1 + TIME_WEIGHT
+    deviation = np.sqrt((float(np.sum((logs - logs.mean()) ** 2)) + TIME_WEIGHT * spread**2) / dof)
+    factor = float(np.exp(student_quantile(LEVEL, dof) * deviation * np.sqrt(1 + 1 / n)))
+    middle = float(np.exp(logs.mean()))
+    return Range(middle / factor, middle * factor)
 
 
 def _sum(one: float | None, other: float | None) -> float:

@@ -7,8 +7,8 @@ from pathlib import Path
 from src.run.jsonl import read_lines
 from tests.integration.test_train import command, containers, run
 
-CAP = 1500  # tokens: reached in the second batch or the third
-A_BATCH = 4000  # tokens, at most, of 8 trials and their update
+CAP = 4000  # tokens: reached in the second batch or a later one
+A_BATCH = 8000  # tokens, at most, of 8 trials and their update
 
 
 def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_dir: Path, tmp_path: Path) -> None:

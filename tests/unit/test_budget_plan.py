@@ -12,7 +12,7 @@ from src import session
 from src.budget import dry_run
 from src.budget.forecast import Forecast, from_limits
 from src.budget.prices import Price, Tariff
-from src.budget.ranges import Range, predict
+from src.budget.ranges import Range, predict, predict_time
 from src.budget.scope import Scope
 from src.command_line import parse
 from src.config import Config
@@ -88,8 +88,9 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
 
 
 async def test_a_plan_after_a_run_contains_what_the_next_one_takes(
-    planner: Planner, capsys: pytest.CaptureFixture[str]
+    planner: Planner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     split = ("eval_tasks=count-1", "allow_family_overlap=true")
     await planner.process("run_name=one", *split)
     capsys.readouterr()
@@ -100,7 +101,11 @@ async def test_a_plan_after_a_run_contains_what_the_next_one_takes(
     assert low <= planner.spent("two") <= high < 3 * low
     assert found["forecast"]["trials"]["high"] >= found["forecast"]["trials"]["low"] == 3 * 6 + 3
     wall = found["forecast"]["wall_sec"]
-    assert 0 <= wall["low"] < wall["high"]
+    assert 0 < wall["low"] < wall["high"]
+    monkeypatch.setattr("os.getloadavg", lambda: (9e9, 0.0, 0.0))
+    busy = await planner.plan("seed=2", *split)
+    assert any("this machine is busy" in note for note in busy["notes"])
+    assert busy["forecast"]["wall_sec"]["high"] / busy["forecast"]["wall_sec"]["low"] > wall["high"] / wall["low"]
 
 
 async def test_a_run_of_other_settings_or_tasks_and_a_damaged_one_say_nothing(
@@ -198,6 +203,18 @@ def test_more_values_make_a_narrower_range() -> None:
     assert predict([1.0, 900.0], 1, spread=0.15, least=0.1).low >= 0.0
     with pytest.raises(ValueError):
         predict([], 1, spread=0.1, least=0.1)
+
+
+def test_a_duration_has_a_range_by_factors_that_no_lucky_row_makes_narrow() -> None:
+    one, many = predict_time([100.0], spread=0.25), predict_time([100.0] * 30, spread=0.25)
+    for found in (one, many):
+        assert found.high is not None and found.low * found.high == pytest.approx(100.0**2)
+    assert one.ratio is not None and many.ratio is not None
+    assert 5.5 > one.ratio > many.ratio > 1.3
+    wild = predict_time([50.0, 100.0, 200.0, 400.0], spread=0.25)
+    assert wild.ratio is not None and wild.ratio > 2 * one.ratio
+    with pytest.raises(ValueError):
+        predict_time([0.0], spread=0.25)
 
 
 def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:
