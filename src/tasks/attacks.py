@@ -8,8 +8,10 @@ from pathlib import Path
 _FOLDER = "/logs/verifier"
 _JSON = r'"{\"reward\": 1}"'
 _ROUND = f"mkdir -p {_FOLDER}; echo 1 > {_FOLDER}/reward.txt; echo {_JSON} > {_FOLDER}/reward.json"
-# Not before the tests are there: an environment may empty the folder again and again until nobody writes.
-_WRITE = _ROUND.partition("; ")[2]  # no process is started for it
+# Not before the tests are there: an environment may empty the folder again and again until nobody writes. No process is
+# started for it; nothing is truncated, so that no empty file is read: spaces cover what the verifier wrote.
+_TEXT, _PADDED_JSON = f'"1{" " * 60}"', f'{_JSON[:-1]}{" " * 200}"'
+_WRITE = f"echo {_TEXT} 1<> {_FOLDER}/reward.txt; echo {_PADDED_JSON} 1<> {_FOLDER}/reward.json"
 _LOOP = f"while :; do if [ -e /tests/test.sh ]; then {_WRITE}; else sleep 0.02; fi; done 2>/dev/null"
 _CODE = (".sh", ".bash", ".py", ".js", ".ts", ".rb", ".pl", "")
 _REWARD_PATH = re.compile(r"[\w./-]*reward[\w.-]*\.(?:txt|json)|(?<![\w/.-])/[\w./-]*reward[\w.-]*", re.IGNORECASE)

@@ -1,6 +1,7 @@
 """The qualification of one task: format, build, oracle, doing nothing, cheap attacks."""
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from src.tasks.trials import Trials, Tried
 
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
 NO_OP_REPEATS = 20
+ATTACK_REPEATS, ATTACK_PAUSE_SEC = 2, 1.0  # where what the agent started lives on during verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,22 @@ async def _no_op(report: Report, task: Path, trials: Trials) -> bool:
 async def _attack(task: Path, trials: Trials, no_op: float) -> dict[str, float | None]:
     """All attacks in one trial; each on its own only where that earned something, or could not be graded."""
     scripts = {kind: attack(task) for kind, attack in ATTACKS.items()}
-    together = await trials.script(task, "attacks", "\n".join(f"({script}\n)" for script in scripts.values()))
-    if together.reward is not None and together.reward <= no_op:
+    repeats = ATTACK_REPEATS if trials.keeps_processes(task) else 0
+    every = "\n".join(f"({script}\n)" for script in scripts.values())
+    together = _earned(await trials.script(task, "attacks", every, repeats=repeats, pause=ATTACK_PAUSE_SEC))
+    if together is not None and together <= no_op:
         return {}
-    alone = await asyncio.gather(*(trials.script(task, "attack", script) for script in scripts.values()))
-    rewards = dict(zip(scripts, (one.reward for one in alone), strict=True))
-    if any(reward is not None and reward > no_op for reward in rewards.values()) or together.reward is None:
+    again = {"repeats": repeats, "pause": ATTACK_PAUSE_SEC}
+    alone = await asyncio.gather(*(trials.script(task, "attack", one, **again) for one in scripts.values()))
+    rewards = dict(zip(scripts, map(_earned, alone), strict=True))
+    if any(reward is not None and reward > no_op for reward in rewards.values()) or together is None:
         return rewards
-    return {"several attacks together": together.reward}
+    return {"several attacks together": together}
+
+
+def _earned(tried: Tried) -> float | None:
+    """The most of all verifications: a process that writes the reward again and again may miss some of them."""
+    if tried.reward is None:
+        return None
+    again = [value for value in map(findings.reward_of, tried.repeats) if not math.isnan(value)]
+    return max([tried.reward, *again])

@@ -16,6 +16,7 @@ from harbor.trial.trial import Trial
 
 from src.config import Config
 from src.rollout.docker.health import Daemon
+from src.rollout.docker.options import KEEP
 from src.rollout.environment import environment_config
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
@@ -57,6 +58,12 @@ class Trials:
     daemon: Daemon
     _numbers: Iterator[int] = field(default_factory=count)
 
+    def keeps_processes(self, task: Path) -> bool:
+        """Whether what the agent has started lives on while its work is verified."""
+        config = self.config
+        environment = environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
+        return config.environment_type != "docker" or bool(environment.kwargs.get(KEEP))
+
     async def oracle(self, task: Path, *, repeats: int = 0, offline: bool = False) -> Tried:
         if offline:
             kwargs = {"task_dir": str(task)}
@@ -65,12 +72,14 @@ class Trials:
             agent = AgentConfig(name="oracle")
         return await self._run(task, agent, "oracle", repeats, offline)
 
-    async def script(self, task: Path, kind: str, script: str, *, repeats: int = 0) -> Tried:
+    async def script(self, task: Path, kind: str, script: str, *, repeats: int = 0, pause: float = 0.0) -> Tried:
         agent = AgentConfig(import_path="src.tasks.agents:ScriptAgent", kwargs={"script": script})
-        return await self._run(task, agent, kind, repeats, False)
+        return await self._run(task, agent, kind, repeats, False, pause)
 
-    async def _run(self, task: Path, agent: AgentConfig, kind: str, repeats: int, offline: bool) -> Tried:
-        config = self._trial_config(task, agent, self._name(task, kind), repeats, offline)
+    async def _run(
+        self, task: Path, agent: AgentConfig, kind: str, repeats: int, offline: bool, pause: float = 0.0
+    ) -> Tried:
+        config = self._trial_config(task, agent, self._name(task, kind), repeats, offline, pause)
         async with self.gates.containers:
             await self.daemon.ready()
             began = time.monotonic()
@@ -97,12 +106,14 @@ class Trials:
     def _name(self, task: Path, kind: str) -> str:
         return f"check-{next(self._numbers):04d}-{kind}-{task.name}"[:50].rstrip("-._")
 
-    def _trial_config(self, task: Path, agent: AgentConfig, name: str, repeats: int, offline: bool) -> TrialConfig:
+    def _trial_config(
+        self, task: Path, agent: AgentConfig, name: str, repeats: int, offline: bool, pause: float
+    ) -> TrialConfig:
         verifier = VerifierConfig()
         if repeats or offline:
             own = HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).verifier.timeout_sec
             limit = own + 4 * REPEAT_SEC + _SLACK_SEC if repeats else None
-            kwargs: dict[str, Any] = {"repeats": repeats, "seconds": REPEAT_SEC, "offline": offline}
+            kwargs: dict[str, Any] = {"repeats": repeats, "seconds": REPEAT_SEC, "offline": offline, "pause": pause}
             path = "src.tasks.repeated_verifier:RepeatedVerifier"
             verifier = VerifierConfig(import_path=path, kwargs=kwargs, override_timeout_sec=limit)
         environment = environment_config(

@@ -63,9 +63,12 @@ async def test_the_oracle_earns_1_and_doing_nothing_0(tmp_path: Path) -> None:
     assert await asyncio.gather(*map(rewards, names)) == [(name, 0.0, 1.0) for name in names]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_program_that_the_verifier_runs_cannot_grade_itself(tmp_path: Path, program: str) -> None:
-    task = tmp_path / "python-greet"
-    shutil.copytree(FOLDER / task.name, task)
-    (task / "solution" / "solve.sh").write_text(f"cat > /app/greet.py << 'END'\n{PROGRAMS[program]}END\n")
-    assert reward(await run_trial(task, RUN)) == 0.0
+async def test_programs_that_the_verifier_runs_cannot_grade_themselves(tmp_path: Path) -> None:
+    async def rewarded(folder: Path, program: str) -> float:
+        task = folder / "python-greet"
+        shutil.copytree(FOLDER / task.name, task)
+        (task / "solution" / "solve.sh").write_text(f"cat > /app/greet.py << 'END'\n{program}END\n")
+        return reward(await run_trial(task, RUN))
+
+    rewards = await asyncio.gather(*(rewarded(tmp_path / str(n), text) for n, text in enumerate(PROGRAMS.values())))
+    assert dict(zip(PROGRAMS, rewards, strict=True)) == dict.fromkeys(PROGRAMS, 0.0)

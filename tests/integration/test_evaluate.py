@@ -18,8 +18,8 @@ from tests.integration.trial_parts import make_task
 SEES_MODE = '[ "$HARBORTRAINER_MODE" = eval ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
 NEVER = "echo 0 > /logs/verifier/reward.txt\n"
 SMALL = [
-    "trials=3",
-    "k=1,3",
+    "trials=2",
+    "k=1,2",
     "n_parallel_envs=2",
     "n_warm_envs=0",
     "max_turns=2",
@@ -76,14 +76,14 @@ def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
     assert not (out / "evaluation.json").exists()
 
     told = evaluate(f"out={out}").stdout
-    assert "2 tasks x 3 trials x 2 policies = 12 trials planned" in told
+    assert "2 tasks x 2 trials x 2 policies = 8 trials planned" in told
     assert {name: next(out.rglob(f"{name}.npz")).stat().st_ino for name in finished} == finished
     assert all(started(out)[name] == 1 for name in finished)
     found = json.loads((out / "evaluation.json").read_text())
     assert [policy["name"] for policy in found["policies"]] == ["run@3", "base"]
     for policy in found["policies"]:
-        assert (policy["trials"], policy["ungraded"], policy["reward"]["mean"]) == (6, 0, 0.5)
-        assert [task["rewards"] for task in policy["per_task"]] == [[1.0] * 3, [0.0] * 3]
+        assert (policy["trials"], policy["ungraded"], policy["reward"]["mean"]) == (4, 0, 0.5)
+        assert [task["rewards"] for task in policy["per_task"]] == [[1.0] * 2, [0.0] * 2]
     assert found["comparison"]["verdict"].endswith("no difference was seen")
 
     before, trials = (out / "evaluation.json").read_bytes(), started(out)
@@ -92,6 +92,6 @@ def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
     assert started(out) == trials
 
     kept = read_lines(out / "conversations" / "eval_000001-tasks.jsonl")
-    assert len(kept) == 6
+    assert len(kept) == 4
     assert "Write Hello to hello.txt" in kept[0]["messages"][0]["content"]
     assert {kept[0]["messages"][0]["role"], kept[0]["messages"][1]["role"]} == {"user", "assistant"}

@@ -75,7 +75,7 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "tasks"
     write_all(folder)
-    status, tasks = check(folder, "n_parallel=4", "--quarantine")
+    status, tasks = check(folder, "n_parallel=4", "n_oracle=2", "--quarantine")
     found = {name: [one["kind"] for one in task["findings"] if one["level"] == "error"] for name, task in tasks.items()}
     assert status == 1
     for name, (kind, _) in BAD.items():
@@ -84,7 +84,7 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     assert all(tasks[f"good-{name}"]["verdict"] == "good" for name in GOOD)
     assert set(read_quarantine(folder)) == set(BAD)
     assert containers("check") == []
-    again, cached = check(folder, "n_parallel=4")
+    again, cached = check(folder, "n_parallel=4", "n_oracle=2")
     assert again == 1 and all(task["cached"] for task in cached.values())
     assert {name: task["findings"] for name, task in cached.items()} == {n: t["findings"] for n, t in tasks.items()}
     assert "bad" in capsys.readouterr().out
