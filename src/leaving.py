@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from src.backend.policy import PolicyTrainer
+from src.display.display import Display
 from src.errors import BackendError
 from src.race import racing
 from src.run.checkpoints import CheckpointLog
-from src.run.display import Display
 from src.stop import Stop, Stopped
 from src.tinker_llm import PolicySampler
 

@@ -9,10 +9,10 @@ from src.config import Config
 from src.config_changes import ConfigHistory, note, to_json
 from src.course import Course, task_order
 from src.curriculum.curriculum import open_curriculum
+from src.display.display import Display
 from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog
 from src.run.directory import RunDirectory, new_run_directory, open_run_directory
-from src.run.display import Display
 from src.run.ledger import Ledger
 from src.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from src.tasks.split import SPLIT_FILE, save_split, split_record, split_tasks

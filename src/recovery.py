@@ -6,9 +6,9 @@ import time
 from src.backend.connect import Backend
 from src.backend.policy import PolicyTrainer, free_slots
 from src.config import Config
+from src.display.display import Display
 from src.errors import BackendError, ServerLost, WeightsGone
 from src.run.checkpoints import CheckpointLog
-from src.run.display import Display
 from src.tinker_llm import PolicySampler
 
 MAX_LOSSES = 3  # in a row at one step: then it is not the server's restart that loses it

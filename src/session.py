@@ -22,6 +22,7 @@ from src.budget.dry_run import dry_run
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
+from src.display.display import Display
 from src.errors import UserError
 from src.evaluation.conversations import Conversations
 from src.plan import Plan, make_plan, start_directory, take_course
@@ -39,7 +40,6 @@ from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
 from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory, held, open_run_directory, write_json
-from src.run.display import Display
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.sinks.wandb_log import start_wandb

@@ -17,6 +17,7 @@ from src.backend.policy import PolicyTrainer
 from src.budget.budget import Budget
 from src.config import Config
 from src.course import Course
+from src.display.display import Display
 from src.errors import ServerLost
 from src.evaluation.conversations import Conversations
 from src.evaluation.in_training import beside, evaluation_row
@@ -30,7 +31,6 @@ from src.run.batch_metrics import batch_metrics
 from src.run.breakdown import Breakdown
 from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory, read_json, write_json
-from src.run.display import Display
 from src.run.ledger import Ledger
 from src.run.log_ratios import write_log_ratios
 from src.run.metrics_log import MetricsLog

@@ -29,6 +29,7 @@ from src.budget import dry_run
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
+from src.display.display import Display
 from src.errors import UserError
 from src.evaluation.in_training import beside
 from src.policy_sampler import PolicySampler
@@ -37,7 +38,6 @@ from src.rollout import gates, rollouts, trial
 from src.rollout.docker.health import Daemon, Ping
 from src.rollout.gates import Gates, StartLimit
 from src.run.directory import RunDirectory
-from src.run.display import Display
 from src.stop import Stop
 from src.tinker_llm import live_llm
 from src.validation import validate

@@ -26,11 +26,11 @@ sys.path.insert(0, str(ROOT))
 from rich.console import Console  # noqa: E402
 
 from src.display.board import Board  # noqa: E402
+from src.display.display import Display  # noqa: E402
 from src.display.live import REFRESH_SEC, LiveView  # noqa: E402
 from src.display.panel import Words  # noqa: E402
 from src.learning.trajectory import Outcome, Trajectory  # noqa: E402
 from src.rollout.states import UNWATCHED, TrialState, Watched, Watcher  # noqa: E402
-from src.run.display import Display  # noqa: E402
 
 COLUMNS, ROWS = 120, 40
 TURNS = 5

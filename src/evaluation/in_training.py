@@ -5,10 +5,10 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from src.display.display import Display
 from src.learning.trajectory import TrajectoryGroup
 from src.run.batch_metrics import eval_metrics
 from src.run.breakdown import Breakdown
-from src.run.display import Display
 from src.stop import Stopped
 
 Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]

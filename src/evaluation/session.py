@@ -13,6 +13,7 @@ from src.backend.connect import Backend
 from src.backend.terms import agree
 from src.chat_template import ChatTemplate
 from src.config import Config
+from src.display.display import Display
 from src.evaluation import policies, report, results
 from src.evaluation.arguments import EvalArgs, trainer_config
 from src.evaluation.comparison import Comparison, compare
@@ -26,7 +27,6 @@ from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.directory import RunDirectory, held, new_run_directory, read_json, write_json
-from src.run.display import Display
 from src.run.ledger import Ledger
 from src.session import build_images, connected, run_containers
 from src.tasks.sources import SOURCES_FILE, Source, sources_record

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from src.backend.connect import Backend
 from src.config import Config
+from src.display.display import Display
 from src.errors import ServerLost
 from src.evaluation.policies import Subject, sampled
 from src.learning.trajectory import Trajectory, TrajectoryGroup
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.directory import RunDirectory
-from src.run.display import Display
 from src.run.trajectory_file import read_batch, write_trajectory
 from src.tinker_llm import PolicySampler
 

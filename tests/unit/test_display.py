@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from src.display import run_log
+from src.display.display import Display, Mode
 from src.rollout.states import TrialState
 from src.run.directory import RunDirectory
-from src.run.display import Display, Mode
 from src.stop import Stop
 from tests.pty_parts import on_terminal
 from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
@@ -119,7 +119,7 @@ LEFT = """
 import asyncio, os, signal
 from src import signals
 from src.config import Config
-from src.run.display import Display
+from src.display.display import Display
 from src.stop import Stop
 
 async def main():

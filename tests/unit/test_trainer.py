@@ -13,11 +13,11 @@ from rich.console import Console
 from src.backend.policy import UpdateResult
 from src.config import Config
 from src.course import Course
+from src.display.display import Display
 from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog, Policy
 from src.run.directory import RunDirectory
-from src.run.display import Display
 from src.run.jsonl import read_lines
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
