@@ -25,7 +25,8 @@ class RunDirectory:
     trial), pending_row.json (of a step that was stopped before its evaluation), run.lock (held while a process runs
     it), curriculum.jsonl (each step's tasks, where `curriculum_band` chooses them); `rollouts/step_000012/` and
     `rollouts/eval_000010/` hold Harbor's trial folders (`harbor view RUN/rollouts --jobs`), `trajectories/` the same
-    trials as training data.
+    trials as training data, `log_ratios/` each step's trainer against its sampler, `conversations/` what was said.
+    run.log has what libraries say.
     """
 
     path: Path
