@@ -38,7 +38,7 @@ find_python() {
 # ensure_env NAME VENV LOCK: VENV holds exactly what LOCK says.
 ensure_env() {
   local name=$1 venv=$2 lock=$3 python wanted began=$SECONDS
-  wanted="$(file_hash "$lock")"
+  wanted="$(file_hash "$lock") compiled"
   if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
   ensure_uv
   if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then
@@ -47,7 +47,8 @@ ensure_env() {
     "$UV" venv --quiet --clear --python "$python" "$venv" >&2 || fail "$venv could not be made"
   fi
   say "setup: $name environment: installing ${lock#"$ROOT"/}"
-  "$UV" pip sync --quiet --python "$venv/bin/python" "$lock" >&2 ||
+  # compiled now: some machines keep no bytecode, and every start would compile hundreds of files again
+  "$UV" pip sync --quiet --compile-bytecode --python "$venv/bin/python" "$lock" >&2 ||
     fail "$lock could not be installed (see above); is a Python package index reachable?"
   echo "$wanted" >"$venv/.lock-hash"
   say "setup: $name environment ready in $((SECONDS - began)) s"
