@@ -54,6 +54,7 @@ def environment_config(
 
 def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
     """Whether the environment can be had for all tasks. Raises one UserError that names all that are wrong."""
+    _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
     for task_dir in task_dirs:
         try:
@@ -62,6 +63,18 @@ def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kw
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
+
+
+def _check_sandboxes(kind: EnvironmentType) -> None:
+    """Whether Harbor finds what a service of sandboxes needs here: package, key, program. Raises UserError."""
+    from harbor.environments.factory import EnvironmentFactory
+
+    if kind is EnvironmentType.DOCKER:
+        return
+    try:
+        EnvironmentFactory.run_preflight(kind)
+    except (ImportError, SystemExit) as error:  # the latter is how Harbor says that a key is missing
+        raise UserError(f"environment_type={kind.value}: {' '.join(str(error).split())}") from None
 
 
 def _keeps_processes(task_name: str, metadata: Mapping[str, Any], patterns: Iterable[str]) -> bool:

@@ -109,6 +109,16 @@ def test_all_tasks_are_checked_at_once(tmp_path: Path) -> None:
         check_tasks([tmp_path / "good"] * 2, "docker", {"pids_limit": -1})
 
 
+def test_a_sandbox_without_its_key_or_package_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("E2B_API_KEY", raising=False)
+    with pytest.raises(UserError, match=r"^environment_type=e2b: [^\n]*E2B_API_KEY[^\n]*$"):
+        check_tasks([], "e2b", {})
+    with pytest.raises(UserError, match=r"^environment_type=vercel: [^\n]*pip install 'harbor\[vercel\]'[^\n]*$"):
+        check_tasks([], "vercel", {})
+    monkeypatch.setenv("E2B_API_KEY", "e2b-x")
+    check_tasks([], "e2b", {})
+
+
 def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: MakeTask) -> None:
     task = make_task(compose="services:\n  main: {}\n  db:\n    image: x\n")
     config = environment_config("docker", {"pids_limit": 100}, task, "run7")

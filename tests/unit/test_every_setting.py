@@ -143,6 +143,7 @@ def test_the_walk_covers_every_field():
 def run(places, monkeypatch, tmp_path):
     """Events of a run with the base arguments and these, and the folders it made."""
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    monkeypatch.setenv("DAYTONA_API_KEY", "d-x")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     async def events(*changes: str) -> list[str]:
