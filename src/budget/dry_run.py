@@ -1,5 +1,6 @@
 """`python -m src.train … plan=true`: what the run would do and cost. Nothing is spent, no run directory is made."""
 
+import asyncio
 import json
 import os
 import time
@@ -15,6 +16,7 @@ from src.backend.kind import kind_of
 from src.backend.terms import agree
 from src.budget.budget import Budget
 from src.budget.forecast import Forecast, from_limits, from_past
+from src.budget.machine import busy_share
 from src.budget.past import past_runs, read_records
 from src.budget.scope import scope_of
 from src.budget.show import cost_note, show
@@ -23,7 +25,8 @@ from src.errors import UserError
 from src.plan import Plan
 from src.run.files import replace_text
 
-BUSY_LOAD = 1.5  # a processor, over the last minute
+BUSY_SHARE = 0.5  # of the processors' time
+LOOK_SEC = 1.0
 
 
 async def dry_run(plan: Plan) -> int:
@@ -41,15 +44,16 @@ async def dry_run(plan: Plan) -> int:
     scope = scope_of(plan)
     earlier = [plan.earlier.path] if plan.earlier is not None else []
     runs = past_runs(config, {task.digest for task in plan.tasks}, earlier)
-    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
-    busy = load > BUSY_LOAD * cpus
-    forecast = from_past(config, scope, runs, _process_seconds(), busy) or from_limits(config, scope)
+    start_sec = _process_seconds()
+    share = await asyncio.to_thread(busy_share, LOOK_SEC)
+    busy = share > BUSY_SHARE
+    forecast = from_past(config, scope, runs, start_sec, busy) or from_limits(config, scope)
     server, about = await _server(config)
     notes = [server, disk_note(config, plan.total_steps, about)]
     if plan.earlier is not None:
         notes.append(f"continues {plan.earlier.path} after step {scope.first_step}; {spent.summary()}")
     if busy:
-        notes.append(f"this machine is busy (load {load:.0f}, {cpus} processors): wall time is less certain than else")
+        notes.append(f"this machine is busy ({share:.0%} of its processors' time): wall time is less certain than else")
     if not plan.tariff.known:
         notes.append(cost_note(plan))
     if (over := spent.over()) is not None:

@@ -90,7 +90,7 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
 async def test_a_plan_after_a_run_contains_what_the_next_one_takes(
     planner: Planner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr("src.budget.dry_run.busy_share", lambda seconds: 0.1)
     split = ("eval_tasks=count-1", "allow_family_overlap=true")
     await planner.process("run_name=one", *split)
     capsys.readouterr()
@@ -102,7 +102,7 @@ async def test_a_plan_after_a_run_contains_what_the_next_one_takes(
     assert found["forecast"]["trials"]["high"] >= found["forecast"]["trials"]["low"] == 3 * 6 + 3
     wall = found["forecast"]["wall_sec"]
     assert 0 < wall["low"] < wall["high"]
-    monkeypatch.setattr("os.getloadavg", lambda: (9e9, 0.0, 0.0))
+    monkeypatch.setattr("src.budget.dry_run.busy_share", lambda seconds: 0.9)
     busy = await planner.plan("seed=2", *split)
     assert any("this machine is busy" in note for note in busy["notes"])
     assert busy["forecast"]["wall_sec"]["high"] / busy["forecast"]["wall_sec"]["low"] > wall["high"] / wall["low"]
