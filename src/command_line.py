@@ -30,7 +30,7 @@ from src.stop import SIGNAL_STATUS, Stop
 HELP = "python -m src.train field=value ...   GRPO over Harbor tasks through the Tinker API"
 PIPE_STATUS = 141  # 128 + SIGPIPE
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-__all__ = ["FIELDS", "load_environment", "parse", "read_arguments", "run_command", "to_json"]
+__all__ = ["FIELDS", "load_environment", "parse", "read_arguments", "run_command", "tell_result", "to_json"]
 
 
 def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | None = None) -> int:
@@ -54,6 +54,22 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
         return stop.status or SIGNAL_STATUS
+
+
+def tell_result(arguments: Sequence[str], help_text: str, work: Callable[[Sequence[str]], object]) -> int:
+    """Print the help where it is asked for or nothing is, else what `work` makes of the arguments.
+
+    Exit status: 0 done, 2 nothing was asked for, or a mistake or fault, told in a line.
+    """
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(help_text)
+        return 0 if arguments else 2
+    try:
+        print(work(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 async def _until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:

@@ -60,3 +60,8 @@ def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:
         seed=config.seed,
         weights=config.task_weights,
     )
+
+
+def evaluation_due(eval_every: int, order: TaskOrder, step: int) -> bool:
+    """Whether the 0-based step is followed by an evaluation; the last one of a run always is."""
+    return (step + 1) % eval_every == 0 if eval_every else order.ends_epoch(step)

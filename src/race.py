@@ -25,3 +25,10 @@ async def racing[T](
         await asyncio.wait({call, other})
         if not call.cancelled():
             call.exception()  # seen
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Of a group the one that ended it: siblings were only cancelled for it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

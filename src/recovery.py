@@ -1,7 +1,9 @@
 """A server that is lost in the middle of a run: waited for, and the newest state that it still has restored on it."""
 
 import asyncio
+import functools
 import time
+from collections.abc import Awaitable, Callable
 
 from src.backend.connect import Backend
 from src.backend.policy import PolicyTrainer, free_slots
@@ -62,14 +64,16 @@ class Recovery:
 
     async def _reload(self) -> None:
         """The newest state that the server still has, else the seed's: the trials on disk lead from there to here."""
-        while (checkpoint := self._checkpoints.latest()) is not None:
-            try:
-                await self._policy.reload(checkpoint.path)
-                return
-            except WeightsGone as error:
-                self._checkpoints.drop(checkpoint)
-                self._display.say(f"{error}; lost: the state after step {checkpoint.step}; {self._next()} instead")
-        await self._policy.reload(None)
+
+        async def again(path: str) -> PolicyTrainer:
+            await self._policy.reload(path)
+            return self._policy
+
+        def lost(text: str) -> None:
+            self._display.say(f"{text}; {self._next()} instead")
+
+        if await _newest(self._checkpoints, again, lost) is None:
+            await self._policy.reload(None)
 
     def _next(self) -> str:
         checkpoint = self._checkpoints.latest()
@@ -84,22 +88,24 @@ async def begin(backend: Backend, config: Config, checkpoints: CheckpointLog, di
     Trials on disk lead from there to here. Adapters of processes that were killed give their slots back first.
     """
     await free_slots(backend, checkpoints.models())
-    policy = await _restored(backend, config, checkpoints, display)
+    restore = functools.partial(PolicyTrainer.restore, backend, config)
+    policy = await _newest(checkpoints, restore, display.say)
     if policy is None:
         policy = await PolicyTrainer.create(backend, config)
     checkpoints.note_model(policy.model_id)
     return policy
 
 
-async def _restored(
-    backend: Backend, config: Config, checkpoints: CheckpointLog, display: Display
+async def _newest(
+    checkpoints: CheckpointLog, restore: Callable[[str], Awaitable[PolicyTrainer]], lost: Callable[[str], None]
 ) -> PolicyTrainer | None:
+    """From the newest state that the server has, None = from none; `lost` is told of each that it has no more."""
     while (checkpoint := checkpoints.latest()) is not None:
         try:
-            return await PolicyTrainer.restore(backend, config, checkpoint.path)
+            return await restore(checkpoint.path)
         except WeightsGone as error:
             checkpoints.drop(checkpoint)
-            display.say(f"{error}; lost: the state after step {checkpoint.step}")
+            lost(f"{error}; lost: the state after step {checkpoint.step}")
     return None
 
 

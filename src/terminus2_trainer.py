@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from src.backend.policy import PolicyTrainer
 from src.budget.budget import Budget
 from src.config import Config
-from src.course import Course
+from src.course import Course, evaluation_due
 from src.display.display import Display
 from src.errors import ServerLost
 from src.evaluation.conversations import Conversations
@@ -134,7 +134,7 @@ class Terminus2Trainer:
         await self.parts.sampler.drain()
         updater = Updater(now.config, self.parts.policy, now.order.total_steps)
         updated = await updater.update(self.step, batch)
-        await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials(self.step, batch))
+        await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials)
         await asyncio.to_thread(write_log_ratios, self.run_directory.path, self.step, updater.log_ratios)
         update_seconds = time.monotonic() - started
         self.step += 1
@@ -244,6 +244,5 @@ class Terminus2Trainer:
     def _evaluation_due(self, last: bool) -> bool:
         if not self.held_out or self.step == 0:
             return bool(self.held_out)
-        every = self.config.eval_every
-        due = self.step % every == 0 if every else self.course.at(self.step - 1).order.ends_epoch(self.step - 1)
-        return last or due
+        done = self.step - 1
+        return last or evaluation_due(self.config.eval_every, self.course.at(done).order, done)

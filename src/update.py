@@ -23,15 +23,17 @@ class Updater:
         self._config = config
         self._policy = policy
         self._optimizer_steps = total_steps * config.num_substeps
+        self.trials: list[list[str]] = []  # of each optimizer step of the last update, in order
         self.log_ratios: dict[str, np.ndarray] = {}  # of the last update, trainer to sampler, by trial
 
     async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
         """Train on one batch. A batch without any signal takes no optimizer step and is counted."""
+        self.trials, self.log_ratios = [], {}
         if not batch.sequences_D:
             return {"train/skipped_batch": 1.0}
         sequences_D, metrics = await self._penalised(batch.sequences_D)
         parts = optimizer_batches(sequences_D, self._config, step)
-        results, self.log_ratios = [], {}
+        results = []
         for substep, part in enumerate(parts):
             rate = self._rate(step * self._config.num_substeps + substep)
             result = await self._policy.update(
@@ -41,14 +43,10 @@ class Updater:
                 adam=self._adam(rate),
             )
             results.append((part, result))
+            self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
             metrics["optim/learning_rate"] = rate
             self.log_ratios |= log_ratios(part, result.logprobs_D)
         return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
-
-    def trials(self, step: int, batch: TrainingBatch) -> list[list[str]]:
-        """The trials of each optimizer step that `update` takes for this batch, in order."""
-        parts = optimizer_batches(batch.sequences_D, self._config, step)
-        return [list(dict.fromkeys(s.trial_name for s in part)) for part in parts]
 
     async def _penalised(
         self, sequences_D: Sequence[TrainingSequence]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from src.command_line import tell_result
 from src.errors import UserError
 from src.sinks.panels import FIRST, Plot, Section, sections
 from src.sinks.samples import EVALUATION, TRAINING
@@ -28,16 +29,7 @@ Saves a view of a wandb project: the sections of docs/metrics.md, "{FIRST}" on t
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a mistake or fault, told in a line."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP)
-        return 0 if arguments else 2
-    try:
-        print(_save(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return tell_result(sys.argv[1:] if argv is None else argv, HELP, _save)
 
 
 def workspace(project: str, entity: str, name: str = NAME) -> "Workspace":

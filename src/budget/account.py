@@ -6,13 +6,13 @@ from typing import Any
 
 from src.budget.use import Use
 from src.learning.batch import CONSTANT, NO_SIGNAL
+from src.run.ledger import KILLED
 
 # trained: trials of groups that said something, and the update on them
 # constant: trials of groups in which all advantages are 0, trained on or not
 # left_out: graded, and kept from training otherwise (masked, group too small)
 # failed: replaced, dropped or quarantined; cancelled: by us
 PURPOSES = ("trained", "constant", "left_out", "failed", "cancelled", "evaluation")
-KILLED = "the process was killed"  # cause of a trial that the next process closes in the ledger
 TINY = 1e-9  # advantages below are none
 
 

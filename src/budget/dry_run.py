@@ -38,10 +38,10 @@ async def dry_run(plan: Plan) -> int:
     if config.backend == "tinker":  # whose contract is known without asking it
         agree(config, kind_of(config), TINKER_DOCUMENTS)
     spent = Budget(config, plan.tariff)
-    if plan.earlier is not None:
-        for record in read_records(plan.earlier):
-            spent.count(record)
-    scope = scope_of(plan)
+    records = read_records(plan.earlier) if plan.earlier is not None else []
+    for record in records:
+        spent.count(record)
+    scope = scope_of(plan, records, spent.account.waiting)
     earlier = [plan.earlier.path] if plan.earlier is not None else []
     runs = past_runs(config, {task.digest for task in plan.tasks}, earlier)
     start_sec = _process_seconds()

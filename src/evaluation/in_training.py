@@ -7,6 +7,7 @@ from typing import Any
 
 from src.display.display import Display
 from src.learning.trajectory import TrajectoryGroup
+from src.race import first_error
 from src.run.batch_metrics import eval_metrics
 from src.run.breakdown import Breakdown
 from src.stop import Stopped
@@ -41,7 +42,7 @@ async def beside[A, B](one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B
         async with asyncio.TaskGroup() as group:
             tasks = group.create_task(_heeding(one)), group.create_task(_heeding(other))
     except BaseExceptionGroup as errors:
-        raise _first(errors) from None
+        raise first_error(errors) from None
     first, second = tasks[0].result(), tasks[1].result()
     if isinstance(first, Stopped):
         raise first
@@ -55,9 +56,3 @@ async def _heeding[T](work: Coroutine[Any, Any, T]) -> T | Stopped:
         return await work
     except Stopped as stopped:
         return stopped
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

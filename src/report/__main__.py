@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from src.command_line import tell_result
 from src.errors import UserError
 from src.report.write import MOST_PANELS, NAME, write_report
 
@@ -19,16 +20,7 @@ Writes one HTML page that needs no server and no network. Several runs are drawn
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a mistake or fault, told in a line."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP)
-        return 0 if arguments else 2
-    try:
-        print(_write(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return tell_result(sys.argv[1:] if argv is None else argv, HELP, _write)
 
 
 def _write(arguments: Sequence[str]) -> Path:

@@ -14,6 +14,7 @@ from src.disk import telling
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.learning.treatment import DEFAULT, outcome_policy
+from src.race import first_error
 from src.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, takes_place_of, trial_seed
 from src.rollout.docker.engine import client_cpu_seconds
 from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
@@ -136,7 +137,7 @@ class Rollouts:
                     ]
                     running_P.append([group.create_task(self._member(request, done, fill)) for request in requests])
         except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+            raise first_error(errors) from None
         finally:
             await asyncio.to_thread(write_job_files, trials_dir, len(tasks_P) * group_size)
         if self._stop.asked:
@@ -173,14 +174,6 @@ class Rollouts:
 def _import_harbor() -> None:
 
     import src.rollout.agent  # noqa: F401
-
-
-def _first(errors: BaseExceptionGroup) -> BaseException:
-    """The error that stopped a batch: siblings were only cancelled for it."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _refusal(faults: Sequence[Trajectory]) -> BackendError | EnvironmentFault:

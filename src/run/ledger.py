@@ -24,6 +24,7 @@ FUNNEL = (
     "started", "finished", "graded", "trained", "masked", "replaced", "dropped", "quarantined", "cancelled",
 )  # fmt: skip
 STAGES = ("environment", "agent_setup", "agent", "verifier")  # in order; a trial ended in the last one that it reached
+KILLED = "the process was killed"  # cause of a trial that the next process closes
 log = logging.getLogger("harbortrainer")
 
 
@@ -173,8 +174,7 @@ class Ledger:
                 trajectory = read_trajectory(stored)
                 self.ended(trajectory, "dropped" if trajectory.reward is None else "graded")
                 continue
-            why = "the process was killed"
-            lost = Trajectory(record["task"], name, (), None, Outcome.CANCELLED, why, attempt=record["attempt"])
+            lost = Trajectory(record["task"], name, (), None, Outcome.CANCELLED, KILLED, attempt=record["attempt"])
             self.ended(lost, "cancelled")
 
     def _count(self, record: Mapping[str, Any]) -> None:

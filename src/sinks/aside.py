@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -61,9 +62,7 @@ class Aside:
             return
         self._exit_code = exit_code
         self._rows.put(None)
-        ended = threading.Event()
-        self._work.add_done_callback(lambda _: ended.set())
-        if not ended.wait(self._limits.finish):
+        if not wait([self._work], self._limits.finish).done:
             self._off = True
             self._say(f"{self._name}: not done in {self._limits.finish:g} s, left behind; metrics.jsonl has every row")
         self._tell()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,34 +96,39 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_silent_build_does_not_hold_up_who_is_interrupted(tmp_path: Path) -> None:
-    command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
-    task = write_task(tmp_path / "silent", dockerfile=f"{BASE}RUN {command}\n")
+@contextlib.asynccontextmanager
+async def building(task: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that prepares the image of a task, and is gone afterwards."""
     builder = await asyncio.create_subprocess_exec(sys.executable, "-c", BUILDER, str(task), stderr=subprocess.PIPE)
     try:
-        await _until(lambda: _builds(command) != [])
-        builder.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
-            _, told = await builder.communicate()
-        assert b"KeyboardInterrupt" in told
-        await _until(lambda: _builds(command) == [])
+        yield builder
     finally:
         with contextlib.suppress(ProcessLookupError):
             builder.kill()
         await builder.wait()
+
+
+async def _told(builder: asyncio.subprocess.Process) -> bytes:
+    async with asyncio.timeout(60):
+        _, told = await builder.communicate()
+    return told
+
+
+async def test_a_silent_build_does_not_hold_up_who_is_interrupted(tmp_path: Path) -> None:
+    command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
+    task = write_task(tmp_path / "silent", dockerfile=f"{BASE}RUN {command}\n")
+    async with building(task) as builder:
+        await _until(lambda: _builds(command) != [])
+        builder.send_signal(signal.SIGINT)
+        assert b"KeyboardInterrupt" in await _told(builder)
+        await _until(lambda: _builds(command) == [])
 
 
 async def test_a_silent_build_ends_at_its_limit(tmp_path: Path) -> None:
     command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
     limit = "[environment]\nbuild_timeout_sec = 2.0\n"
     task = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN {command}\n", toml=limit)
-    builder = await asyncio.create_subprocess_exec(sys.executable, "-c", BUILDER, str(task), stderr=subprocess.PIPE)
-    try:
-        async with asyncio.timeout(60):
-            _, told = await builder.communicate()
+    async with building(task) as builder:
+        told = await _told(builder)
         assert b"task slow: its image was not there within 2 s ([environment] build_timeout_sec" in told
         await _until(lambda: _builds(command) == [])
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            builder.kill()
-        await builder.wait()

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from src.budget.account import KILLED, PURPOSES, Account
+from src.budget.account import PURPOSES, Account
 from src.budget.budget import USD_STATUS, Budget, count
 from src.budget.prices import TABLE, Price, Tariff, tariff_of
 from src.budget.use import Use
 from src.config import Config
 from src.errors import UserError
 from src.learning.batch import CONSTANT, NO_SIGNAL, TOO_SMALL
+from src.run.ledger import KILLED
 
 
 def config(**fields: Any) -> Config:
