@@ -25,8 +25,8 @@ from src.config_changes import to_json
 from src.display.display import Display
 from src.errors import UserError
 from src.evaluation.conversations import Conversations
+from src.outage import create_or_restore, delete_orphans
 from src.plan import Plan, make_plan, start_directory, take_course
-from src.recovery import adopt, begin
 from src.report.write import leave_report
 from src.rollout.docker.cleaning import tidy
 from src.rollout.docker.disk_guard import guarding_disk
@@ -135,7 +135,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
     containers = run_containers(run.name, place.display) if local else contextlib.nullcontext()
     async with _policy(plan, place, backend) as policy, containers, contextlib.aclosing(rollouts):
         await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, config, run.name, place.display))
-        await adopt(policy, place.checkpoints)
+        await delete_orphans(policy, place.checkpoints)
         record = to_json(config) | {"effective": effective}
         metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record, say))
         parts = Parts(
@@ -189,7 +189,7 @@ async def connected(config: Config, display: Display) -> AsyncIterator[Backend]:
 async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[PolicyTrainer]:
     """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no folder."""
     try:
-        policy = await begin(backend, plan.config, place.checkpoints, place.display)
+        policy = await create_or_restore(backend, plan.config, place.checkpoints, place.display)
     except UserError:
         if plan.earlier is None:
             shutil.rmtree(place.run.path)

@@ -1,12 +1,11 @@
-"""Why and when a run ends before its time, by a signal or a limit of its own: one object knows, others ask it."""
+"""Decides whether and why a run stops early: a signal, or a limit of its own."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from src.config import Config
-from src.race import racing
 
 SIGNAL_STATUS = 130  # 128 + SIGINT, for SIGTERM too
 LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: neither done nor a mistake, the same command goes on
@@ -96,20 +95,15 @@ class Stop:
     async def wait(self) -> None:
         await self._asked.wait()
 
-    async def unless[T](self, work: Coroutine[Any, Any, T], *, trials: bool = False) -> T:
-        """Result of `work`, which a request cancels, its clean-up awaited. Raises Stopped.
+    async def stopped(self, *, trials: bool = False) -> NoReturn:
+        """An end for `waiting.unless`: raises Stopped once the run is asked to stop.
 
-        `trials`: where they are let end, `work` ends by itself when the last one has.
+        `trials`: the work is a batch of trials, which ends by itself where running trials may finish.
         """
-        if self.asked:
-            work.close()
-            raise Stopped(self.why)
-        async with racing(work, self._asked.wait()) as call:
-            if call.done():
-                return call.result()
-            if trials and self.lets_end:
-                return await call
-            raise Stopped(self.why)
+        await self._asked.wait()
+        if trials and self.lets_end:
+            await asyncio.Event().wait()
+        raise Stopped(self.why)
 
     def _request(self, why: str, status: int, *, lets_end: bool) -> None:
         if self.asked:

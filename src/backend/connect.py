@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,14 @@ import tinker
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.contract import Contract
 from src.backend.faults import SDK_ERRORS, awaited
-from src.backend.health import check_health, until_answering, watched, while_answering
+from src.backend.health import check_health, silent, until_answering, watched
 from src.backend.kind import ServerKind, kind_of
 from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Limits
 from src.backend.measured import contract_of
 from src.config import Config
 from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
+from src.waiting import End
 
 DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
@@ -43,9 +44,9 @@ class Backend:
         """Await an SDK call for as long as the server is there. Raises BackendError; ServerLost: restoring may help."""
         return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)
 
-    async def while_answering[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Await work of many calls for as long as the server is there. Raises ServerLost."""
-        return await while_answering(self.url, what, work, self.limits.silence_sec)
+    def silent(self, what: str) -> End:
+        """An end for work of many calls: the server does not answer any more."""
+        return silent(self.url, what, self.limits.silence_sec)
 
     async def until_answering(self, limit_sec: float) -> None:
         """Wait for the server. Raises BackendError after `limit_sec`."""

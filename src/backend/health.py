@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, NoReturn
 
 import httpx
 
@@ -11,7 +11,7 @@ from src.backend.faults import awaited
 from src.backend.limits import HEALTH_LIMIT_SEC
 from src.config import Config
 from src.errors import BackendError, ServerLost, UserError
-from src.race import racing
+from src.waiting import unless
 
 PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
@@ -50,19 +50,25 @@ def _about(answer: httpx.Response) -> dict[str, Any]:
 
 
 async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:
-    """`awaited`, but not for longer than the server is there: the SDK asks a dead one for ever. Raises BackendError."""
-    return await while_answering(url, what, awaited(what, work, limit_sec), silence_sec)
+    """`awaited`, ended when the server falls silent: the SDK asks a dead one for ever. Raises BackendError."""
+    return await unless(awaited(what, work, limit_sec), silent(url, what, silence_sec))
 
 
-async def while_answering[T](url: str, what: str, work: Coroutine[Any, Any, T], silence_sec: float) -> T:
-    """Await `work` for as long as the server answers; else cancel it, await its end and raise ServerLost."""
-    async with racing(work, _outage(url, silence_sec)) as call:
-        if call.done():
-            return call.result()
-        raise ServerLost(
-            f"{what}: {url} has not answered for {silence_sec:g} s (server_silence_sec); look at the server's log, "
-            "start it again and continue with resume=RUN_DIR"
-        )
+async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
+    """An end for `waiting.unless`: raises ServerLost once the server has not answered for `silence_sec`."""
+    answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
+    await asyncio.sleep(pause)  # most calls are over by then
+    async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:
+        while True:
+            if await _problem(client, url) is None:
+                answered = time.monotonic()
+            elif time.monotonic() - answered >= silence_sec:
+                break
+            await asyncio.sleep(pause)
+    raise ServerLost(
+        f"{what}: {url} has not answered for {silence_sec:g} s (server_silence_sec); look at the server's log, "
+        "start it again and continue with resume=RUN_DIR"
+    )
 
 
 async def until_answering(url: str, limit_sec: float) -> None:
@@ -79,19 +85,6 @@ async def until_answering(url: str, limit_sec: float) -> None:
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, POLL_SEC)
-
-
-async def _outage(url: str, silence_sec: float) -> None:
-    """Returns when the server has not answered for so long."""
-    answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
-    await asyncio.sleep(pause)  # most calls are over by then
-    async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:
-        while True:
-            if await _problem(client, url) is None:
-                answered = time.monotonic()
-            elif time.monotonic() - answered >= silence_sec:
-                return
-            await asyncio.sleep(pause)
 
 
 async def _problem(client: httpx.AsyncClient, url: str) -> str | None:

@@ -1,9 +1,8 @@
 """The adapter that is trained: update, publish, save, restore, free. One code path for every Tinker API."""
 
 import secrets
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import numpy as np
@@ -20,6 +19,7 @@ from src.backend.saved_weights import SavedWeights
 from src.config import Config
 from src.errors import BackendError, UserError, WeightsGone
 from src.learning.datums import TrainingSequence
+from src.waiting import End
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,10 @@ class PolicyTrainer:
         answers = await self._backend.wait("base model logprobs", _all(calls), self._limits.update_sec)
         return [all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
 
-    async def while_answering[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Await work that uses the published sampler, for as long as the server is there and knows its weights.
-
-        Raises ServerLost.
-        """
-        known = self._published.while_known(what, work) if self._published else work
-        return await self._backend.while_answering(what, known)
+    def losses(self, what: str) -> list[End]:
+        """Ends for work that samples the published weights: the server falls silent, or no longer knows them."""
+        known = [self._published.forgotten(what)] if self._published else []
+        return [*known, self._backend.silent(what)]
 
     async def close(self) -> None:
         """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""

@@ -1,14 +1,12 @@
 """The sampler of published weights, which tells when the server no longer has them."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import tinker
 
 from src.backend.faults import SDK_ERRORS, forgotten, no_weights
 from src.errors import ServerLost
-from src.race import racing
 
 
 class Published:
@@ -27,9 +25,7 @@ class Published:
                 self.lost.set()
             raise
 
-    async def while_known[T](self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Await work that samples it, for as long as the server knows its weights. Raises ServerLost."""
-        async with racing(work, self.lost.wait()) as call:
-            if call.done() and (not self.lost.is_set() or call.exception() is None):
-                return call.result()
-            raise ServerLost(f"{what}: the server does not know the published weights any more")
+    async def forgotten(self, what: str) -> NoReturn:
+        """An end for `waiting.unless`: raises ServerLost once the server no longer knows these weights."""
+        await self.lost.wait()
+        raise ServerLost(f"{what}: the server does not know the published weights any more")

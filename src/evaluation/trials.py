@@ -15,6 +15,7 @@ from src.rollout.task import Task
 from src.run.directory import RunDirectory
 from src.run.trajectory_file import read_batch, write_trajectory
 from src.tinker_llm import PolicySampler
+from src.waiting import unless
 
 MAX_LOSSES = 3  # of the server in a row without a trial in between: then it is not a restart that loses it
 KIND = "eval"
@@ -46,9 +47,9 @@ class Runner:
             try:
                 async with sampled(subject, self.backend, self.config) as client:
                     self.sampler.publish(client, number)
-                    work = client.while_known("sampling", self._run(number, subject, tasks_P, trials))
+                    ends = client.forgotten("sampling"), self.backend.silent("sampling")
                     try:
-                        return await self.backend.while_answering("sampling", work)
+                        return await unless(self._run(number, subject, tasks_P, trials), *ends)
                     finally:
                         await self.sampler.abandon()
             except ServerLost as error:

@@ -14,6 +14,7 @@ from src.rollout.quarantine import Quarantine
 from src.rollout.states import TrialState
 from src.rollout.trial import TrialCancelled, TrialRequest, TrialSettings, run_trial
 from src.stop import Stop, Stopped
+from src.waiting import unless
 
 MAX_OUTAGES = 10  # of the daemon in one place's trials; each is waited for, and none counts as a fault of the trial
 log = logging.getLogger("harbortrainer")
@@ -93,7 +94,7 @@ class Attempts:
         gates, daemon, watcher = self._settings.gates, self._settings.daemon, self._settings.watcher
         async with gates.containers:
             try:
-                await self._stop.unless(daemon.ready())
+                await unless(daemon.ready(), self._stop.stopped())
             except Stopped:
                 return None
             if request.task.name in self._quarantine.reasons or not self._stop.may_start():

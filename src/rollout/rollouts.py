@@ -14,7 +14,6 @@ from src.disk import telling
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.learning.treatment import DEFAULT, outcome_policy
-from src.race import first_error
 from src.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, takes_place_of, trial_seed
 from src.rollout.docker.engine import client_cpu_seconds
 from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
@@ -28,6 +27,7 @@ from src.rollout.task import Task
 from src.rollout.trial import TrialRequest, TrialSettings
 from src.stop import Stop, Stopped
 from src.tinker_llm import PolicySampler
+from src.waiting import first_error
 
 log = logging.getLogger("harbortrainer")
 

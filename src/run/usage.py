@@ -1,17 +1,19 @@
-"""Where a step's time and CPU went: ratios that show what the orchestrator costs."""
+"""What a step cost: wall time of its parts, CPU, and how busy sampler and agents were."""
 
+import contextlib
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from src.learning.trajectory import TrajectoryGroup
 from src.tinker_llm import PolicySampler
 
 
-class Usage:
-    """Started with a step; `sampled` reads the clocks when its last trial has ended."""
+class StepUsage:
+    """Counts from the start of a step; `metrics` holds what was measured so far."""
 
     def __init__(self, sampler: PolicySampler, docker_cpu: Callable[[], float]) -> None:
+        self.metrics: dict[str, float] = {}
         self._sampler = sampler
         self._docker_cpu = docker_cpu
         self._docker_cpu_before = docker_cpu()
@@ -19,25 +21,37 @@ class Usage:
         self._own_cpu = time.process_time()
         self._children_cpu = _children_cpu()
         self._busy = sampler.busy_seconds
+        self._in_flight = sampler.in_flight_seconds
         self._counters = sampler.counters
 
-    def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Wall time, share of it with a sampling request under way, CPU a turn, what the sampler counted."""
-        wall = time.monotonic() - self._wall
+    def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> None:
+        """Read the clocks when the step's last trial has ended."""
+        wall = max(time.monotonic() - self._wall, 1e-9)
         docker = self._docker_cpu() - self._docker_cpu_before
-        turns = sum(len(t.turns) for g in groups_P for t in (*g.trajectories_G, *g.lost))
+        trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
+        turns = max(sum(len(trial.turns) for trial in trials), 1)
         counted = self._sampler.counters
-        return {f"sampler/{name}": counted[name] - self._counters[name] for name in counted} | {
+        self.metrics |= {f"sampler/{name}": counted[name] - self._counters[name] for name in counted} | {
             "time/sample": wall,
-            "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / max(wall, 1e-9),
-            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - docker) / max(turns, 1),
-            "orchestrator/docker_client_cpu_ms_per_turn": 1000 * docker / max(turns, 1),
-            "orchestrator/children_cpu_ms_per_turn": 1000 * (_children_cpu() - self._children_cpu) / max(turns, 1),
-            "rollout/trials_per_second": sum(len(g.trajectories_G) + len(g.lost) for g in groups_P) / max(wall, 1e-9),
+            "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / wall,
+            "util/requests_in_flight": (self._sampler.in_flight_seconds - self._in_flight) / wall,
+            "util/agents_at_work": sum(trial.times.get("agent", 0.0) for trial in trials) / wall,
+            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - docker) / turns,
+            "orchestrator/docker_client_cpu_ms_per_turn": 1000 * docker / turns,
+            "orchestrator/children_cpu_ms_per_turn": 1000 * (_children_cpu() - self._children_cpu) / turns,
+            "rollout/trials_per_second": len(trials) / wall,
         }
 
-    def seconds(self) -> float:
-        return time.monotonic() - self._wall
+    @contextlib.contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Measure the block as `time/PART`."""
+        started = time.monotonic()
+        yield
+        self.metrics[f"time/{part}"] = time.monotonic() - started
+
+    def ended(self) -> dict[str, float]:
+        """All that was measured, with the whole step's time."""
+        return self.metrics | {"time/step": time.monotonic() - self._wall}
 
 
 def _children_cpu() -> float:

@@ -8,7 +8,7 @@ import pytest
 from src.backend.base_model import BaseModel
 from src.backend.disk_note import disk_note, sampler_bytes, state_bytes
 from src.config import Config
-from src.recovery import adopt
+from src.outage import delete_orphans
 from src.run.checkpoints import CheckpointLog, Keep, Policy
 from src.run.jsonl import append_line, read_lines
 
@@ -54,7 +54,7 @@ async def test_never_more_states_than_were_announced(tmp_path: Path, keep: Keep,
 
 
 class Server:
-    """Of PolicyTrainer, what `adopt` uses."""
+    """Of PolicyTrainer, what `delete_orphans` uses."""
 
     def __init__(self, model_id: str, weights: dict[str, set[str]], silent: str = "") -> None:
         self.model_id, self.weights, self.silent, self.saved = model_id, weights, silent, self
@@ -73,17 +73,17 @@ async def test_what_a_killed_process_left_on_the_server_is_deleted_and_nothing_e
 
     log = CheckpointLog(tmp_path / "checkpoints.jsonl", Keep(0))
     first: Any = Server("a", {"a": {"tinker://a/weights/1", "tinker://a/weights/2", "tinker://a/sampler_weights/2"}})
-    await adopt(first, log)
+    await delete_orphans(first, log)
     assert len(first.weights["a"]) == 3, "the model in training is left alone"
     await log.add(POLICY.checkpoint(1, "tinker://a/weights/1"), never)
     log.note_model("b")
     resumed = CheckpointLog(tmp_path / "checkpoints.jsonl", Keep(0))
     second: Any = Server("c", first.weights | {"b": {"tinker://b/sampler_weights/0"}, "c": {"tinker://c/weights/3"}})
-    await adopt(second, resumed)
+    await delete_orphans(second, resumed)
     assert second.weights == {"a": {"tinker://a/weights/1"}, "b": set(), "c": {"tinker://c/weights/3"}}
     assert resumed.models() == ["a", "c"], "b has nothing left"
     third: Any = Server("d", second.weights, silent="c")
-    await adopt(third, resumed)
+    await delete_orphans(third, resumed)
     assert resumed.models() == ["a", "c", "d"], "c could not be asked: again the next time"
     assert [record["model"] for record in read_lines(tmp_path / "models.jsonl")] == ["a", "c", "d"]
 

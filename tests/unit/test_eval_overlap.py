@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from src import recovery
+from src import outage
 from src.errors import UserError
-from src.evaluation.in_training import beside
+from src.in_training import run_both
 from src.learning.trajectory import TrajectoryGroup
 from src.stop import Stop, Stopped
 from src.validation import validate
@@ -98,7 +98,7 @@ async def test_a_run_that_is_stopped_goes_on_alike(tmp_path, at):
 @pytest.mark.parametrize("nth", range(7))
 @pytest.mark.parametrize("phase", ["sample", "before update", "after update", "publish", "before save", "after save"])
 async def test_a_server_lost_in_any_phase_changes_nothing(tmp_path, phase, nth, monkeypatch):
-    monkeypatch.setattr(recovery, "FIRST_PAUSE_SEC", 0.001)
+    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
     plain = await finished(tmp_path / "plain", eval_overlap=False)
     run = await finished(tmp_path / "run", policy=lambda calls: FragilePolicy(calls, phase, nth))
     assert rows(run) == rows(plain)
@@ -143,16 +143,16 @@ async def test_beside_cancels_for_a_failure_and_not_for_a_stop():
         raise error
 
     with pytest.raises(ValueError, match="boom"):
-        await beside(fails(ValueError("boom")), long(asyncio.Event()))
+        await run_both(fails(ValueError("boom")), long(asyncio.Event()))
     assert ended == ["long"]
     event = asyncio.Event()
     asyncio.get_running_loop().call_soon(event.set)
     with pytest.raises(Stopped):
-        await beside(long(event), fails(Stopped("enough")))
+        await run_both(long(event), fails(Stopped("enough")))
     assert ended == ["long", "long"]
     done = asyncio.Event()
     done.set()
-    assert await beside(long(done), long(done)) == ("done", "done")
+    assert await run_both(long(done), long(done)) == ("done", "done")
 
 
 def test_without_held_out_tasks_there_is_nothing_to_overlap():

@@ -18,6 +18,7 @@ from src.backend.policy import PolicyTrainer
 from src.config import Config
 from src.errors import BackendError, ServerLost, UserError
 from src.learning.datums import TrainingSequence
+from src.waiting import unless
 
 
 class Answer:
@@ -221,7 +222,7 @@ async def test_a_batch_ends_when_the_server_no_longer_knows_the_published_weight
             ended.set()
 
     with pytest.raises(ServerLost, match="sampling: the server does not know the published weights any more"):
-        await policy.while_answering("sampling", trials())
+        await unless(trials(), *policy.losses("sampling"))
     assert ended.is_set()
     await policy.publish(2)
-    assert await policy.while_answering("sampling", asyncio.sleep(0, "done")) == "done"
+    assert await unless(asyncio.sleep(0, "done"), *policy.losses("sampling")) == "done"

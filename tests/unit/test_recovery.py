@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from src import recovery
+from src import outage
 from src.errors import BackendError, ServerLost, WeightsGone
 from src.run.jsonl import read_lines
 from tests.unit.test_trainer import FakePolicy, Run
@@ -26,7 +26,7 @@ class FragilePolicy(FakePolicy):
     async def delete_others(self, model_id: str, keep: set[str]) -> int:
         raise AssertionError("there was no other model")
 
-    def _lose(self, phase: str) -> None:
+    def lose(self, phase: str) -> None:
         if phase == self.phase:
             self.nth -= 1
             if self.nth < 0 and self.times:
@@ -34,32 +34,27 @@ class FragilePolicy(FakePolicy):
                 raise ServerLost(f"{phase}: the server does not answer")
 
     async def update(self, sequences_D, **named: Any) -> Any:
-        self._lose("before update")
+        self.lose("before update")
         result = await super().update(sequences_D, **named)
-        self._lose("after update")
+        self.lose("after update")
         return result
 
     async def publish(self, step: int) -> Any:
-        self._lose("publish")
+        self.lose("publish")
         return await super().publish(step)
 
     async def save(self, step: int) -> str:
-        self._lose("before save")
+        self.lose("before save")
         path = await super().save(step)
         self.states[path] = list(self.batches)
-        self._lose("after save")
+        self.lose("after save")
         return path
-
-    async def while_answering(self, what: str, work: Any) -> Any:
-        result = await work
-        self._lose("sample")
-        return result
 
     async def until_answering(self, limit_sec: float) -> None:
         self.waited += 1
 
     async def reload(self, path: str | None) -> None:
-        self._lose("reload")
+        self.lose("reload")
         if path is not None and path in self.gone:
             raise WeightsGone(f"restoring {path}: not found")
         self.calls.append(f"reload {path.rsplit('/', 1)[-1] if path else 'seed'}")
@@ -69,7 +64,7 @@ class FragilePolicy(FakePolicy):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "FIRST_PAUSE_SEC", 0.001)
+    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
 
 
 def fragile(folder: Path, phase: str, nth: int, times: int = 1, **changes: Any) -> Run:
@@ -78,7 +73,10 @@ def fragile(folder: Path, phase: str, nth: int, times: int = 1, **changes: Any) 
     def policy(calls: list[str]) -> FragilePolicy:
         return FragilePolicy(calls, phase, nth, times)
 
-    return Run(folder, policy=policy, save_every=2, n_epochs=4, **changes)
+    run = Run(folder, policy=policy, save_every=2, n_epochs=4, **changes)
+    lossy: Any = run.policy
+    run.rollouts.on_sampled = lambda: lossy.lose("sample")
+    return run
 
 
 @pytest.fixture
@@ -128,7 +126,7 @@ async def test_a_server_that_is_lost_again_and_again_stops_the_run(tmp_path: Pat
     run = fragile(tmp_path, "before update", 1, times=99)
     with pytest.raises(ServerLost, match="before update"):
         await run.trainer.run()
-    assert sum(call.startswith("reload") for call in run.calls) == recovery.MAX_LOSSES
+    assert sum(call.startswith("reload") for call in run.calls) == outage.MAX_LOSSES
 
 
 async def test_other_refusals_are_not_tried_again(tmp_path: Path) -> None:

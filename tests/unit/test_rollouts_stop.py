@@ -10,6 +10,7 @@ from src.rollout.attempts import trial_seed
 from src.rollout.rollouts import Rollouts
 from src.rollout.trial import TrialRequest
 from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
+from src.waiting import unless
 from tests.fakes import chat_template
 from tests.unit.test_rollouts import Rig, graded, lost
 
@@ -31,7 +32,7 @@ class StoppedRig(Rig):
 async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StoppedRig(tmp_path, monkeypatch, 4, "wait")
     with pytest.raises(Stopped, match="SIGINT"):
-        await rig.stop.unless(rig.go(), trials=True)
+        await unless(rig.go(), rig.stop.stopped(trials=True))
     assert 4 <= len(rig.requests) < 9
     assert sorted(rig.finished) == sorted(rig.names), "each that began is kept"
     assert dict(rig.book.fates) == dict.fromkeys(rig.names, "graded")
@@ -40,7 +41,7 @@ async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path, m
 async def test_trials_that_run_are_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StoppedRig(tmp_path, monkeypatch, 4, "cancel")
     with pytest.raises(Stopped, match="SIGINT"):
-        await rig.stop.unless(rig.go(), trials=True)
+        await unless(rig.go(), rig.stop.stopped(trials=True))
     assert rig.running == 0 and len(rig.requests) < 9
     fates = dict(rig.book.fates)
     assert set(fates.values()) <= {"graded", "cancelled"} and set(fates) == {
@@ -54,7 +55,7 @@ async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path, monke
     stop: Stop = rig.rollouts._stop
     stop.limit_trials(7, started=2)
     with pytest.raises(Stopped, match="max_trials=7"):
-        await stop.unless(rig.go(), trials=True)
+        await unless(rig.go(), stop.stopped(trials=True))
     assert len(rig.finished) == len(rig.requests) == 5 and stop.status == LIMIT_STATUS
 
 

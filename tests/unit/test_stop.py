@@ -13,6 +13,7 @@ import pytest
 from src.command_line import run_command
 from src.config import Config
 from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
+from src.waiting import unless
 from tests.conftest import ROOT
 
 
@@ -67,10 +68,10 @@ async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None
             cleaned.append(True)
 
     with pytest.raises(Stopped, match="SIGINT"):
-        await stop.unless(work())
+        await unless(work(), stop.stopped())
     assert cleaned == [True]
     with pytest.raises(Stopped):
-        await stop.unless(work())  # not begun any more
+        await unless(work(), stop.stopped())  # not begun any more
     assert cleaned == [True]
 
 
@@ -82,7 +83,7 @@ async def test_trials_that_are_let_end_end_by_themselves() -> None:
         await asyncio.sleep(0.01)
         return "ended"
 
-    assert await stop.unless(trials(), trials=True) == "ended"
+    assert await unless(trials(), stop.stopped(trials=True)) == "ended"
 
 
 async def test_work_that_fails_or_ends_before_a_request() -> None:
@@ -93,9 +94,9 @@ async def test_work_that_fails_or_ends_before_a_request() -> None:
             raise ValueError("no")
         return 3
 
-    assert await stop.unless(work(False)) == 3
+    assert await unless(work(False), stop.stopped()) == 3
     with pytest.raises(ValueError, match="no"):
-        await stop.unless(work(True))
+        await unless(work(True), stop.stopped())
 
 
 @pytest.mark.parametrize("heeded", [False, True])

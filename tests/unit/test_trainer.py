@@ -24,6 +24,7 @@ from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch
 from src.stop import Stop
 from src.terminus2_trainer import Parts, Terminus2Trainer
+from src.waiting import End
 
 TASKS = [Task(f"t{i}", Path(f"t{i}"), str(i)) for i in range(4)]
 
@@ -57,8 +58,8 @@ class FakePolicy:
     async def delete(self, path: str) -> None:
         self.calls.append(f"delete {path.rsplit('/', 1)[-1]}")
 
-    async def while_answering(self, what: str, work: Any) -> Any:
-        return await work
+    def losses(self, what: str) -> list[End]:
+        return []
 
     async def until_answering(self, limit_sec: float) -> None: ...
 
@@ -67,7 +68,7 @@ class FakePolicy:
 
 
 class FakeSampler:
-    busy_seconds = 0.0
+    busy_seconds = in_flight_seconds = 0.0
     counters: ClassVar[dict[str, float]] = {"requests": 0.0}
 
     def __init__(self, calls: list[str]) -> None:
@@ -93,6 +94,7 @@ class FakeRollouts:
         self.sampler, self.lost, self.stop, self.constant = sampler, lost, stop, constant
         self.names: list[str] = []
         self.tasks: list[list[str]] = []
+        self.on_sampled: Callable[[], None] = lambda: None
 
     async def run_groups(self, tasks_P, group_size, trials_dir, *, prefix, temperature, on_trajectory, done, training):
         self.sampler.calls.append(f"sample {prefix}")
@@ -109,6 +111,7 @@ class FakeRollouts:
                     on_trajectory(self._trial(name, task, g))
                 members.append(done.get(name) or self._trial(name, task, g))
             groups.append(group_trajectories(task.name, members))
+        self.on_sampled()
         return groups
 
     def _trial(self, name: str, task: Task, member: int) -> Trajectory:

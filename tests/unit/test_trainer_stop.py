@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from src import leaving
+from src import outage
 from src.errors import BackendError, ServerLost
 from src.run.jsonl import read_lines
 from src.stop import SIGNAL_STATUS, Stop, Stopped
@@ -108,7 +108,7 @@ async def test_an_evaluation_is_stopped_and_its_step_gets_one_row_later(tmp_path
 async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "ANSWER_LIMIT_SEC", 0.01)
+    monkeypatch.setattr(outage, "ANSWER_LIMIT_SEC", 0.01)
     run = fresh(tmp_path, save_every=0)
     said = told(run)
     ask_before(run, run.rollouts, "run_groups", 2)  # the second batch
@@ -147,7 +147,7 @@ async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
 async def test_an_update_that_waits_for_a_server_that_is_gone_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "ANSWER_LIMIT_SEC", 0.01)
+    monkeypatch.setattr(outage, "ANSWER_LIMIT_SEC", 0.01)
     run = fresh(tmp_path)
 
     async def hangs(*_: Any, **__: Any) -> None:
