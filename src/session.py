@@ -1,24 +1,18 @@
-"""One run from checked configuration to closed clients: everything is wired here and released here."""
+"""A training run in three phases: prepare (local checks), wire (server, journals, trials), train (the loop)."""
 
 import asyncio
 import contextlib
 import logging
 import shutil
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import requests
-from docker.errors import DockerException
-
-from src.backend.connect import Backend, connect
+from src.backend.connect import Backend
 from src.backend.disk_note import disk_note
 from src.backend.policy import PolicyTrainer
 from src.backend.terms import Terms, agree
 from src.budget.budget import Budget
-from src.budget.dry_run import dry_run
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
@@ -26,23 +20,16 @@ from src.display.display import Display
 from src.errors import UserError
 from src.evaluation.conversations import Conversations
 from src.outage import create_or_restore, delete_orphans
+from src.outside import Outside
 from src.plan import Plan, make_plan, start_directory, take_course
-from src.report.write import leave_report
-from src.rollout.docker.cleaning import tidy
-from src.rollout.docker.disk_guard import guarding_disk
-from src.rollout.docker.images import prepare_images
-from src.rollout.docker.preflight import check_docker
-from src.rollout.docker.reaper import reap
+from src.rollout.docker.host import Host, build_images, cleaned
 from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
-from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
-from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory, held, open_run_directory, write_json
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
-from src.sinks.wandb_log import start_wandb
 from src.stop import Stop, Stopped
 from src.terminus2_trainer import Parts, Terminus2Trainer
 from src.tinker_llm import PolicySampler
@@ -51,8 +38,121 @@ log = logging.getLogger("harbortrainer")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the run is kept and what it is told."""
+class Prepared:
+    """What is known of a run before a server is asked. `notes`: lines for the user."""
+
+    plan: Plan
+    template: ChatTemplate
+    host: Host
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is wired: `train` needs nothing else."""
+
+    directory: RunDirectory
+    trainer: Terminus2Trainer
+    backend: Backend
+    outside: Outside
+
+
+async def run_training(config: Config, stop: Stop | None = None, outside: Outside | None = None) -> int:
+    """Run to the end, or until `stop` is asked. Exit status: 0 done, else what `stop` says.
+
+    Raises UserError for what the user can mend; the run directory can then be resumed.
+    """
+    stop, outside = stop or Stop(), outside or Outside()
+    display = Display(mode=config.display)
+    display.follow(stop, waits=config.on_stop == "wait")
+    stop.limit(config, display.say)
+    with display, contextlib.ExitStack() as holding:
+        if config.resume is not None:
+            holding.enter_context(held(open_run_directory(config.resume)))
+        prepared = await prepare(config, outside)
+        for note in prepared.notes:
+            display.say(note)
+        if prepared.plan.finished:
+            display.announce(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
+            return 0
+        async with wire(prepared, display, stop, outside) as run:
+            return await train(run)
+
+
+async def prepare(config: Config, outside: Outside) -> Prepared:
+    """Check all that can be known without a server: tasks, split, Docker, chat template. Raises UserError."""
+    plan = make_plan(config)
+    host = outside.host(config)
+    notes = []
+    if not plan.finished:
+        paths = [task.path for task in plan.tasks]
+        check_tasks(paths, config.environment_type, config.environment_kwargs)
+        notes = await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs)
+    template = outside.load_template(config.model_name, config.enable_thinking)
+    return Prepared(plan, template, host, notes)
+
+
+@contextlib.asynccontextmanager
+async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outside) -> AsyncIterator[Run]:
+    """Connect to the server, open the run directory and make the parts; all is released at the end of the block.
+
+    Raises UserError.
+    """
+    plan = prepared.plan
+    config = plan.config
+    async with contextlib.AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(outside.connected(config, display))
+        terms = agree(config, backend.kind, backend.contract, backend.max_context)
+        place = _open_workspace(plan, stack, display, stop)
+        trained = _identity(prepared, place)
+        course = take_course(plan, place.run, place.ledger, display)
+        effective = _record_effective(plan, place, backend, trained, terms)
+        sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
+        rollouts = _rollouts(prepared, place, sampler, outside)
+        policy = await stack.enter_async_context(_policy(plan, place, backend))
+        await stack.enter_async_context(cleaned(prepared.host, place.run.name, display.say))
+        await stack.enter_async_context(contextlib.aclosing(rollouts))
+        await asyncio.gather(rollouts.warm_up(), _build_images(prepared, place))
+        await delete_orphans(policy, place.checkpoints)
+        record = to_json(config) | {"effective": effective}
+        wandb = outside.start_wandb(place.run, config.wandb_project, config.wandb_name, record, display.say)
+        parts = Parts(
+            policy, trained, sampler, rollouts, MetricsLog(place.run, wandb), place.checkpoints, place.ledger, display,
+            stop, Conversations(place.run, prepared.template), place.budget,
+        )  # fmt: skip
+        latest = place.checkpoints.latest()
+        start = latest.step if latest else 0
+        if plan.earlier is not None:
+            place.ledger.resumed(start)
+        yield Run(place.run, Terminus2Trainer(config, place.run, parts, course, plan.held_out, start), backend, outside)
+
+
+async def train(run: Run) -> int:
+    """The loop, and what a run leaves. Exit status."""
+    trainer, parts = run.trainer, run.trainer.parts
+    stop, say = parts.stop, parts.display.announce
+    status = 1
+    try:
+        await trainer.run()
+        status = 0
+    except Stopped:
+        status = stop.status
+    finally:
+        parts.metrics.close(1 if status == 1 else 0)
+        say(run.outside.leave_pages(run.directory, trainer.config.model_name))
+        say(parts.ledger.summary())
+        say(parts.budget.summary())
+        if status:
+            why = f" ({stop.why})" if stop.asked else ""
+            say(f"stopped after step {trainer.step}{why}; continue with: {run.directory.resume}")
+    if not status:
+        say(f"done; metrics.jsonl and reward_curve.png are in {run.directory.path}")
+    return status
+
+
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    """The run directory with its journals, and the controls of the run."""
 
     run: RunDirectory
     ledger: Ledger
@@ -62,44 +162,12 @@ class Place:
     stop: Stop
 
 
-async def train(config: Config, stop: Stop | None = None) -> int:
-    """Run to the end, or until `stop` is asked. Exit status: 0 done, else what `stop` says.
-
-    Raises UserError for what the user can mend; the run directory can then be resumed.
-    """
-    stop, display = stop or Stop(), Display(mode=config.display)
-    display.follow(stop, waits=config.on_stop == "wait")
-    stop.limit(config, display.say)
-    with contextlib.ExitStack() as holding:
-        if not config.plan:  # which is printed as it is
-            holding.enter_context(display)
-        if config.resume is not None and not config.plan:
-            holding.enter_context(held(open_run_directory(config.resume)))
-        plan = make_plan(config)
-        if plan.finished:
-            display.announce(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
-            return 0
-        paths = [task.path for task in plan.tasks]
-        check_tasks(paths, config.environment_type, config.environment_kwargs)
-        if config.environment_type == "docker":
-            for note in await asyncio.to_thread(check_docker, paths, n_containers(config), config.environment_kwargs):
-                display.say(note)
-        template = ChatTemplate.load(config.model_name, config.enable_thinking)
-        if config.plan:
-            return await dry_run(plan)
-        async with connected(config, display) as backend:
-            terms = agree(config, backend.kind, backend.contract, backend.max_context)
-            place = _take_place(plan, holding, display, stop)
-            return await _train(plan, place, backend, terms, template)
-
-
-def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, stop: Stop) -> Place:
-    """The folder of the run, held from now on, and its journals."""
-    config = plan.config
-    run = plan.earlier
+def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
+    """The run's folder, locked until the stack closes, and its journals."""
+    config, run = plan.config, plan.earlier
     if run is None:
         run = start_directory(plan)
-        holding.enter_context(held(run))
+        stack.enter_context(held(run))
     display.keep_log(run, plan.total_steps)
     display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
     stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
@@ -110,83 +178,53 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
     keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
-    return Place(run, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
+    return _Workspace(run, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
-async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, template: ChatTemplate) -> int:
-    config, run, ledger, say = plan.config, place.run, place.ledger, place.display.say
-    trained = Policy(config.model_name, config.lora_rank, template.renderer.name, template.renderer.thinking)
+def _identity(prepared: Prepared, place: _Workspace) -> Policy:
+    """What is trained. Raises UserError when the saved states are of something else."""
+    config, renderer = prepared.plan.config, prepared.template.renderer
+    trained = Policy(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     if place.checkpoints.latest() is not None:
-        require_checkpoint(place.checkpoints, trained, str(run.path))
-    course = take_course(plan, run, ledger, place.display)
-    effective = _effective(backend, trained, terms)
-    write_json(run.effective, effective)
+        require_checkpoint(place.checkpoints, trained, str(place.run.path))
+    return trained
+
+
+def _record_effective(plan: Plan, place: _Workspace, backend: Backend, trained: Policy, terms: Terms) -> dict[str, Any]:
+    """What the run really trains with: written to its folder, returned for wandb, and said in lines."""
+    config, say = plan.config, place.display.say
+    server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
+    adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
+    effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
+    write_json(place.run.effective, effective)
     for note in (*terms.notes, disk_note(config, plan.total_steps, backend.about)):
         say(note)
     say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "
         f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
     )
-    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
-    past = (ledger.quarantined, place.stop, ledger.faults_in_a_row)
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, *past, place.display.watcher)
-    local = config.environment_type == "docker"
-    docker_tasks = plan.tasks if local else []
-    containers = run_containers(run.name, place.display) if local else contextlib.nullcontext()
-    async with _policy(plan, place, backend) as policy, containers, contextlib.aclosing(rollouts):
-        await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, config, run.name, place.display))
-        await delete_orphans(policy, place.checkpoints)
-        record = to_json(config) | {"effective": effective}
-        metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record, say))
-        parts = Parts(
-            policy, trained, sampler, rollouts, metrics, place.checkpoints, ledger, place.display, place.stop,
-            Conversations(run, template), place.budget,
-        )  # fmt: skip
-        latest = place.checkpoints.latest()
-        if plan.earlier is not None:
-            ledger.resumed(latest.step if latest else 0)
-        return await _run(
-            place, Terminus2Trainer(config, run, parts, course, plan.held_out, latest.step if latest else 0)
-        )
+    return effective
 
 
-async def _run(place: Place, trainer: Terminus2Trainer) -> int:
-    """Exit status."""
-    run, say = place.run, place.display.announce
-    status = 1
-    try:
-        await trainer.run()
-        status = 0
-    except Stopped:
-        status = place.stop.status
-    finally:
-        trainer.parts.metrics.close(1 if status == 1 else 0)
-        title = f"{run.name}: {Path(trainer.config.model_name).name}"
-        draw_reward_curve(run.metrics, run.path / "reward_curve.png", title)
-        say(leave_report(run.path))
-        say(place.ledger.summary())
-        say(place.budget.summary())
-        if status:
-            why = f" ({place.stop.why})" if place.stop.asked else ""
-            say(f"stopped after step {trainer.step}{why}; continue with: {run.resume}")
-    if not status:
-        say(f"done; metrics.jsonl and reward_curve.png are in {run.path}")
-    return status
+def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
+    ledger = place.ledger
+    return Rollouts(
+        prepared.plan.config,
+        sampler,
+        prepared.template,
+        place.run.name,
+        ledger,
+        ledger.quarantined,
+        place.stop,
+        ledger.faults_in_a_row,
+        place.display.watcher,
+        prepared.host.ping,
+        outside.new_trial,
+    )
 
 
 @contextlib.asynccontextmanager
-async def connected(config: Config, display: Display) -> AsyncIterator[Backend]:
-    display.doing(f"connecting to the {config.backend} server")
-    backend, done = await connect(config, display.say), False
-    try:
-        yield backend
-        done = True
-    finally:
-        await backend.close(done=done)
-
-
-@contextlib.asynccontextmanager
-async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[PolicyTrainer]:
+async def _policy(plan: Plan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
     """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no folder."""
     try:
         policy = await create_or_restore(backend, plan.config, place.checkpoints, place.display)
@@ -200,33 +238,6 @@ async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[P
         await policy.close()
 
 
-@contextlib.asynccontextmanager
-async def run_containers(run_id: str, display: Display) -> AsyncIterator[None]:
-    """Nothing of dead runs is left before, no container of ours after; the disk is watched meanwhile."""
-    for line in await asyncio.to_thread(tidy):
-        display.say(line)
-    try:
-        with guarding_disk(run_id):
-            yield
-    finally:
-        try:
-            await asyncio.to_thread(reap, run_id)
-        except (DockerException, requests.RequestException):
-            display.say("Docker does not answer, containers of this run may be left; the next run removes them")
-
-
-async def build_images(tasks: Sequence[Task], config: Config, run_id: str, display: Display) -> None:
-    if not tasks:
-        return
-    started = time.monotonic()
-    paths, progress = [task.path for task in tasks], display.building
-    built = await prepare_images(paths, config.n_parallel_builds, progress, run_id=run_id)
-    if built:
-        display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
-
-
-def _effective(backend: Backend, trained: Policy, terms: Terms) -> dict[str, Any]:
-    """What the run really trains with, for its folder and for wandb."""
-    server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
-    adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
-    return {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
+async def _build_images(prepared: Prepared, place: _Workspace) -> None:
+    paths, config, display = [task.path for task in prepared.plan.tasks], prepared.plan.config, place.display
+    await build_images(prepared.host, paths, config.n_parallel_builds, place.run.name, display.building, display.say)

@@ -25,9 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _training(arguments: Sequence[str], stop: Stop) -> Coroutine[Any, Any, int]:
     config = parse(["plan=true" if argument == DRY_RUN else argument for argument in arguments])
     validate(config)
-    from src.session import train  # heavy imports: only after the arguments are known to be right
+    if config.plan:
+        from src.planning.show import dry_run
 
-    return train(config, stop)
+        return dry_run(config)
+    from src.session import run_training  # heavy imports: only after the arguments are known to be right
+
+    return run_training(config, stop)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,21 @@ from typing import Any
 
 import tinker
 
-from src.backend.base_model import BaseModel, read_base_model
+from src.backend.api import Api
+from src.backend.base_model import BaseModel
 from src.backend.contract import Contract
 from src.backend.faults import SDK_ERRORS, awaited
-from src.backend.health import check_health, silent, until_answering, watched
+from src.backend.health import silent, watched
 from src.backend.kind import ServerKind, kind_of
 from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Limits
-from src.backend.measured import contract_of
 from src.config import Config
-from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
 from src.waiting import End
 
 DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
+Measure = Callable[[tinker.ServiceClient, ServerKind, str, str], Awaitable[Contract]]
 log = logging.getLogger("harbortrainer")
 
 
@@ -38,7 +38,8 @@ class Backend:
     url: str
     max_context: int | None
     limits: Limits
-    about: Mapping[str, Any] = field(default_factory=dict)  # what a server of ours says of itself
+    about: Mapping[str, Any] = field(default_factory=dict)  # what a server of this project says of itself
+    api: Api = field(default_factory=Api)
 
     async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
         """Await an SDK call for as long as the server is there. Raises BackendError; ServerLost: restoring may help."""
@@ -50,7 +51,7 @@ class Backend:
 
     async def until_answering(self, limit_sec: float) -> None:
         """Wait for the server. Raises BackendError after `limit_sec`."""
-        await until_answering(self.url, limit_sec)
+        await self.api.until_answering(self.url, limit_sec)
 
     async def reopen(self) -> None:
         """A new session in place of one that the server may not know any more; frees what that one holds.
@@ -58,7 +59,7 @@ class Backend:
         Raises BackendError.
         """
         await self.close(done=False)
-        opening = in_daemon_thread(_service, self.url, api_key(self.kind))
+        opening = self.api.service(self.url, api_key(self.kind))
         self.service = await self.wait(f"opening a session at {self.url}", opening, CALL_LIMIT_SEC)
 
     async def close(self, *, done: bool) -> None:
@@ -70,36 +71,28 @@ class Backend:
             return  # the server is gone or has no such request; it forgets a silent session by itself
 
 
-async def connect(config: Config, say: Callable[[str], None] = log.info) -> Backend:
-    """Check URL, key, health and model, in this order, then take or measure the contract. Raises UserError."""
+async def connect(config: Config, measure: Measure, api: Api) -> Backend:
+    """Check URL, key, health and model, in this order, then take the contract that `measure` returns.
+
+    Raises UserError.
+    """
     kind = kind_of(config)
     url = server_url(config)
     key = api_key(kind)
-    about = await check_health(url, config)
+    about = await api.check_health(url, config)
     if not kind.needs_key:
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
-    rest = await awaited(f"connecting to {url}", in_daemon_thread(_rest_client, url, key), CALL_LIMIT_SEC)
+    rest = await awaited(f"connecting to {url}", api.rest(url, key), CALL_LIMIT_SEC)
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
     if kind.architectures is not None:
-        warn_about_model(config, kind, await asyncio.to_thread(read_base_model, config.model_name))
-    service = await awaited(f"opening a session at {url}", in_daemon_thread(_service, url, key), CALL_LIMIT_SEC)
+        warn_about_model(config, kind, await asyncio.to_thread(api.base_model, config.model_name))
+    service = await awaited(f"opening a session at {url}", api.service(url, key), CALL_LIMIT_SEC)
     limits = Limits.of(config)
-    measuring = contract_of(service, kind, url, config.model_name, say)
+    measuring = measure(service, kind, url, config.model_name)
     contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
-    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits, about)
-
-
-# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
-def _rest_client(url: str, key: str) -> tinker.RestClient:
-    return tinker.RestClient(base_url=url, api_key=key)
-
-
-def _service(url: str, key: str) -> tinker.ServiceClient:
-    service = tinker.ServiceClient(base_url=url, api_key=key)
-    _ = service.holder  # opens the session
-    return service
+    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
 
 
 def server_url(config: Config) -> str:

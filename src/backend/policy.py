@@ -4,16 +4,14 @@ import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-import httpx
 import numpy as np
 import tinker
 
 from src.backend.answers import all_tokens, check_rate, check_step, metric_name, trained_logprobs
-from src.backend.base_model import read_base_model
 from src.backend.connect import Backend
 from src.backend.datum import build_datums
 from src.backend.faults import no_weights
-from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
+from src.backend.limits import CALL_LIMIT_SEC
 from src.backend.published import Published
 from src.backend.saved_weights import SavedWeights
 from src.config import Config
@@ -41,7 +39,7 @@ class PolicyTrainer:
         self._backend = backend
         self._config = config
         self._limits = backend.limits
-        self._vocab_size = read_base_model(config.model_name).vocab_size
+        self._vocab_size = backend.api.base_model(config.model_name).vocab_size
         self.saved = SavedWeights(backend)
         self._take(client)
 
@@ -154,15 +152,8 @@ class PolicyTrainer:
 
 async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:
     """Take adapters that nobody uses any more off a self-hosted server; those that it does not have are no fault."""
-    if backend.kind.needs_key:
-        return
-    try:
-        async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
-            for model_id in model_ids:
-                body = {"model_id": model_id, "type": "unload_model"}
-                await client.post(f"{backend.url}/api/v1/unload_model", json=body)
-    except httpx.HTTPError:
-        return  # the server is gone, and the slots with it; or it frees them after its session time-out
+    if not backend.kind.needs_key:
+        await backend.api.unload(backend.url, model_ids)
 
 
 async def _created(backend: Backend, config: Config) -> tinker.TrainingClient:

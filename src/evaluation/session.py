@@ -22,13 +22,13 @@ from src.evaluation.policies import Subject
 from src.evaluation.sets import EvalTask, load_sets, require_same
 from src.evaluation.trials import Runner
 from src.learning.trajectory import TrajectoryGroup
-from src.rollout.docker.preflight import check_docker
+from src.outside import Outside
+from src.rollout.docker.host import Host, build_images, cleaned
 from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.directory import RunDirectory, held, new_run_directory, read_json, write_json
 from src.run.ledger import Ledger
-from src.session import build_images, connected, run_containers
 from src.tasks.sources import SOURCES_FILE, Source, sources_record
 from src.tasks.split import SPLIT_FILE, check_held_out
 from src.tinker_llm import PolicySampler
@@ -47,45 +47,53 @@ class Plan:
     config: Config
 
 
-async def evaluate(args: EvalArgs) -> int:
+async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     """Exit status: 0 done, 1 done, but a task has no graded trial. Raises UserError for what the user can mend."""
-    display = Display()
+    display, outside = Display(), outside or Outside()
     plan = _plan(args)
     config = plan.config
     paths = [one.task.path for one in plan.tasks]
     check_tasks(paths, config.environment_type, config.environment_kwargs)
-    if config.environment_type == "docker":
-        for note in await asyncio.to_thread(check_docker, paths, n_containers(config), config.environment_kwargs):
-            display.say(note)
-    template = ChatTemplate.load(config.model_name, config.enable_thinking)
+    host = outside.host(config)
+    for note in await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs):
+        display.say(note)
+    template = outside.load_template(config.model_name, config.enable_thinking)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
-    async with connected(config, display) as backend:
+    async with outside.connected(config, display) as backend:
         agree(config, backend.kind, backend.contract, backend.max_context)
         run = _directory(args, plan)
         with held(run):
-            return await _evaluate(args, plan, run, backend, template, display)
+            return await _evaluate(args, plan, run, backend, template, host, display)
 
 
 async def _evaluate(
-    args: EvalArgs, plan: Plan, run: RunDirectory, backend: Backend, template: ChatTemplate, display: Display
+    args: EvalArgs,
+    plan: Plan,
+    run: RunDirectory,
+    backend: Backend,
+    template: ChatTemplate,
+    host: Host,
+    display: Display,
 ) -> int:
     _announce(args, plan, run, backend, display)
     ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
     config, tasks = plan.config, [one.task for one in plan.tasks]
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined, watcher=display.watcher)
-    local = config.environment_type == "docker"
-    containers = run_containers(run.name, display) if local else contextlib.nullcontext()
+    rollouts = Rollouts(
+        config, sampler, template, run.name, ledger, ledger.quarantined, watcher=display.watcher, ping=host.ping
+    )
+    paths = [task.path for task in tasks]
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:
         display.keep_log(run)
         try:
-            async with containers, contextlib.aclosing(rollouts):
-                await asyncio.gather(
-                    rollouts.warm_up(), build_images(tasks if local else [], config, run.name, display)
+            async with cleaned(host, run.name, display.say), contextlib.aclosing(rollouts):
+                images = build_images(
+                    host, paths, config.n_parallel_builds, run.name, display.building, display.say
                 )
+                await asyncio.gather(rollouts.warm_up(), images)
                 for number, subject in enumerate(plan.subjects):
                     groups_P = await runner.groups(number, subject, tasks, args.trials)
                     found.append(results.task_results(plan.tasks, groups_P))

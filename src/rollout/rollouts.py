@@ -16,7 +16,7 @@ from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_
 from src.learning.treatment import DEFAULT, outcome_policy
 from src.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, takes_place_of, trial_seed
 from src.rollout.docker.engine import client_cpu_seconds
-from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
+from src.rollout.docker.health import Daemon, Ping, ping_docker
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.job_files import write_job_files
@@ -24,7 +24,7 @@ from src.rollout.outcome import SAMPLING
 from src.rollout.quarantine import Quarantine
 from src.rollout.states import UNWATCHED, Watcher
 from src.rollout.task import Task
-from src.rollout.trial import TrialRequest, TrialSettings
+from src.rollout.trial import NewTrial, TrialRequest, TrialSettings, new_trial
 from src.stop import Stop, Stopped
 from src.tinker_llm import PolicySampler
 from src.waiting import first_error
@@ -66,12 +66,17 @@ class Rollouts:
         stop: Stop | None = None,
         faults: Sequence[Trajectory] = (),
         watcher: Watcher = UNWATCHED,
+        ping: Ping | None = None,
+        new_trial: NewTrial = new_trial,
     ) -> None:
-        """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row."""
+        """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row.
+
+        `ping`: asks the environments' host whether it is there; None = Docker's daemon.
+        """
         self._stop = stop or Stop()
-        ping = ping_docker if config.environment_type == "docker" else ping_nobody
-        self._daemon = Daemon(config.env_outage_limit_sec, ping)
-        self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon, watcher)
+        self._daemon = Daemon(config.env_outage_limit_sec, ping or ping_docker)
+        gates = Gates.of(config)
+        self._settings = TrialSettings(config, sampler, template, run_id, gates, self._daemon, watcher, new_trial)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, quarantined)
         for fault in faults:

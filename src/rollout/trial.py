@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,11 +27,22 @@ from src.tinker_llm import PolicySampler, TinkerLLM, registered
 if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import TrialConfig
     from harbor.models.trial.result import ExceptionInfo, TimingInfo, TrialResult
+    from harbor.trial.trial import Trial
 
 MODE = "HARBORTRAINER_MODE"  # set in every container: train or eval
 CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
 SOURCE = Path(__file__).resolve().parents[1]
 BUGS = {"TypeError", "AttributeError", "NameError", "KeyError", "IndexError", "AssertionError"}
+
+
+async def new_trial(config: "TrialConfig") -> "Trial":
+    """Harbor's own."""
+    from harbor.trial.trial import Trial
+
+    return await Trial.create(config)
+
+
+NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,7 @@ class TrialSettings:
     gates: Gates
     daemon: Daemon
     watcher: Watcher = UNWATCHED
+    new_trial: NewTrial = new_trial
 
 
 class TrialCancelled(asyncio.CancelledError):
@@ -110,13 +122,11 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
 
 async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
     """How the trial ended, and seconds by stage. Raises OSError when its files cannot be written."""
-    from harbor.trial.trial import Trial
-
     from src.rollout.phases import Phases
 
     started = time.monotonic()
     try:
-        trial = await Trial.create(trial_config(request, settings))
+        trial = await settings.new_trial(trial_config(request, settings))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         refuse(error, request.trials_dir / request.name)
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -22,7 +22,8 @@ from src.caches import cache_folder
 from src.config import Config
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
-from src.rollout.docker.health import Daemon, ping_docker, ping_nobody
+from src.rollout.docker.health import Daemon
+from src.rollout.docker.host import DockerHost, RemoteHost
 from src.rollout.docker.preflight import check_docker
 from src.rollout.environment import check_tasks
 from src.rollout.gates import Gates, n_containers
@@ -119,7 +120,7 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Repor
         return report
 
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
-        daemon = Daemon(config.env_outage_limit_sec, ping_docker if local else ping_nobody)
+        daemon = Daemon(config.env_outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
         trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
         building = asyncio.Semaphore(config.n_parallel_builds)
         try:

@@ -28,10 +28,6 @@ def ping_docker() -> str | None:
     return None
 
 
-def ping_nobody() -> None:
-    """For environments that run elsewhere: their own trials tell."""
-
-
 class Daemon:
     """The circuit breaker of a run. `outages`: how many have begun; a trial that saw one begin was hit by it."""
 

@@ -1,0 +1,73 @@
+"""Everything through which a run reaches beyond its own process: a test hands in an Outside of its own."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tinker
+
+from src.backend.api import Api
+from src.backend.connect import Backend, connect
+from src.backend.contract import Contract
+from src.backend.kind import ServerKind
+from src.backend.measured import contract_of
+from src.chat_template import ChatTemplate
+from src.config import Config
+from src.display.display import Display
+from src.report.write import leave_report
+from src.rollout.docker.host import DockerHost, Host, RemoteHost
+from src.rollout.trial import NewTrial, new_trial
+from src.run.curve import draw_reward_curve
+from src.run.directory import RunDirectory
+from src.run.metrics_log import Follower
+from src.sinks.wandb_log import start_wandb
+
+Say = Callable[[str], None]
+log = logging.getLogger("harbortrainer")
+Measure = Callable[[tinker.ServiceClient, ServerKind, str, str, Say], Awaitable[Contract]]
+StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], Follower | None]
+
+
+def leave_pages(run: RunDirectory, model_name: str) -> str:
+    """Draw the reward curve and write the report of a run that ends. Returns a line on the report."""
+    draw_reward_curve(run.metrics, run.path / "reward_curve.png", f"{run.name}: {Path(model_name).name}")
+    return leave_report(run.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The real one by default."""
+
+    api: Api = field(default_factory=Api)
+    measure: Measure = contract_of
+    load_template: Callable[[str, bool], ChatTemplate] = ChatTemplate.load
+    docker: Host = field(default_factory=DockerHost)
+    new_trial: NewTrial = new_trial
+    start_wandb: StartWandb = start_wandb
+    leave_pages: Callable[[RunDirectory, str], str] = leave_pages
+
+    async def connect(self, config: Config, say: Say = log.info) -> Backend:
+        """A server that answered, with its measured contract. Raises UserError."""
+
+        async def measure(service: tinker.ServiceClient, kind: ServerKind, url: str, model_name: str) -> Contract:
+            return await self.measure(service, kind, url, model_name, say)
+
+        return await connect(config, measure, self.api)
+
+    @contextlib.asynccontextmanager
+    async def connected(self, config: Config, display: Display) -> AsyncIterator[Backend]:
+        """The same, closed at the end of the block."""
+        display.doing(f"connecting to the {config.backend} server")
+        backend, done = await self.connect(config, display.say), False
+        try:
+            yield backend
+            done = True
+        finally:
+            await backend.close(done=done)
+
+    def host(self, config: Config) -> Host:
+        """Where the environments of this configuration are."""
+        return self.docker if config.environment_type == "docker" else RemoteHost()
