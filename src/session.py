@@ -18,7 +18,6 @@ from src.backend.disk_note import disk_note
 from src.backend.policy import PolicyTrainer
 from src.backend.terms import Terms, agree
 from src.budget.budget import Budget
-from src.budget.dry_run import dry_run
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
@@ -26,6 +25,7 @@ from src.display.display import Display
 from src.errors import UserError
 from src.evaluation.conversations import Conversations
 from src.plan import Plan, make_plan, start_directory, take_course
+from src.planning.show import dry_run
 from src.recovery import adopt, begin
 from src.report.write import leave_report
 from src.rollout.docker.cleaning import tidy
@@ -103,7 +103,7 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
     display.keep_log(run, plan.total_steps)
     display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
     stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
-    budget = Budget(config, plan.tariff)
+    budget = Budget(config, plan.pricing)
     ledger = Ledger(run.ledger, budget.count)
     budget.watched_by(stop.request_soon)
     display.spent = budget.brief

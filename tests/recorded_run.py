@@ -25,13 +25,13 @@ from src.backend import policy
 from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.backend.limits import Limits
-from src.budget import dry_run
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
 from src.display.display import Display
 from src.errors import UserError
 from src.evaluation.in_training import beside
+from src.planning import show as plan_shown
 from src.policy_sampler import PolicySampler
 from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
@@ -282,7 +282,7 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("docker", parallel=parallel)
         return []
 
-    for module in (connecting, dry_run):
+    for module in (connecting, plan_shown):
         monkeypatch.setattr(module, "check_health", healthy)
     monkeypatch.setattr(connecting, "_rest_client", opened)
     monkeypatch.setattr(connecting, "_service", opened)
