@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.made_run import MadeRun
 from src.report.page import unpacked
+from tests.support.made_run import MadeRun
 
 
 def small_run(path: Path) -> MadeRun:

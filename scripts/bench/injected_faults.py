@@ -22,7 +22,6 @@ from docker.errors import APIError
 
 from scripts.bench import report
 from scripts.bench.policy import Script, ScriptedClient
-from scripts.bench.task_folder import write_task
 from scripts.bench.variants import TOKENIZER
 from src.chat_template import ChatTemplate
 from src.config import Config
@@ -38,6 +37,7 @@ from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
 from src.run.ledger import Ledger
 from src.run.trajectory_file import write_trajectory
+from tests.support.task_folder import write_task
 
 RUN_ID = "injected"
 GROUP_SIZE = 8

@@ -15,8 +15,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from scripts.bench.browser import Page, browser
-from scripts.bench.made_run import MadeRun
 from src.report.write import write_report
+from tests.support.made_run import MadeRun
 
 READY = "document.documentElement.dataset.ready"
 MOST_SECONDS, MOST_BYTES, MOST_OPEN_SECONDS = 30.0, 25_000_000, 3.0

@@ -21,10 +21,10 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from scripts.bench import report
-from scripts.bench.shapes import SHAPES, write_shape
 from src.rollout.docker import removal
 from src.rollout.docker.reaper import reap
 from src.rollout.environment import environment_config
+from tests.support.shapes import SHAPES, write_shape
 
 RUN_ID = "bench-shapes"
 DOCUMENT = report.ROOT / "docs" / "task_shapes.md"

@@ -16,7 +16,6 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from scripts.bench.policy import Script, ScriptedClient
-from scripts.bench.task_folder import write_task
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Trajectory
@@ -24,6 +23,7 @@ from src.rollout.docker import removal
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, digest
 from src.tinker_llm import PolicySampler
+from tests.support.task_folder import write_task
 
 IMAGE = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
 RUN_ID = "bench"

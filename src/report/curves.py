@@ -3,11 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
-from src.evaluation.interval import estimate_mean
 from src.report.trials import TRAIN, TrialRow
+from src.stats.interval import estimate_reward
 
 STEP = "global_step"
 
@@ -32,7 +31,7 @@ def batch_intervals(trials: Sequence[TrialRow]) -> dict[str, list[Any]]:
             rewards[trial.step][trial.task].append(trial.reward)
     found: dict[str, list[Any]] = {"steps": [], "mean": [], "low": [], "high": []}
     for step in sorted(rewards):
-        estimate = estimate_mean([fmean(of_task) for of_task in rewards[step].values()])
+        estimate = estimate_reward(list(rewards[step].values()))
         found["steps"].append(step)
         for name, value in (("mean", estimate.mean), ("low", estimate.low), ("high", estimate.high)):
             found[name].append(_number(value))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.made_run import MadeRun
 from src.errors import UserError
 from src.report import panel as panels
 from src.report import timeline, write
@@ -18,6 +17,7 @@ from src.report.trials import TrialRow
 from src.report.write import leave_report, write_report
 from src.run.jsonl import append_line
 from tests.report_parts import blobs, only_run, small_run
+from tests.support.made_run import MadeRun
 
 
 @pytest.fixture
