@@ -139,10 +139,8 @@ async def main() -> None:
                 rows.append(await measure(phase, given.lost, Path(folder)))
             print(dict(zip(HEADINGS, rows[-1], strict=True)), flush=True)
     title = f"server killed, database {'lost' if given.lost else 'kept'}"
-    report.show(title, HEADINGS, rows)
-    if given.write:
-        text = f"{report.circumstances('scripts.bench.server_kills')}\n\n{report.markdown(HEADINGS, rows)}"
-        report.replace_part(report.BENCHMARKS, title, text)
+    document = report.DOCS / "benchmarks.md" if given.write else None
+    report.publish("scripts.bench.server_kills", title, HEADINGS, rows, document)
 
 
 if __name__ == "__main__":
