@@ -7,8 +7,7 @@ import pytest
 
 from src.learning.datums import training_sequences
 from src.learning.trajectory import Outcome, Trajectory, Turn
-from src.report.panel import panel, tokens
-from src.report.pieces import Pieces
+from src.report.panel import Pieces, panel, tokens
 from src.report.trials import TrialRow
 from src.run.log_ratios import log_ratios, read_log_ratios, write_log_ratios
 from tests.support.made_run import MadeRun

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from src.report.page import packed, unpacked
+from src.report.run import unit
 from src.report.trials import funnel, read_trials
-from src.report.units import unit
-from src.report.write import write_report
+from src.report.write import packed, write_report
 from src.run.jsonl import append_line, read_lines
 from src.run.ledger import Ledger
 from src.run.trajectory_file import read_trajectory
 from src.stats.interval import estimate_reward
-from tests.report_parts import blobs, only_run, small_run
+from tests.report_parts import blobs, only_run, small_run, unpacked
 from tests.support.made_run import MadeRun
 
 STATIC = Path("src/report/static")
