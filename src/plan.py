@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from src.budget.prices import Tariff, tariff_of
+from src.budget.prices import Pricing, pricing_of
 from src.config import Config
 from src.config_changes import ConfigHistory, note, to_json
 from src.course import Course, task_order
@@ -26,7 +26,7 @@ class Plan:
     sources: list[Source]
     total_steps: int
     earlier: RunDirectory | None  # of the run that goes on
-    tariff: Tariff
+    pricing: Pricing
 
     @property
     def tasks(self) -> list[Task]:
@@ -43,7 +43,7 @@ class Plan:
 
 def make_plan(config: Config) -> Plan:
     """Raises UserError: wrong tasks, no such run, other tasks than it was started with, a cap that nothing measures."""
-    tariff = tariff_of(config)
+    pricing = pricing_of(config)
     sources = find_sources(config.tasks_dir, config.tasks_registry)
     check_weights(config.task_weights, sources)
     train, held_out = split_tasks(
@@ -56,7 +56,7 @@ def make_plan(config: Config) -> Plan:
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
         save_split(earlier.path, train, held_out, config.allow_family_overlap, resumed=True)
-    return Plan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, tariff)
+    return Plan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
 
 
 def start_directory(plan: Plan) -> RunDirectory:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,9 +57,15 @@ class Run:
     outside: Outside
 
 
-async def run_training(config: Config, stop: Stop | None = None, outside: Outside | None = None) -> int:
-    """Run to the end, or until `stop` is asked. Exit status: 0 done, else what `stop` says.
+async def run_training(
+    config: Config,
+    stop: Stop | None = None,
+    outside: Outside | None = None,
+    loop: "Callable[[Run], Awaitable[int]] | None" = None,
+) -> int:
+    """Prepare, wire and train, until the end or until `stop` is asked. Exit status: 0 done, else what `stop` says.
 
+    `outside`, `loop`: what a test hands in place of the world outside and of `train`.
     Raises UserError for what the user can mend; the run directory can then be resumed.
     """
     stop, outside = stop or Stop(), outside or Outside()
@@ -76,7 +82,7 @@ async def run_training(config: Config, stop: Stop | None = None, outside: Outsid
             display.announce(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
             return 0
         async with wire(prepared, display, stop, outside) as run:
-            return await train(run)
+            return await (loop or train)(run)
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
@@ -171,7 +177,7 @@ def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Displ
     display.keep_log(run, plan.total_steps)
     display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
     stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
-    budget = Budget(config, plan.tariff)
+    budget = Budget(config, plan.pricing)
     ledger = Ledger(run.ledger, budget.count)
     budget.watched_by(stop.request_soon)
     display.spent = budget.brief
@@ -197,7 +203,8 @@ def _record_effective(plan: Plan, place: _Workspace, backend: Backend, trained: 
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
     write_json(place.run.effective, effective)
-    for note in (*terms.notes, disk_note(config, plan.total_steps, backend.about)):
+    disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
+    for note in (*terms.notes, disk):
         say(note)
     say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "

@@ -1,49 +1,40 @@
-"""A whole run of `src.session.train` in which only the outside is replaced: SDK, server, Docker, Harbor's trial, wandb.
+"""A whole run with an Outside of its own: no SDK, server, Docker, Harbor trial or wandb, and nothing patched.
 
 Everything that crosses the border is written down, so that two configurations can be compared by what they do.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import tinker
 from harbor.models.task.config import TaskConfig
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import ExceptionInfo
 from harbor.trial.hooks import TrialEvent
 
-from src import session, terminus2_trainer
-from src.backend import connect as connecting
-from src.backend import policy
+from src.backend.api import Api
 from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
-from src.backend.limits import Limits
-from src.budget import dry_run
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
-from src.display.display import Display
 from src.errors import UserError
-from src.evaluation.in_training import beside
-from src.policy_sampler import PolicySampler
-from src.recovery import Recovery
-from src.rollout import gates, rollouts, trial
-from src.rollout.docker.health import Daemon, Ping
-from src.rollout.gates import Gates, StartLimit
-from src.run.directory import RunDirectory
+from src.outside import Outside
+from src.planning.show import dry_run
+from src.rollout.docker.host import RemoteHost
+from src.session import Run, run_training, train
 from src.stop import Stop
 from src.tinker_llm import live_llm
 from src.validation import validate
 from tests.fakes import QWEN3, byte_tokenizer
 
 MAX_CONTEXT = 131072
+UNDER_WAY: list[str] = []  # trials: s = of a step, e = of an evaluation
 
 
 class Answer[T]:
@@ -168,10 +159,14 @@ class FakeTrial:
         shown = self._config.model_dump(mode="json", exclude={"trials_dir", "task"})
         limits = (llm.get_model_context_limit(), llm.get_model_output_limit(), llm.deadline is None)
         self._note("trial", config=shown, task=self._config.task.path, limits=limits)
+        UNDER_WAY.append(name[0])
         first = await llm.call("the task")
         history = [{"role": "user", "content": "the task"}, {"role": "assistant", "content": first.content}]
         await llm.call("the terminal", message_history=history)
         llm.stop_reason = "done"
+        if "s" in UNDER_WAY and "e" in UNDER_WAY:
+            self._note("an evaluation beside a batch")
+        UNDER_WAY.remove(name[0])
         member, problem = int(name.split("-g")[1][:2]), int(name.split("-p")[1][:2])
         rewards = {"reward": 1.0 if problem % 2 else (0.0, 1.0, 0.25, 0.0)[member % 4]}
         nothing = dict.fromkeys(("exception_info", "step_results", "environment_setup", "agent_setup", "verifier"))
@@ -185,8 +180,8 @@ class FakeWandb:
     def __init__(self, recorder: Recorder) -> None:
         self._note = recorder.note
 
-    def log(self, data: dict[str, Any]) -> None:
-        self._note("wandb.log", step=data["global_step"])
+    def log(self, row: dict[str, Any]) -> None:
+        self._note("wandb.log", step=row["global_step"])
 
     def finish(self, exit_code: int | None = None) -> None: ...
 
@@ -205,125 +200,108 @@ def _tensor(n: int) -> tinker.TensorData:
     return tinker.TensorData.from_numpy(np.full(n, -0.5, np.float32))
 
 
-def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> None:
-    """Patch every border of a run; what crosses it goes to the recorder."""
-    server = FakeServer(recorder)
+class FakeApi(Api):
+    """No server: what is asked of one is noted."""
 
-    def opened(url: str, key: str) -> FakeServer:
-        recorder.note("open", url=url, key=key)
-        return server
+    def __init__(self, recorder: Recorder, server: FakeServer | None = None) -> None:
+        self._note = recorder.note
+        self._server = server or FakeServer(recorder)
 
-    async def healthy(url: str, _: Any) -> dict[str, Any]:
-        recorder.note("health", url=url)
+    async def check_health(self, url: str, config: Config) -> dict[str, Any]:
+        self._note("health", url=url)
         return {}
+
+    async def until_answering(self, url: str, limit_sec: float) -> None: ...
+
+    async def unload(self, url: str, model_ids: Sequence[str]) -> None: ...
+
+    async def rest(self, url: str, key: str) -> Any:
+        return await self.service(url, key)
+
+    async def service(self, url: str, key: str) -> Any:
+        self._note("open", url=url, key=key)
+        return self._server
+
+    def base_model(self, name: str) -> BaseModel:
+        return BaseModel(("Qwen3ForCausalLM",), 1000, None)
+
+
+class FakeHost(RemoteHost):
+    """No Docker: what is asked of it is noted."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._note = recorder.note
+
+    def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
+        self._note("docker", parallel=n_containers)
+        return []
+
+    async def build(
+        self, tasks: Sequence[Path], parallel: int, progress: Callable[[str, int, int], None], run_id: str
+    ) -> int:
+        self._note("images", tasks=sorted(folder.name for folder in tasks), parallel=parallel)
+        return 0
+
+    def reap(self, run_id: str) -> None:
+        self._note("reap", own=True)
+
+
+def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outside:
+    """Nothing leaves the process; what would goes to the recorder."""
+
+    async def documented(*_: Any) -> Contract:
+        return TINKER_DOCUMENTS
 
     def template(name: str, enable_thinking: bool) -> ChatTemplate:
         recorder.note("tokenizer", model=name)
         return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking)
 
-    async def built(folders: Sequence[Path], parallel: int, _progress: Any, *, run_id: str) -> int:
-        recorder.note("images", tasks=sorted(folder.name for folder in folders), parallel=parallel)
-        return 0
-
-    async def ready(_: Any) -> None: ...
-
-    async def create(config: TrialConfig) -> FakeTrial:
+    async def new_trial(config: TrialConfig) -> Any:
         return FakeTrial(config, recorder)
-
-    async def documented(*_: Any) -> Contract:
-        return TINKER_DOCUMENTS
-
-    class NotedStarts(StartLimit):
-        def __init__(self, most: int, per_second: float) -> None:
-            recorder.note("starts", most=most, per_second=per_second)
-            super().__init__(most, per_second)
-
-    class NotedDaemon(Daemon):
-        def __init__(self, limit_sec: float, ping: Ping) -> None:
-            recorder.note("daemon", limit_sec=limit_sec, asked=ping.__name__)
-            super().__init__(limit_sec, ping)
-
-    class NotedLimits(Limits):
-        @classmethod
-        def of(cls, config: Config) -> Limits:
-            limits = Limits.of(config)
-            recorder.note("limits", **asdict(limits))
-            return limits
-
-    class NotedSampler(PolicySampler):
-        def __init__(self, **settings: Any) -> None:
-            recorder.note("sampler settings", **settings)
-            super().__init__(**settings)
-
-    class NotedRecovery(Recovery):
-        def __init__(self, *parts: Any) -> None:
-            recorder.note("recovery", limit_sec=parts[-1])
-            super().__init__(*parts)
-
-    class NotedDisplay(Display):
-        def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
-            recorder.note("display", mode=self._mode)
-            super().keep_log(run, total_steps)
-
-    async def noted_beside(one: Any, other: Any) -> Any:
-        recorder.note("beside")
-        return await beside(one, other)
-
-    def limits(config: Config) -> Gates:
-        made = Gates.of(config)
-        recorder.note("verifiers", at_once=made.verifying._value)
-        return made
 
     def wandb(_run: Any, project: str | None, name: str | None, config: dict[str, Any], _: Any) -> FakeWandb | None:
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
 
-    def docker(_tasks: Any, parallel: int, _kwargs: Any) -> list[str]:
-        recorder.note("docker", parallel=parallel)
-        return []
-
-    for module in (connecting, dry_run):
-        monkeypatch.setattr(module, "check_health", healthy)
-    monkeypatch.setattr(connecting, "_rest_client", opened)
-    monkeypatch.setattr(connecting, "_service", opened)
-    monkeypatch.setattr(connecting, "contract_of", documented)
-    monkeypatch.setattr(connecting, "Limits", NotedLimits)
-    monkeypatch.setattr(session, "PolicySampler", NotedSampler)
-    monkeypatch.setattr(session, "Display", NotedDisplay)
-    for module in (connecting, policy):
-        monkeypatch.setattr(module, "read_base_model", lambda name: BaseModel(("Qwen3ForCausalLM",), 1000, None))
-    monkeypatch.setattr(policy.PolicyTrainer, "close", ready)
-    monkeypatch.setattr(policy.PolicyTrainer, "until_answering", lambda *_: ready(None))
-    monkeypatch.setattr(ChatTemplate, "load", template)
-    monkeypatch.setattr(session, "check_docker", docker)
-    monkeypatch.setattr(session, "prepare_images", built)
-    monkeypatch.setattr(session, "reap", lambda run: recorder.note("reap", own=run is not None))
-    monkeypatch.setattr(session, "tidy", list)
-    monkeypatch.setattr(session, "guarding_disk", lambda run: nullcontext())
-    monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)
-    monkeypatch.setattr(session, "leave_report", lambda _: "")
-    monkeypatch.setattr(session, "start_wandb", wandb)
-    monkeypatch.setattr(rollouts.Rollouts, "warm_up", ready)
-    monkeypatch.setattr(rollouts, "Daemon", NotedDaemon)
-    monkeypatch.setattr(terminus2_trainer, "Recovery", NotedRecovery)
-    monkeypatch.setattr(terminus2_trainer, "beside", noted_beside)
-    monkeypatch.setattr(rollouts, "Gates", SimpleNamespace(of=limits))
-    monkeypatch.setattr(gates, "StartLimit", NotedStarts)
-    monkeypatch.setattr("harbor.trial.trial.Trial.create", create)
+    return Outside(
+        FakeApi(recorder, server), documented, template, FakeHost(recorder), new_trial, wandb, leave_pages=lambda *_: ""
+    )
 
 
-async def recorded_run(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> list[str]:
+def note_settings(run: Run, recorder: Recorder) -> None:
+    """What the wired parts were made with, where nothing else of it would be seen in a run without faults."""
+    parts = run.trainer.parts
+    settings: Any = parts.rollouts._settings
+    starting, ping = settings.gates.starting, settings.daemon._ping
+    recorder.note("starts", most=starting._most, pause_sec=starting._pause)
+    recorder.note("verifiers", at_once=settings.gates.verifying._value)
+    recorder.note("daemon", limit_sec=settings.daemon._limit_sec, asked=type(ping.__self__).__name__)
+    recorder.note("limits", **asdict(run.backend.limits))
+    recorder.note("sampler settings", request_timeout_sec=parts.sampler._timeout)
+    recorder.note("outage", limit_sec=run.trainer.outage.limit_sec)
+    recorder.note("display", mode=parts.display._mode)
+
+
+async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None) -> int:
+    """Exit status of the run, or of its plan."""
+    outside = fake_outside(recorder)
+    if config.plan:
+        return await dry_run(config, outside)
+
+    async def noted(run: Run) -> int:
+        note_settings(run, recorder)
+        return await train(run)
+
+    return await run_training(config, stop, outside, noted)
+
+
+async def recorded_run(arguments: Sequence[str]) -> list[str]:
     """What a run with these arguments does, sorted; a refusal is one event."""
     recorder = Recorder()
-    with monkeypatch.context() as patched:
-        replace_the_outside(patched, recorder)
-        try:
-            config = parse(arguments)
-            validate(config)
-            await session.train(config, NotedStop(recorder))
-        except UserError as error:
-            recorder.note("refused", words=str(error))
+    try:
+        config = parse(arguments)
+        validate(config)
+        await fake_run(config, recorder, NotedStop(recorder))
+    except UserError as error:
+        recorder.note("refused", words=str(error))
     return sorted(recorder.events)
-
-
-__all__ = ["recorded_run", "trial"]

@@ -1,11 +1,13 @@
 """What the report's tests share: a made-up run, and what is in a page."""
 
+import base64
+import gzip
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.made_run import MadeRun
-from src.report.page import unpacked
+from tests.support.made_run import MadeRun
 
 
 def small_run(path: Path) -> MadeRun:
@@ -15,6 +17,10 @@ def small_run(path: Path) -> MadeRun:
     run.train(0)
     run.train(1)
     return run
+
+
+def unpacked(data: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(data)))
 
 
 def blobs(page: Path) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """What trials cost in Harbor's own Docker environment, in ours, and as bare Engine API calls. The policy is instant.
 
     python -m scripts.bench.environments [--rounds 3] [--trials 24] [--turns 20] [--parallel 8] [--write]
-    python -m scripts.bench.environments --at-once 64
-    python -m scripts.bench.environments --in-a-row 500
 
 Short trials have three turns (a command, and twice "done"), long ones `--turns` turns with a command each. An instant
 policy saturates the machine; ours are measured with one that takes 1 s a turn too. The variants take turns within each
@@ -14,16 +12,17 @@ import asyncio
 import os
 import statistics
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
-from scripts.bench import endurance, report
-from scripts.bench.meters import Cost, metered
-from scripts.bench.policy import Script
-from scripts.bench.variants import RUN_ID, VARIANTS, Ours, Run, Stock, Variant, light_task
+from scripts.bench import report
+from scripts.bench.variants import RUN_ID, VARIANTS, Ours, Run, Script, Stock, Variant, light_task
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.reaper import reap
 
@@ -31,18 +30,22 @@ SHORT = Script(n_commands=1, turns=3)
 # a machine with CPU to spare, as while a model is sampled; each command may take 1 s, and takes none
 PACED = Script(n_commands=5, turns=5, wait_sec=1.0, latency_sec=1.0)
 HEADINGS = (
-    "",
-    "trials/s",
-    "s outside the agent",
-    "the same, policy 1 s a turn",
-    "s/turn",
-    "s/turn, policy 1 s a turn, waits up to 1 s",
-    "CPU ms/trial: own",
-    "dockerd",
-    "rest",
-    "CPU ms/turn",
-)
+    "", "trials/s", "s outside the agent", "the same, policy 1 s a turn", "s/turn",
+    "s/turn, policy 1 s a turn, waits up to 1 s", "CPU ms/trial: own", "dockerd", "rest", "CPU ms/turn",
+)  # fmt: skip
+DAEMONS = ("dockerd", "containerd")
+_TICK = os.sysconf("SC_CLK_TCK")
 Numbers = dict[str, float]
+
+
+@dataclass
+class Cost:
+    """Seconds. `rest` is everything else on the machine: runc and shims, what runs in containers, the docker CLI."""
+
+    wall: float = 0.0
+    own: float = 0.0
+    daemon: float = 0.0
+    rest: float = 0.0
 
 
 def main() -> None:
@@ -58,11 +61,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=24, help="short trials a round; of stock as many as --parallel")
     parser.add_argument("--turns", type=int, default=20, help="turns of a long trial; 0 = no long trials")
-    parser.add_argument("--wait", type=float, default=0.0, help="seconds that the policy asks to wait for a command")
     parser.add_argument("--parallel", type=int, default=8, help="trials at once")
-    parser.add_argument("--variants", nargs="+", choices=[v.name for v in VARIANTS], default=[v.name for v in VARIANTS])
-    parser.add_argument("--at-once", type=int, metavar="N", help="instead: N of our trials, all alive at the same time")
-    parser.add_argument("--in-a-row", type=int, metavar="N", help="instead: N of our trials, and what we hold then")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     return parser.parse_args()
 
@@ -71,31 +70,21 @@ async def _run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         task = light_task(Path(folder))
         await prepare_images([task])
-        if arguments.at_once:
-            await endurance.at_once(task, arguments.at_once, arguments.write)
-        elif arguments.in_a_row:
-            await endurance.in_a_row(task, arguments.in_a_row, arguments.parallel, arguments.write)
-        else:
-            await _compare(task, arguments)
+        await _compare(task, arguments)
 
 
 async def _compare(task: Path, arguments: argparse.Namespace) -> None:
-    variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
     rounds: defaultdict[str, list[Numbers]] = defaultdict(list)
-    long = Script(arguments.turns, arguments.turns, arguments.wait)
-    for variant in variants:  # imports, caches, Docker's image store
+    long = Script(arguments.turns, arguments.turns)
+    for variant in VARIANTS:  # imports, caches, Docker's image store
         await variant(task, 1, SHORT).run(1)
     for _ in range(arguments.rounds):
-        for variant in variants:
+        for variant in VARIANTS:
             rounds[variant.name].append(await _round(variant, task, arguments, long))
     rows = [[name, *_row(medians(numbers))] for name, numbers in rounds.items()]
-    ratios = _ratios(rounds)
-    report.show(f"{arguments.parallel} parallel, median of {arguments.rounds} rounds", HEADINGS, rows)
-    print("\n".join(ratios))
-    if arguments.write:
-        head = report.circumstances("scripts.bench.environments")
-        text = "\n".join([head, "", report.markdown(HEADINGS, rows), *(f"* {line}" for line in ratios)])
-        report.replace_part(report.BENCHMARKS, "environments", text)
+    below = "\n".join(f"* {line}" for line in _ratios(rounds))
+    document = report.DOCS / "benchmarks.md" if arguments.write else None
+    report.publish("scripts.bench.environments", "environments", HEADINGS, rows, document, below)
 
 
 async def _round(variant: type[Variant], task: Path, arguments: argparse.Namespace, long: Script) -> Numbers:
@@ -152,17 +141,49 @@ def _ratios(rounds: Mapping[str, list[Numbers]]) -> list[str]:
     """Ours against the others: medians over the rounds of the ratio within a round."""
     lines = []
     for other in ("stock", "raw"):
-        if other in rounds and "ours" in rounds:
-            pairs = zip(rounds["ours"], rounds[other], strict=True)
-            ratios = [ours["trials_per_s"] / theirs["trials_per_s"] for ours, theirs in pairs]
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            lines.append(f"trials a second, ours / {other}: {statistics.median(ratios):.2f} ({spread})")
+        pairs = zip(rounds["ours"], rounds[other], strict=True)
+        ratios = [ours["trials_per_s"] / theirs["trials_per_s"] for ours, theirs in pairs]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        lines.append(f"trials a second, ours / {other}: {statistics.median(ratios):.2f} ({spread})")
     return lines
 
 
 def _refuse_faults(name: str, runs: list[Run]) -> None:
     if faults := [run.fault for run in runs if run.fault]:
         raise SystemExit(f"{name}: {len(faults)} of {len(runs)} trials failed, the first with: {faults[0]}")
+
+
+@contextmanager
+def metered() -> Iterator[Cost]:
+    """Measures its block. CPU is the whole machine's: nothing else should run meanwhile."""
+    cost = Cost()
+    wall, own, daemon, machine = _clocks()
+    yield cost
+    wall, own, daemon, machine = (now - then for now, then in zip(_clocks(), (wall, own, daemon, machine), strict=True))
+    cost.wall, cost.own, cost.daemon, cost.rest = wall, own, daemon, max(0.0, machine - own - daemon)
+
+
+def _clocks() -> tuple[float, float, float, float]:
+    return time.monotonic(), time.process_time(), _daemon_cpu(), _machine_cpu()
+
+
+def _daemon_cpu() -> float:
+    """CPU seconds so far of dockerd and containerd; 0 when they run elsewhere."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name in DAEMONS:
+            ticks += sum(int(field) for field in rest.split()[11:13])
+    return ticks / _TICK
+
+
+def _machine_cpu() -> float:
+    """CPU seconds so far of all processes: user, nice, system, irq, softirq."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(int(fields[i]) for i in (0, 1, 2, 5, 6)) / _TICK
 
 
 if __name__ == "__main__":

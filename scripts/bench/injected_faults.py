@@ -21,9 +21,7 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 from docker.errors import APIError
 
 from scripts.bench import report
-from scripts.bench.policy import Script, ScriptedClient
-from scripts.bench.task_folder import write_task
-from scripts.bench.variants import TOKENIZER
+from scripts.bench.variants import TOKENIZER, Script, ScriptedClient
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Trajectory, TrajectoryGroup
@@ -38,12 +36,12 @@ from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
 from src.run.ledger import Ledger
 from src.run.trajectory_file import write_trajectory
+from tests.support.task_folder import write_task
 
 RUN_ID = "injected"
 GROUP_SIZE = 8
 SCRIPT = Script(n_commands=3, turns=5, latency_sec=0.3)
 LONGEST_DELAY_SEC = 3.0  # between a container's start and its end; a trial lives that long
-FAULTS = report.ROOT / "docs" / "faults.md"
 
 
 class Injector:
@@ -127,34 +125,27 @@ async def _run(arguments: argparse.Namespace, folder: Path) -> None:
     sampler = PolicySampler()
     sampler.publish(ScriptedClient(template, SCRIPT), 0)
     config = Config(
-        model_name="bench/scripted",
-        tasks_dir=str(folder),
-        n_parallel_envs=arguments.parallel,
-        max_turns=SCRIPT.turns,
-        context_limit=1_000_000,
-    )
+        model_name="bench/scripted", tasks_dir=str(folder), n_parallel_envs=arguments.parallel,
+        max_turns=SCRIPT.turns, context_limit=1_000_000,
+    )  # fmt: skip
     run = RunDirectory(folder / "run")
     run.path.mkdir()
     ledger = Ledger(run.ledger)
     rollouts = Rollouts(config, sampler, template, RUN_ID, ledger)
     await rollouts.warm_up()
     began = time.monotonic()
+
+    def keep(trajectory: Trajectory) -> None:
+        write_trajectory(run.trajectories("step", 0), trajectory)
+
     with Injector(arguments.share, arguments.seed) as injector:
         groups = await rollouts.run_groups(
-            [task for task, _ in tasks.values()],
-            GROUP_SIZE,
-            run.batch("step", 0),
-            prefix="s000000",
-            temperature=1.0,
-            on_trajectory=lambda trajectory: _keep(run, trajectory),
-        )
+            [task for task, _ in tasks.values()], GROUP_SIZE, run.batch("step", 0), prefix="s000000", temperature=1.0,
+            on_trajectory=keep,
+        )  # fmt: skip
     await rollouts.aclose()
     truths = {name: truth for name, (_, truth) in tasks.items()}
     _publish(arguments, ledger, run, groups, truths, injector.ended, time.monotonic() - began)
-
-
-def _keep(run: RunDirectory, trajectory: Trajectory) -> None:
-    write_trajectory(run.trajectories("step", 0), trajectory)
 
 
 def _publish(
@@ -171,23 +162,18 @@ def _publish(
     hit_groups = {record["task"] for record in hit}
     wrong = sum(reward != truths[group.task_name] for group in groups for reward in group.rewards_G)
     stages = Counter(f"{record['outcome']} in {record['stage']}" for record in hit)
+    counted = ", ".join(f"{count} {name}" for name, count in stages.most_common())
     rows = [
         ["trials started; seconds", f"{ledger.counts['started']}; {seconds:.0f}"],
         ["containers killed, removed", f"{ended['killed']}, {ended['removed']}"],
-        ["trials that failed", f"{len(hit)} ({len(hit) / len(ends):.1%}): {_counted(stages)}"],
+        ["trials that failed", f"{len(hit)} ({len(hit) / len(ends):.1%}): {counted}"],
         ["of them replaced; dropped", f"{ledger.counts['replaced']}; {ledger.counts['dropped']}"],
         [f"groups of {GROUP_SIZE}; with a member that failed", f"{len(groups)}; {len(hit_groups)}"],
         ["groups lost or below full size", str(sum(len(group.trajectories_G) < GROUP_SIZE for group in groups))],
         ["rewards that are not the task's; tasks quarantined", f"{wrong}; {len(ledger.quarantined)}"],
     ]
-    report.show("injected faults", ["", ""], rows)
-    if arguments.write:
-        text = f"{report.circumstances('scripts.bench.injected_faults')}\n\n{report.markdown(['', ''], rows)}"
-        report.replace_part(FAULTS, "injected-faults", text)
-
-
-def _counted(names: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in names.most_common())
+    document = report.DOCS / "faults.md" if arguments.write else None
+    report.publish("scripts.bench.injected_faults", "injected-faults", ("", ""), rows, document)
 
 
 if __name__ == "__main__":

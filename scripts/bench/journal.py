@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -33,12 +33,6 @@ class Audit:
     differing: int  # of these, with another digest than before
     not_of_its_trials: int  # steps whose digest is not that of the trials on disk
     rows_wrong: int  # global steps in metrics.jsonl that are missing or there twice
-
-    @property
-    def faults(self) -> dict[str, int]:
-        """By name; empty for a run that lost nothing and did nothing twice."""
-        harmless = ("trials", "steps", "optimizer_steps", "made_again")
-        return {name: count for name, count in asdict(self).items() if count and name not in harmless}
 
 
 def audit(run: RunDirectory, steps: int) -> Audit:

@@ -2,18 +2,23 @@
 
     python -m scripts.bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--seed 0] [--write]
 
-A real server, real containers, the quickstart's policy and tasks. Two unbroken runs with the same seeds come first:
-how far they are apart is the noise. Kills come, in turns, a random time after the start of a process, a random time
-after it has gone on (its first line in the ledger), and a random time after the beginning of a phase, each in its turn.
+A real server, real containers, the quickstart's policy and tasks. Kills come, in turns, a random time after the
+start of a process, a random time after its first line in the ledger, and a random time after a phase began.
 """
 
 import argparse
 import itertools
 import os
 import random
+import re
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,13 +26,20 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
 from scripts.bench import report
 from scripts.bench.journal import Audit, audit, phase
-from scripts.bench.small_run import N_TRIALS, SAVE_EVERY, Server, Trainer, server, start
 from src.rollout.docker import owner
 from src.rollout.docker.engine import engine
 from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
+from tests.integration.small_server import MODEL, Server
 
-FAULTS = report.ROOT / "docs" / "faults.md"
+SAVE_EVERY = 2
+N_TRIALS = 8  # of a training batch
+SETTINGS = (
+    f"backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/quickstart lora_rank=8 batch_size=2 group_size=4 "
+    "n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 learning_rate=3e-3 lr_schedule=linear "
+    "eval_tasks=create-6,copy-6 allow_family_overlap=true eval_group_size=2 eval_every=3 "
+    f"save_every={SAVE_EVERY} keep_checkpoints=2"
+).split()
 LONGEST_WAIT_SEC = 90.0  # for a phase
 # phase -> seconds after its beginning, at most
 AIMED = {"update": 0.5, "evaluation": 2.0, "publishing, logging": 0.1, "sampling": 3.0, "saving": 0.3, "restoring": 0.5}
@@ -42,6 +54,36 @@ class Kills:
     lives: list[float] = field(default_factory=list)  # seconds
 
 
+class Trainer:
+    """One process of `python -m src.train`; its output goes to `log`."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self.log = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "src.train", *arguments], cwd=report.ROOT, stdout=file, stderr=file,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self) -> None:
+        """To its end. Raises SystemExit with the log unless it did well."""
+        try:
+            status = self._process.wait()
+        except BaseException:
+            self.kill()
+            raise
+        if status != 0:
+            raise SystemExit(f"the trainer ended with {status}:\n{self.log.read_text()[-4000:]}")
+
+
 def main() -> None:
     arguments = _arguments()
     with tempfile.TemporaryDirectory(prefix="bench-kills-") as folder, server() as made:
@@ -54,15 +96,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="of each run")
     parser.add_argument("--longest-life", type=float, default=30.0, help="seconds, of a process killed at random")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     return parser.parse_args()
 
 
 def _measure(arguments: argparse.Namespace, made: Server, folder: Path) -> None:
-    whole = [RunDirectory(folder / name) for name in ("unbroken-1", "unbroken-2")]
-    for trainer in [start(made, run, arguments.steps) for run in whole]:
-        trainer.wait()
-    print("\n".join(f"{run.name}: {audit(run, arguments.steps)}" for run in whole), flush=True)
     chance, kills, killed = random.Random(arguments.seed), Kills(), []
     for number in itertools.count(1):
         run = RunDirectory(folder / f"killed-{number}")
@@ -71,10 +109,9 @@ def _measure(arguments: argparse.Namespace, made: Server, folder: Path) -> None:
         if kills.phases.total() >= arguments.kills:
             break
     audits = [audit(run, arguments.steps) for run in killed]
-    adam = [made.adam_steps(read_lines(run.checkpoints)[-1]["path"]) for run in killed]
-    left = sum(len(_containers(run)) for run in (*whole, *killed))
+    adam = [adam_steps(made, read_lines(run.checkpoints)[-1]["path"]) for run in killed]
+    left = sum(len(_containers(run)) for run in killed)
     _publish(arguments, kills, audits, adam, left)
-    _publish_curves(arguments, whole, killed[0])
 
 
 def _kill_and_finish(
@@ -148,29 +185,39 @@ def _publish(arguments: argparse.Namespace, kills: Kills, audits: list[Audit], a
         ["rows of metrics.jsonl missing or doubled", str(total["rows_wrong"])],
         ["containers right after the kills; at the end", f"{kills.orphans}; {left}"],
     ]
-    _write(arguments, "kills", ["", ""], rows)
+    document = report.DOCS / "faults.md" if arguments.write else None
+    report.publish("scripts.bench.kills", "kills", ("", ""), rows, document)
 
 
-def _publish_curves(arguments: argparse.Namespace, whole: list[RunDirectory], killed: RunDirectory) -> None:
-    """Mean absolute difference a step, between the unbroken runs and between the first of them and the killed one."""
-    first, second, broken = (read_lines(run.metrics) for run in (*whole, killed))
-    rows = []
-    for name in ("reward/mean", "optim/grad_norm", "server/loss_sum", "eval/reward_mean"):
-        noise, distance = (_distance(name, first, other) for other in (second, broken))
-        rows.append([name, f"{noise:.4f}", f"{distance:.4f}"])
-    _write(arguments, "kills-curves", ["mean difference a step", "two unbroken runs", "unbroken and killed"], rows)
+@contextmanager
+def server() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="bench-server-") as state:
+        made = Server(Path(state), MAX_LORA_ADAPTERS="8", MAX_LORA_RANK="16", SESSION_TIMEOUT="30")
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
 
 
-def _distance(name: str, one: list[dict[str, float]], other: list[dict[str, float]]) -> float:
-    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) if name in a and name in b]
-    return sum(abs(a - b) for a, b in pairs) / max(len(pairs), 1)
+def adam_steps(server: Server, checkpoint: str) -> int:
+    """Optimizer steps of a saved state, tinker://MODEL_ID/weights/NAME."""
+    match = re.fullmatch(r"tinker://(.+)/weights/(.+)", checkpoint)
+    assert match is not None
+    folder = server.state / "checkpoints" / match.group(1) / f"{match.group(2)}.tar.gz"
+    command = ["server/.venv/bin/python", "scripts/bench/adam_steps.py", str(folder)]
+    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, cwd=report.ROOT, env=env, capture_output=True, text=True, check=True)
+    return int(done.stdout)
 
 
-def _write(arguments: argparse.Namespace, name: str, headings: list[str], rows: list[list[str]]) -> None:
-    report.show(name, headings, rows)
-    if arguments.write:
-        text = f"{report.circumstances('scripts.bench.kills')}\n\n{report.markdown(headings, rows)}"
-        report.replace_part(FAULTS, name, text)
+def start(server: Server, run: RunDirectory, steps: int) -> Trainer:
+    """A new run, or the one in that folder resumed. Its log is beside the folder."""
+    log = run.path.with_suffix(".log")
+    if run.config.exists():
+        return Trainer(log, f"resume={run.path}")
+    names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={steps}"]
+    return Trainer(log, *SETTINGS, f"skyrl_tx_url={server.url}", *names)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,21 @@ from rich.table import Table
 from src.rollout.docker.engine import engine
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs"
 Rows = Sequence[Sequence[str]]
 
 
-def show(title: str, headings: Sequence[str], rows: Rows) -> None:
-    table = Table(*headings, title=title)
+def publish(
+    module: str, name: str, headings: Sequence[str], rows: Rows, document: Path | None, below: str = ""
+) -> None:
+    """Show a table; with a document, put it there too, with the lines `below` it."""
+    table = Table(*headings, title=name)
     for row in rows:
         table.add_row(*row)
     Console(width=130).print(table)
+    print(below)
+    if document is not None:
+        replace_part(document, name, f"{circumstances(module)}\n\n{markdown(headings, rows)}{below}")
 
 
 def markdown(headings: Sequence[str], rows: Rows) -> str:

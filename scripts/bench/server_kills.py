@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import report
-from src.backend.connect import connect
 from src.command_line import parse
+from src.outside import Outside
 from src.run.jsonl import read_lines
 from tests.integration.proxy import Rule, proxy_to
 from tests.integration.small_server import MODEL, Server
@@ -62,7 +62,9 @@ async def measure(phase: Phase, lost: bool, folder: Path) -> list[str]:
     loop = asyncio.get_running_loop()
     rule = Rule(phase.path, nth=phase.nth, seen=lambda: loop.call_later(phase.after_sec, killed.set) and None)
     try:
-        await (await connect(parse(arguments(server.url, folder)))).close(done=True)  # measured, once for all runs
+        await (await Outside().connect(parse(arguments(server.url, folder)))).close(
+            done=True
+        )  # measured, once for all runs
         async with proxy_to(server.url, rule) as proxy:
             restart = asyncio.create_task(_restart(server, killed, lost))
             began = time.monotonic()
@@ -139,10 +141,8 @@ async def main() -> None:
                 rows.append(await measure(phase, given.lost, Path(folder)))
             print(dict(zip(HEADINGS, rows[-1], strict=True)), flush=True)
     title = f"server killed, database {'lost' if given.lost else 'kept'}"
-    report.show(title, HEADINGS, rows)
-    if given.write:
-        text = f"{report.circumstances('scripts.bench.server_kills')}\n\n{report.markdown(HEADINGS, rows)}"
-        report.replace_part(report.BENCHMARKS, title, text)
+    document = report.DOCS / "benchmarks.md" if given.write else None
+    report.publish("scripts.bench.server_kills", title, HEADINGS, rows, document)
 
 
 if __name__ == "__main__":

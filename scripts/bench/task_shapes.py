@@ -10,26 +10,22 @@ import asyncio
 import os
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
 from harbor.models.environment_type import EnvironmentType
-from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
-from harbor.models.trial.result import TrialResult
-from harbor.trial.trial import Trial
+from harbor.models.trial.config import EnvironmentConfig
 
 from scripts.bench import report
-from scripts.bench.shapes import SHAPES, write_shape
 from src.rollout.docker import removal
 from src.rollout.docker.reaper import reap
 from src.rollout.environment import environment_config
+from tests.support.oracle import Rewards, rewards_of, run_oracle
+from tests.support.shapes import SHAPES, write_shape
 
 RUN_ID = "bench-shapes"
-DOCUMENT = report.ROOT / "docs" / "task_shapes.md"
 HEADINGS = ("task shape", "Harbor's own", "ours", "")
-Rewards = dict[str, float]
 
 
 def main() -> None:
@@ -45,18 +41,6 @@ def main() -> None:
     sys.exit(0 if ok else 1)
 
 
-async def run_oracle(task: Path, environment: EnvironmentConfig) -> TrialResult:
-    """One trial of `task` with Harbor's oracle agent; its files go to `trials` beside the task."""
-    config = TrialConfig(
-        task=TaskConfig(path=task),
-        trial_name=f"{task.name}-{uuid.uuid4().hex[:6]}",
-        trials_dir=task.parent / "trials",
-        agent=AgentConfig(name="oracle"),
-        environment=environment,
-    )
-    return await (await Trial.create(config)).run()
-
-
 async def _compare(arguments: argparse.Namespace) -> bool:
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory(prefix="shapes-") as folder:
@@ -67,19 +51,9 @@ async def _compare(arguments: argparse.Namespace) -> bool:
             rows.append([name, _told(theirs), _told(ours), "" if _agree(theirs, ours) else "**differs**"])
             print(*rows[-1], sep=" | ", flush=True)
         await removal.drain()
-    report.show("The oracle's rewards", HEADINGS, rows)
-    if arguments.write:
-        text = f"{report.circumstances('scripts.bench.task_shapes')}\n\n{report.markdown(HEADINGS, rows)}"
-        report.replace_part(DOCUMENT, "task shapes", text)
+    document = report.DOCS / "task_shapes.md" if arguments.write else None
+    report.publish("scripts.bench.task_shapes", "task shapes", HEADINGS, rows, document)
     return all(not row[-1] for row in rows)
-
-
-def rewards_of(result: TrialResult) -> Rewards | str:
-    """The rewards, or why there are none."""
-    faults = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
-    if fault := next(filter(None, faults), None):
-        return f"{fault.exception_type}: {fault.exception_message}"
-    return dict(result.verifier_result.rewards or {}) if result.verifier_result else "no reward"
 
 
 async def _rewards(task: Path, environment: EnvironmentConfig) -> Rewards | str:

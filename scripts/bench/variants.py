@@ -1,34 +1,103 @@
-"""The same trials in three ways: as Harbor runs them, as we do, and the bare Engine API calls beneath them."""
+"""The same trials in three ways (Harbor's own, ours, bare Engine API calls), with policies that are scripted."""
 
 import asyncio
 import itertools
+import json
+import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import docker
 from docker.utils import kwargs_from_env
+from harbor.llms.base import BaseLLM, LLMResponse
 from harbor.models.environment_type import EnvironmentType
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from scripts.bench.policy import Script, ScriptedClient
-from scripts.bench.task_folder import write_task
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Trajectory
 from src.rollout.docker import removal
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, digest
+from src.rollout.without_litellm import without_litellm
 from src.tinker_llm import PolicySampler
+from tests.support.task_folder import write_task
+
+with without_litellm():
+    from harbor.agents.terminus_2.terminus_2 import Terminus2
 
 IMAGE = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
 RUN_ID = "bench"
 TOKENIZER = Path(__file__).resolve().parents[2] / "models" / "quickstart"
 _names = itertools.count()
+
+
+def answer(turn: int, n_commands: int, wait_sec: float) -> str:
+    """What the policy says in its turn `turn`, from 0: `n_commands` times a command, then that it is done."""
+    commands = [{"keystrokes": "echo hello\n", "duration": wait_sec}] if turn < n_commands else []
+    return json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": not commands})
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the policy of a trial does: `n_commands` commands, each with `wait_sec`; then it says twice it is done.
+
+    With `turns` below n_commands + 2 it is stopped before. An answer takes it `latency_sec` on average, exponentially
+    distributed: trials that end all together start all together.
+    """
+
+    n_commands: int
+    turns: int
+    wait_sec: float = 0.0
+    latency_sec: float = 0.0
+
+
+class ScriptedClient:
+    """In place of a `tinker.SamplingClient`: tells the turn from the number of ended turns in the prompt."""
+
+    def __init__(self, template: ChatTemplate, script: Script) -> None:
+        self._template = template
+        self._script = script
+        self._chance = random.Random(0)
+
+    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+        turn = prompt.to_ints().count(self._template.turn_end) // 2
+        if mean := self._script.latency_sec:
+            await asyncio.sleep(self._chance.expovariate(1 / mean))
+        text = answer(turn, self._script.n_commands, self._script.wait_sec)
+        ids = [*self._template.tokenizer.encode(text, add_special_tokens=False), self._template.turn_end]
+        sequence = SimpleNamespace(tokens=ids, logprobs=[-0.1] * len(ids), stop_reason="stop")
+        return SimpleNamespace(sequences=[sequence] * num_samples)
+
+
+class InstantLLM(BaseLLM):
+    def __init__(self, n_commands: int, wait_sec: float) -> None:
+        super().__init__()
+        self._script = n_commands, wait_sec
+        self._turn = -1
+
+    async def call(self, prompt: str, **kwargs: Any) -> LLMResponse:
+        self._turn += 1
+        return LLMResponse(content=answer(self._turn, *self._script))
+
+    def get_model_context_limit(self) -> int:
+        return 1_000_000
+
+    def get_model_output_limit(self) -> int | None:
+        return None
+
+
+class InstantTerminus(Terminus2):
+    """Harbor's agent as it is, but for its model."""
+
+    def _init_llm(self, **named: Any) -> BaseLLM:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return InstantLLM(**named["llm_kwargs"])
 
 
 @dataclass(frozen=True)
@@ -46,19 +115,14 @@ class Ours:
     name = "ours"
     has_turns = True
 
-    def __init__(self, task: Path, parallel: int, script: Script, together: int = 0) -> None:
-        """`together`: no trial gets an answer before that many have asked for their first one."""
+    def __init__(self, task: Path, parallel: int, script: Script) -> None:
         config = Config(
-            model_name="bench/instant",
-            tasks_dir=str(task.parent),
-            n_parallel_envs=parallel,
-            max_turns=script.turns,
-            context_limit=1_000_000,
-            max_attempts=1,
-        )
+            model_name="bench/instant", tasks_dir=str(task.parent), n_parallel_envs=parallel, max_turns=script.turns,
+            context_limit=1_000_000, max_attempts=1,
+        )  # fmt: skip
         template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
         sampler = PolicySampler()
-        sampler.publish(ScriptedClient(template, script, together), 0)
+        sampler.publish(ScriptedClient(template, script), 0)
         self._warm = False
         self._rollouts = Rollouts(config, sampler, template, RUN_ID)
         self._task = Task(task.name, task, digest(task))
@@ -103,7 +167,7 @@ class Stock:
 
     async def _one(self) -> Run:
         agent = AgentConfig(
-            import_path="scripts.bench.policy:InstantTerminus", model_name="instant", kwargs=self._options
+            import_path="scripts.bench.variants:InstantTerminus", model_name="instant", kwargs=self._options
         )
         config = TrialConfig(
             task=TaskConfig(path=self._task),

@@ -18,12 +18,12 @@ from scripts.quickstart import prompts
 from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import held_out, make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
-from src.backend.connect import connect
 from src.backend.policy import PolicyTrainer
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.batch import assemble
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from src.outside import Outside
 from src.policy_sampler import PolicySampler
 from src.rollout.without_litellm import without_litellm
 from src.update import Updater
@@ -94,7 +94,7 @@ def by_kind(groups: Sequence[TrajectoryGroup]) -> str:
 
 
 async def simulate(config: Config) -> None:
-    policy = await PolicyTrainer.create(await connect(config), config)
+    policy = await PolicyTrainer.create(await Outside().connect(config), config)
     try:
         await train(config, Simulation(config, policy), policy)
     finally:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from src.backend.base_model import BaseModel, read_base_model
+from src.backend.base_model import BaseModel
 from src.config import Config
 from src.run.checkpoints import Keep
 
@@ -23,9 +23,9 @@ def sampler_bytes(model: BaseModel, rank: int) -> int | None:
     return None if model.lora_width is None else FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
-def disk_note(config: Config, total_steps: int, about: Mapping[str, Any]) -> str:
-    """One line. `about`: what a server of ours says of itself."""
-    model, rank = read_base_model(config.model_name), config.lora_rank
+def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
+    """One line. `about`: what a server of this project says of itself."""
+    rank = config.lora_rank
     keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
     states = keep.most(total_steps, config.save_every)
     state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)

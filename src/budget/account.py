@@ -1,10 +1,10 @@
-"""What a run has spent and on what, counted from the records of its ledger: those on disk and each new one."""
+"""What a run has spent and on what, counted from the records of its ledger."""
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from src.budget.use import Use
 from src.learning.batch import CONSTANT, NO_SIGNAL
 from src.run.ledger import KILLED
 
@@ -16,14 +16,38 @@ PURPOSES = ("trained", "constant", "left_out", "failed", "cancelled", "evaluatio
 TINY = 1e-9  # advantages below are none
 
 
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """`prompt`: tokens of every prompt that was sent, at each turn the whole of it, and of what the base model scored;
+    `trained`: tokens of datums; `container_sec`: from a trial's start to its end, each trial's added up.
+    """
+
+    prompt: float = 0.0
+    sampled: float = 0.0
+    trained: float = 0.0
+    container_sec: float = 0.0
+
+    @property
+    def tokens(self) -> float:
+        return self.prompt + self.sampled + self.trained
+
+    def __add__(self, other: "Spending") -> "Spending":
+        return Spending(
+            self.prompt + other.prompt,
+            self.sampled + other.sampled,
+            self.trained + other.trained,
+            self.container_sec + other.container_sec,
+        )
+
+
 class Account:
     """`scores`: whether what is trained on is scored by the base model too (KL penalty)."""
 
     def __init__(self, *, scores: bool = False) -> None:
-        self.total = Use()
+        self.total = Spending()
         self.hours = 0.0  # from each process's first record to its last
-        self._by: dict[str, Use] = dict.fromkeys(PURPOSES, Use())
-        self._open: dict[str, Use] = {}  # graded trials of a batch that is not settled
+        self._by: dict[str, Spending] = dict.fromkeys(PURPOSES, Spending())
+        self._open: dict[str, Spending] = {}  # graded trials of a batch that is not settled
         self._started: dict[str, float] = {}  # clock time of trials under way
         self._last: float | None = None  # clock time of the last record
         self._scores = scores
@@ -45,7 +69,7 @@ class Account:
         """Graded trials of a batch that is not trained on yet."""
         return len(self._open)
 
-    def by_purpose(self) -> dict[str, Use]:
+    def by_purpose(self) -> dict[str, Spending]:
         """What was spent on each of PURPOSES; trials that wait for their batch are in none."""
         with self._lock:
             return dict(self._by)
@@ -54,16 +78,16 @@ class Account:
         name, fate = record["trial"], record["fate"].split()[0]
         now = self._last if record["cause"] == KILLED else record["time"]
         seconds = max(0.0, (now or 0.0) - self._started.pop(name, now or 0.0))
-        use = Use(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
-        self.total += use
+        spent = Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
+        self.total += spent
         if fate == "cancelled":
-            self._by["cancelled"] += use
+            self._by["cancelled"] += spent
         elif fate != "graded":
-            self._by["failed"] += use
+            self._by["failed"] += spent
         elif name.startswith("e"):
-            self._by["evaluation"] += use
+            self._by["evaluation"] += spent
         else:
-            self._open[name] = use
+            self._open[name] = spent
 
     def _count_update(self, record: Mapping[str, Any]) -> None:
         # earlier versions did not write all of it
@@ -72,9 +96,9 @@ class Account:
         tokens = record.get("tokens", [0] * len(record["trials"]))
         for name, trained in zip(record["trials"], tokens, strict=True):
             purpose = "trained" if self._scores or _group(name) in signal else "constant"
-            use = Use(trained if self._scores else 0.0, 0.0, trained, 0.0)
-            self.total += use
-            self._by[purpose] += use
+            spent = Spending(trained if self._scores else 0.0, 0.0, trained, 0.0)
+            self.total += spent
+            self._by[purpose] += spent
             self._settle(name, purpose)
         for name, why in record.get("left_out", {}).items():
             self._settle(name, "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
@@ -82,7 +106,7 @@ class Account:
             self._settle(name, "left_out")
 
     def _settle(self, name: str, purpose: str) -> None:
-        self._by[purpose] += self._open.pop(name, Use())
+        self._by[purpose] += self._open.pop(name, Spending())
 
     def _count_time(self, record: Mapping[str, Any]) -> None:
         if record.get("cause") == KILLED:

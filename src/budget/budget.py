@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from src.budget.account import PURPOSES, Account
-from src.budget.prices import Tariff
-from src.budget.use import Use
+from src.budget.account import PURPOSES, Account, Spending
+from src.budget.prices import Pricing
 from src.config import Config
 
 USD_STATUS, TOKENS_STATUS, CONTAINERS_STATUS = 80, 81, 82  # of the process; above those of sysexits.h
@@ -15,10 +14,10 @@ LABELS = {"left_out": "left out", "constant": "constant groups"}
 class Budget:
     """Follows the ledger. Over the whole run, earlier processes included, and everything in it that is known."""
 
-    def __init__(self, config: Config | None = None, tariff: Tariff | None = None) -> None:
+    def __init__(self, config: Config | None = None, pricing: Pricing | None = None) -> None:
         """None = no cap, no price."""
         self.account = Account(scores=config is not None and config.kl_penalty_coef > 0)
-        self.tariff = tariff or Tariff()
+        self.pricing = pricing or Pricing()
         caps = (
             (0.0, 0.0, 0.0) if config is None else (config.max_usd, config.max_tokens_total, config.max_container_hours)
         )
@@ -46,22 +45,22 @@ class Budget:
             return f"max_container_hours={self._max_hours:g} is reached: {hours:.2f} h are spent", CONTAINERS_STATUS
         return None
 
-    def usd(self, use: Use) -> float | None:
+    def usd(self, spent: Spending) -> float | None:
         """Cost of a part of what was spent, prompts as if none was cached; one's own server by its tokens' share."""
-        if not self.tariff.known:
+        if not self.pricing.known:
             return None
-        by_token = self.tariff.price.usd(use) if self.tariff.price else 0.0
-        share = use.tokens / self.account.total.tokens if use.tokens else float(use is self.account.total)
-        return by_token + self.tariff.usd_per_hour * self.account.hours * share
+        by_token = self.pricing.price.usd(spent) if self.pricing.price else 0.0
+        share = spent.tokens / self.account.total.tokens if spent.tokens else float(spent is self.account.total)
+        return by_token + self.pricing.usd_per_hour * self.account.hours * share
 
     def metrics(self) -> dict[str, float]:
         """`spend/*`, cumulative."""
-        parts = {"": self.account.total} | {f"_{name}": use for name, use in self.account.by_purpose().items()}
+        parts = {"": self.account.total} | {f"_{name}": spent for name, spent in self.account.by_purpose().items()}
         row: dict[str, float] = {}
-        for name, use in parts.items():
-            row[f"spend/tokens{name}"] = float(use.tokens)
-            row[f"spend/container_sec{name}"] = use.container_sec
-            if (usd := self.usd(use)) is not None:
+        for name, spent in parts.items():
+            row[f"spend/tokens{name}"] = float(spent.tokens)
+            row[f"spend/container_sec{name}"] = spent.container_sec
+            if (usd := self.usd(spent)) is not None:
                 row[f"spend/usd{name}"] = usd
         return row
 
@@ -74,11 +73,11 @@ class Budget:
         """One line."""
         total, parts = self.account.total, self.account.by_purpose()
         shares = [
-            f"{use.tokens / total.tokens:.0%} {LABELS.get(name, name)}"
+            f"{spent.tokens / total.tokens:.0%} {LABELS.get(name, name)}"
             for name in PURPOSES
-            if (use := parts[name]).tokens
+            if (spent := parts[name]).tokens
         ]
-        waiting = total.tokens - sum(use.tokens for use in parts.values())
+        waiting = total.tokens - sum(spent.tokens for spent in parts.values())
         if waiting > 0:
             shares.append(f"{waiting / total.tokens:.0%} of a batch that is not trained on yet")
         text = f"spent: {count(total.tokens)}{f' ({", ".join(shares)})' if shares else ''}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from src.budget.use import Use
+from src.budget.account import Spending
 from src.config import Config
 from src.errors import UserError
 
@@ -23,14 +23,14 @@ class Price:
     train: float
     cached_prefill: float
 
-    def usd(self, use: Use, cached: float = 0.0) -> float:
+    def usd(self, spent: Spending, cached: float = 0.0) -> float:
         """`cached`: share of the prompt tokens that the server had in its prefix cache."""
         prompt = self.prefill * (1 - cached) + self.cached_prefill * cached
-        return (use.prompt * prompt + use.sampled * self.sample + use.trained * self.train) / MILLION
+        return (spent.prompt * prompt + spent.sampled * self.sample + spent.trained * self.train) / MILLION
 
 
 @dataclass(frozen=True, slots=True)
-class Tariff:
+class Pricing:
     """`price`: by token, None = not known; `usd_per_hour`: of one's own server; `source`: where the price is from."""
 
     price: Price | None = None
@@ -42,7 +42,7 @@ class Tariff:
         return self.price is not None or self.usd_per_hour > 0
 
 
-def tariff_of(config: Config) -> Tariff:
+def pricing_of(config: Config) -> Pricing:
     """Raises UserError: an unreadable file, a model that it lacks, a cap in USD without any price."""
     price, source = None, ""
     if config.prices is not None:
@@ -51,11 +51,11 @@ def tariff_of(config: Config) -> Tariff:
         table = json.loads(TABLE.read_text())
         if (entry := table["models"].get(config.model_name)) is not None:
             price, source = _price(entry), f"src/budget/prices.json of {table['as_of']}"
-    tariff = Tariff(price, config.server_usd_per_hour, source)
-    if config.max_usd and not tariff.known:
+    pricing = Pricing(price, config.server_usd_per_hour, source)
+    if config.max_usd and not pricing.known:
         own = "" if config.backend == "tinker" else " or server_usd_per_hour=USD"
         raise UserError(f"max_usd={config.max_usd:g}: {no_price(config)}{own} (docs/budget.md)")
-    return tariff
+    return pricing
 
 
 def no_price(config: Config) -> str:

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from src.evaluation import results
 from src.evaluation.arguments import EvalArgs
-from src.evaluation.comparison import Comparison
 from src.evaluation.policies import Subject
+from src.stats.comparison import Comparison
 
 Value = dict[str, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from src.evaluation.interval import Estimate, estimate_pass_at_k, estimate_reward
-from src.evaluation.pass_at_k import task_pass_at_k
 from src.evaluation.sets import EvalTask
 from src.learning.trajectory import TrajectoryGroup
+from src.stats.interval import Estimate, estimate_pass_at_k, estimate_reward
+from src.stats.pass_at_k import task_pass_at_k
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from src.config import Config
 from src.display.display import Display
 from src.evaluation import policies, report, results
 from src.evaluation.arguments import EvalArgs, trainer_config
-from src.evaluation.comparison import Comparison, compare
 from src.evaluation.conversations import Conversations
 from src.evaluation.policies import Subject
 from src.evaluation.sets import EvalTask, load_sets, require_same
@@ -29,6 +28,7 @@ from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.directory import RunDirectory, held, new_run_directory, read_json, write_json
 from src.run.ledger import Ledger
+from src.stats.comparison import Comparison, compare
 from src.tasks.sources import SOURCES_FILE, Source, sources_record
 from src.tasks.split import SPLIT_FILE, check_held_out
 from src.tinker_llm import PolicySampler
@@ -90,9 +90,7 @@ async def _evaluate(
         display.keep_log(run)
         try:
             async with cleaned(host, run.name, display.say), contextlib.aclosing(rollouts):
-                images = build_images(
-                    host, paths, config.n_parallel_builds, run.name, display.building, display.say
-                )
+                images = build_images(host, paths, config.n_parallel_builds, run.name, display.building, display.say)
                 await asyncio.gather(rollouts.warm_up(), images)
                 for number, subject in enumerate(plan.subjects):
                     groups_P = await runner.groups(number, subject, tasks, args.trials)

@@ -30,7 +30,9 @@ def _write(arguments: Sequence[str]) -> Path:
         if given and name.lstrip("-") == "out":
             out = Path(value)
         elif given and name.lstrip("-") == "panels":
-            panels = _count(value)
+            if not value.isdecimal():
+                raise UserError(f"panels={value}: must be a number of trials, 0 or more")
+            panels = int(value)
         else:
             runs.append(Path(argument))
     if not runs:
@@ -40,12 +42,6 @@ def _write(arguments: Sequence[str]) -> Path:
     if out is None and len(runs) > 1:
         out = runs[0] / "comparison.html"
     return write_report(*runs, out=out, panels=panels)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise UserError(f"panels={text}: must be a number of trials, 0 or more")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,72 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from src.errors import UserError
 from src.learning.trajectory import Turn
-from src.report.pieces import Pieces
 from src.report.trials import TrialRow
 from src.run.log_ratios import read_log_ratios
 from src.run.trajectory_file import read_trajectory
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Pieces:
+    """`known`: whether there is a tokenizer; without one a token's text is its id. Nothing is downloaded."""
+
+    def __init__(self, model_name: str) -> None:
+        self._tokenizer = _tokenizer(model_name) if model_name else None
+        self._text = lru_cache(maxsize=None)(self._decode)
+
+    @property
+    def known(self) -> bool:
+        return self._tokenizer is not None
+
+    def text(self, token: int) -> str:
+        return self._text(token)
+
+    def _decode(self, token: int) -> str:
+        if self._tokenizer is None:
+            return f"{token} "
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:
+            return f"<{token}>"
+        if "\u2581" in piece:  # sentencepiece's space, which decoding alone would drop
+            return piece.replace("\u2581", " ")
+        return self._tokenizer.decode([token], skip_special_tokens=False) or piece
+
+
+def _tokenizer(model_name: str) -> "Tokenizer | None":
+    from tokenizers import Tokenizer
+
+    file = Path(model_name).expanduser() / "tokenizer.json"
+    if not file.is_file():
+        cached = _in_hub_cache(model_name)
+        if cached is None:
+            return None
+        file = cached
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception:  # noqa: BLE001 -- the library raises nothing narrower for a damaged file
+        return None
+
+
+def _in_hub_cache(model_name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    except HFValidationError:
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
 
 MOST_CHARACTERS = 12_000  # of one message
 MOST_MESSAGES = 120
@@ -32,11 +87,8 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
         ratios = read_log_ratios(run, trial.folder, trial.name)
-        shown |= {
-            "tokens": tokens(trajectory.turns, pieces, ratios),
-            "times": trajectory.times,
-            "stats": trajectory.stats,
-        }
+        of_turns = tokens(trajectory.turns, pieces, ratios)
+        shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
     except UserError as error:
         shown["notes"].append("no tokens: " + str(error).partition("; ")[0].rpartition("/")[2])

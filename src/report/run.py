@@ -1,19 +1,93 @@
 """A run directory -> everything that its part of the page shows, as plain JSON values."""
 
 import json
+import math
+import re
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from src.errors import UserError
-from src.report.curves import batch_intervals, columns
 from src.report.timeline import STAGES, timelines
-from src.report.trials import TrialRow, funnel, read_trials
+from src.report.trials import TRAIN, TrialRow, funnel, read_trials
 from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
+from src.stats.interval import estimate_reward
+
+STEP = "global_step"
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """{"steps": [...], "values": {metric: one value a step, None = none there}, "odd": {metric: values that are no
+    finite number}}. A step that was written twice counts once, as it was written last.
+    """
+    by_step = {row[STEP]: row for row in rows if isinstance(row.get(STEP), int)}
+    steps = sorted(by_step)
+    names = sorted({name for row in by_step.values() for name in row} - {STEP})
+    values = {name: [_number(by_step[step].get(name)) for step in steps] for name in names}
+    odd = {name: sum(name in r and _number(r[name]) is None for r in by_step.values()) for name in names}
+    return {"steps": steps, "values": values, "odd": {name: count for name, count in odd.items() if count}}
+
+
+def batch_intervals(trials: Sequence[TrialRow]) -> dict[str, list[Any]]:
+    """Of each training batch: its step, mean over tasks of the graded trials' reward, and its 95% interval."""
+    rewards: defaultdict[int, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for trial in trials:
+        if trial.kind == TRAIN and trial.step is not None and trial.reward is not None:
+            rewards[trial.step][trial.task].append(trial.reward)
+    found: dict[str, list[Any]] = {"steps": [], "mean": [], "low": [], "high": []}
+    for step in sorted(rewards):
+        estimate = estimate_reward(list(rewards[step].values()))
+        found["steps"].append(step)
+        for name, value in (("mean", estimate.mean), ("low", estimate.low), ("high", estimate.high)):
+            found[name].append(_number(value))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """`value` as JSON can hold it, None when it is no finite number."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.9g}")
+
+
+_UNITS = (
+    (r"learning_rate", "step size"),
+    (r"loss", "loss"),
+    (r"_fraction$|_rate$|^util/", "share"),
+    (r"_per_second$", "1/s"),
+    (r"^spend/usd", "USD"),
+    (r"^spend/tokens", "tokens"),
+    (r"^curriculum/tasks", "tasks"),
+    (r"^curriculum/groups", "groups"),
+    (r"_ms_per_turn$", "ms a turn"),
+    (r"^time/|^trial_time/|_seconds$|_sec$|^spend/container_sec", "s"),
+    (r"tokens_per_unique_token$|_ratio$", "ratio"),
+    (r"_bytes$", "bytes"),
+    (r"per_trajectory$", "datums a trial"),
+    (r"^turn/per_trial$", "turns a trial"),
+    (r"^turn/sampled_tokens$", "tokens a turn"),
+    (r"^tokens/|/tokens$|_tokens$", "tokens"),
+    (r"^reward/|^eval/reward", "reward"),
+    (r"^kl/|^logprobs/|entropy", "nats a token"),
+    (r"grad_norm", "norm"),
+    (r"^optim/steps$", "optimizer steps"),
+    (r"^train/datums$", "datums"),
+    (r"^train/skipped_batch$", "1 = skipped"),
+    (r"^eval/tasks$", "tasks"),
+    (r"^group/trials|^outcome/|^funnel/|trials", "trials"),
+    (r"^group/", "groups"),
+    (r"^sampler/|retried$", "count"),
+)
+
+
+def unit(metric: str) -> str:
+    """A word for the axis; "value" where nothing is known of the metric."""
+    return next((word for pattern, word in _UNITS if re.search(pattern, metric)), "value")
+
 
 # columns of the trials' table, and which of them hold texts from a shared list
 COLUMNS = (

@@ -1,9 +1,11 @@
-"""The ledger's lines -> one row a trial, and the funnel of all of them."""
+"""The ledger's lines -> one row a trial, the funnel of all of them, and which trials are shown in full."""
 
+import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any
 
 _NAME = re.compile(r"([se])(\d{6,})-")  # of a trial: kind and number of its batch
@@ -116,3 +118,34 @@ def _unused(row: TrialRow) -> str:
     if row.reward is None:
         return "not graded"
     return "evaluation" if row.kind == EVALUATION else "not trained on yet"
+
+
+def choose(trials: Sequence[TrialRow], most: int) -> list[int]:
+    """Indices, most telling first, taken in turn: failures of every cause, the last training batch and the last
+    evaluation, the best, the worst, and some at random (the same ones each time).
+    """
+    ended = [index for index, trial in enumerate(trials) if trial.ended is not None]
+    graded = [index for index in ended if trials[index].reward is not None]
+    by_reward = sorted(graded, key=lambda index: (trials[index].reward or 0.0, trials[index].advantage or 0.0))
+    anyhow = random.Random(0).sample(ended, len(ended))
+    kinds = [_failures(trials, ended), _last(trials, ended, TRAIN), _last(trials, ended, EVALUATION)]
+    turns = zip_longest(*kinds, by_reward[::-1], by_reward, anyhow)
+    return list(dict.fromkeys(index for index in chain.from_iterable(turns) if index is not None))[:most]
+
+
+def _failures(trials: Sequence[TrialRow], ended: Sequence[int]) -> list[int]:
+    """Trials without a grade, newest first; those with a cause of their own before those that repeat it."""
+    lost = [index for index in reversed(ended) if trials[index].reward is None]
+    seen: set[tuple[str, str]] = set()
+    first: list[int] = []
+    for index in lost:
+        cause = (trials[index].outcome, trials[index].cause[:40])
+        if cause not in seen:
+            seen.add(cause)
+            first.append(index)
+    return first + [index for index in lost if index not in set(first)]
+
+
+def _last(trials: Sequence[TrialRow], ended: Sequence[int], kind: str) -> list[int]:
+    steps = [trials[index].step or 0 for index in ended if trials[index].kind == kind]
+    return [i for i in ended if trials[i].kind == kind and trials[i].step == max(steps)]

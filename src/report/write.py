@@ -1,5 +1,11 @@
-"""From run directories to report.html."""
+"""From run directories to report.html: one file that needs nothing else. What comes from runs is compressed JSON."""
 
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
 import os
 import time
 from collections import Counter
@@ -9,13 +15,62 @@ from typing import Any
 from urllib.parse import quote
 
 from src.errors import UserError
-from src.report.choice import choose
-from src.report.page import packed, page
-from src.report.panel import panel
-from src.report.pieces import Pieces
-from src.report.run import RunRecord, read_run
-from src.report.units import unit
+from src.report.panel import Pieces, panel
+from src.report.run import RunRecord, read_run, unit
+from src.report.trials import choose
 from src.run.files import replace_text
+
+_STATIC = Path(__file__).with_name("static")
+_SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "costs", "tables", "main")
+
+
+def packed(value: Any) -> str:
+    """JSON, gzipped, base64: no character of it means anything to HTML. What is no finite number becomes null."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a browser reads no NaN
+        text = json.dumps(_finite(value), separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def page(title: str, data: str, panels: Sequence[str]) -> str:
+    """`data` and `panels` as `packed`; the script runs only as it is here (its hash is in the page's policy)."""
+    script = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
+    script = f'"use strict";\n{script}'
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    blobs = "\n".join(
+        f'<script type="text/plain" id="{name}">{blob}</script>'
+        for name, blob in [("data", data), *((f"panel{index}", panel) for index, panel in enumerate(panels))]
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{html.escape(title)}</title>
+<style>{(_STATIC / "page.css").read_text()}</style>
+</head>
+<body>
+<noscript>This report draws itself: allow scripts for this file.</noscript>
+<main id="page"><p id="waiting">Unpacking…</p></main>
+{blobs}
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
 
 NAME = "report.html"
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # values of another shape than ours

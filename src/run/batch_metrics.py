@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from src.evaluation.interval import estimate_reward
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from src.stats.interval import estimate_reward
 
 
 def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:

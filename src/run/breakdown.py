@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from src.evaluation.interval import estimate_reward
 from src.learning.trajectory import TrajectoryGroup
 from src.rollout.task import Task
+from src.stats.interval import estimate_reward
 
 MOST = 20  # names of a kind that have columns of their own: those with most tasks
 OTHER = "other"

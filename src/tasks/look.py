@@ -10,7 +10,6 @@ from typing import Any
 import chz
 from rich.table import Table
 
-from src.curriculum.known import known_by_digest
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
 from src.rollout.quarantine_list import read_quarantine
@@ -39,17 +38,13 @@ class SplitArgs(ListArgs):
 
 
 async def list_tasks(args: ListArgs) -> int:
-    """A row a task: fault or quarantine, family, digest, metadata, rewards that runs with a curriculum measured."""
+    """A row a task: fault or quarantine, family, digest, metadata."""
     rows = [_row(path) for path in task_folders(args.dirs)]
     family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
-    known = known_by_digest()
     for row in rows:
         row["family"] = Path(family[row["path"]]).name
-        row["rewards"] = {model: {"mean": total / n, "trials": n} for model, (total, n) in known[row["digest"]].items()}
     if not give_json(json.dumps(rows, indent=2), args.json):
-        measured = ("rewards",) if any(row["rewards"] for row in rows) else ()
-        shown = [row | {"rewards": _rewards(row["rewards"])} for row in rows]
-        _table(("name", "family", "category", "difficulty", "digest", "fault", *measured), shown)
+        _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
         count = len({row["family"] for row in rows})
         print(f"{len(rows)} tasks in {count} families")
     return 0
@@ -124,11 +119,6 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
     table_console().print(table)
-
-
-def _rewards(known: Mapping[str, Mapping[str, float]]) -> str:
-    """Of each model and its settings: mean and number of trials."""
-    return ", ".join(f"{model} {one['mean']:.2f} x{one['trials']}" for model, one in known.items())
 
 
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Coroutine[Any, Any, int]]]] = {

@@ -12,14 +12,14 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from scripts.bench.task_folder import BASE as BASE
-from scripts.bench.task_folder import SOLVE as SOLVE
-from scripts.bench.task_folder import TEST as TEST
-from scripts.bench.task_folder import write_task as write_task
 from src.rollout.docker import owner
 from src.rollout.docker.engine import engine
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.environment import environment_config
+from tests.support.task_folder import BASE as BASE
+from tests.support.task_folder import SOLVE as SOLVE
+from tests.support.task_folder import TEST as TEST
+from tests.support.task_folder import write_task as write_task
 
 
 async def run_trial(task: Path, run_id: str, agent: str = "oracle") -> TrialResult:

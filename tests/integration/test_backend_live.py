@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tinker
 
-from src.backend.connect import connect
 from src.backend.policy import PolicyTrainer
 from src.backend.published import Published
 from src.config import Config
 from src.errors import BackendError, UserError
 from src.learning.datums import TrainingSequence
+from src.outside import Outside
 
 LENGTHS = (20, 28, 24, 31)  # one length bucket of the server: few compilations
 ADAM = tinker.AdamParams(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-12)
@@ -35,7 +35,7 @@ def config(server_url: str, model: Path, **changes) -> Config:
 @contextlib.asynccontextmanager
 async def policy(server_url: str, model: Path, path: str | None = None) -> AsyncIterator[PolicyTrainer]:
     settings = config(server_url, model)
-    backend = await connect(settings)
+    backend = await Outside().connect(settings)
     trainer = await (
         PolicyTrainer.restore(backend, settings, path) if path else PolicyTrainer.create(backend, settings)
     )
@@ -212,11 +212,11 @@ async def test_checkpoint_that_does_not_fit_or_is_gone_names_the_cause(server_ur
         path = await trainer.save(1)
         other_rank = config(server_url, tiny_model_dir, lora_rank=4)
         with pytest.raises(UserError, match=rf"lora_rank=4: the checkpoint {path} has rank 8"):
-            await PolicyTrainer.restore(await connect(other_rank), other_rank, path)
+            await PolicyTrainer.restore(await Outside().connect(other_rank), other_rank, path)
         await trainer.delete(path)
     settings = config(server_url, tiny_model_dir)
     with pytest.raises(BackendError, match=rf"reading {path}: .*FRESH=1"):
-        await PolicyTrainer.restore(await connect(settings), settings, path)
+        await PolicyTrainer.restore(await Outside().connect(settings), settings, path)
 
 
 async def test_weights_that_have_diverged_stop_the_run_and_hurt_nobody_else(server_url, tiny_model_dir):
@@ -233,9 +233,9 @@ async def test_weights_that_have_diverged_stop_the_run_and_hurt_nobody_else(serv
 async def test_rank_that_is_too_high_names_the_field_and_the_limit(server_url, tiny_model_dir):
     settings = config(server_url, tiny_model_dir, lora_rank=64)
     with pytest.raises(BackendError, match=r"lora_rank.*at most 16"):
-        await PolicyTrainer.create(await connect(settings), settings)
+        await PolicyTrainer.create(await Outside().connect(settings), settings)
 
 
 async def test_another_model_than_the_servers_names_both(server_url, tiny_model_dir):
     with pytest.raises(UserError, match=r"model_name=Qwen/Qwen3-4B: the server serves .*quickstart.*start_skyrl_tx"):
-        await connect(config(server_url, Path("Qwen/Qwen3-4B")))
+        await Outside().connect(config(server_url, Path("Qwen/Qwen3-4B")))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from docker.errors import APIError
 
-from scripts.bench.shapes import write_shape
 from src.rollout.docker import container, environment, owner
 from src.rollout.docker.belongings import belongings
 from src.rollout.docker.engine import engine
@@ -20,6 +19,7 @@ from src.rollout.docker.images import prepare_images
 from src.rollout.docker.reaper import reap
 from src.rollout.docker.removal import drain
 from tests.integration.docker_parts import BASE, containers, environment_of, reward, run_trial, write_task
+from tests.support.shapes import write_shape
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-leaks"
@@ -39,7 +39,7 @@ volumes:
 COMPOSE_VICTIM = """
 import asyncio, sys
 from pathlib import Path
-from scripts.bench.shapes import write_shape
+from tests.support.shapes import write_shape
 from tests.integration.docker_parts import run_trial
 
 asyncio.run(run_trial(Path(sys.argv[1]), sys.argv[2]))
@@ -47,7 +47,7 @@ asyncio.run(run_trial(Path(sys.argv[1]), sys.argv[2]))
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
-from scripts.bench.shapes import write_shape
+from tests.support.shapes import write_shape
 from tests.integration.docker_parts import environment_of
 
 async def main():

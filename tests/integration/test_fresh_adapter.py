@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from src.backend.connect import connect
 from src.backend.policy import PolicyTrainer
+from src.outside import Outside
 from tests.integration.test_backend_live import config, sampled, train
 
 
 async def steps(server_url, model, seed: int) -> tuple[list[list[int]], list[np.ndarray]]:
     """Tokens that a fresh adapter samples, and the logprobs of three steps on them: before, after one, after two."""
     settings = config(server_url, model, seed=seed)
-    trainer = await PolicyTrainer.create(await connect(settings), settings)
+    trainer = await PolicyTrainer.create(await Outside().connect(settings), settings)
     try:
         sequences = await sampled(await trainer.publish(0))
         results = [await train(trainer, sequences) for _ in range(3)]

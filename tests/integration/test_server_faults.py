@@ -14,13 +14,15 @@ import httpx
 import pytest
 
 from src.backend import connect as connecting
-from src.backend.connect import Backend, connect
+from src.backend.connect import Backend
 from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
 from src.errors import BackendError, ServerLost
+from src.outage import Outage, create_or_restore
+from src.outside import Outside
 from src.policy_sampler import PolicySampler, SamplingError
-from src.recovery import Recovery, begin
 from src.run.checkpoints import CheckpointLog, Policy
+from src.stop import Stop
 from tests.conftest import ROOT, SMALL_SERVER
 
 from .small_server import checkpoints_base, send
@@ -32,7 +34,7 @@ POLICY = Policy("m", 8, "chat_template:1", "off")
 @contextlib.asynccontextmanager
 async def trained(url: str, model: Path) -> AsyncIterator[tuple[Backend, PolicyTrainer]]:
     settings = config(url, model)
-    backend = await connect(settings)
+    backend = await Outside().connect(settings)
     trainer = await PolicyTrainer.create(backend, settings)
     try:
         yield backend, trainer
@@ -50,9 +52,9 @@ def paused(url: str, *, engine_only: bool = False) -> Iterator[None]:
         send(url, signal.SIGCONT, engine_only=engine_only)
 
 
-def recovery(trainer: PolicyTrainer, log: CheckpointLog, said: list[str]) -> Recovery:
+def recovery(trainer: PolicyTrainer, log: CheckpointLog, said: list[str]) -> Outage:
     display: Any = SimpleNamespace(say=said.append)
-    return Recovery(trainer, PolicySampler(), log, display, 300)
+    return Outage(trainer, PolicySampler(), log, display, Stop(), 300)
 
 
 async def save(trainer: PolicyTrainer, log: CheckpointLog, step: int) -> str:
@@ -70,9 +72,9 @@ async def test_processes_that_were_killed_hold_no_slots_of_the_next(
     killed: list[Backend] = []
     try:
         for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]) + 1):
-            killed.append(await connect(settings))
+            killed.append(await Outside().connect(settings))
             log = CheckpointLog(tmp_path / "checkpoints.jsonl", 0)
-            policy = await begin(killed[-1], settings, log, display)
+            policy = await create_or_restore(killed[-1], settings, log, display)
             assert log.models()[-1] == policy.model_id
     finally:
         for backend in killed:
@@ -210,8 +212,9 @@ CONNECT = """
 import asyncio, sys
 from src.backend import connect, health
 from src.config import Config
+from src.outside import Outside
 connect.CALL_LIMIT_SEC = health.HEALTH_LIMIT_SEC = 1.0
-asyncio.run(connect.connect(Config(backend="skyrl-tx", skyrl_tx_url=sys.argv[1], model_name="m", tasks_dir="-")))
+asyncio.run(Outside().connect(Config(backend="skyrl-tx", skyrl_tx_url=sys.argv[1], model_name="m", tasks_dir="-")))
 """
 
 

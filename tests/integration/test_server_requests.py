@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from src.backend.connect import connect
 from src.backend.policy import PolicyTrainer
+from src.outside import Outside
 
 from .proxy import Fault, Proxy, Rule, proxy_to
 from .test_backend_live import config, logprobs, sampled, train
@@ -19,7 +19,7 @@ POSTS = ("create_model", "forward_backward", "optim_step", "save_weights", "save
 async def policy_through(server_url: str, model: Path, *rules: Rule) -> AsyncIterator[tuple[PolicyTrainer, Proxy]]:
     async with proxy_to(server_url, *rules) as proxy:
         settings = config(proxy.url, model)
-        backend = await connect(settings)
+        backend = await Outside().connect(settings)
         trainer = await PolicyTrainer.create(backend, settings)
         try:
             yield trainer, proxy

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scripts.bench.shapes import SHAPES
-from scripts.bench.task_folder import BASE, SOLVE, write_task
 from src.rollout.quarantine_list import read_quarantine
 from src.tasks.__main__ import main
 from tests.integration.docker_parts import containers
+from tests.support.shapes import SHAPES
+from tests.support.task_folder import BASE, SOLVE, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 FAST = "[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 40.0\n"

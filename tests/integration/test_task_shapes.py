@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.shapes import INSTALLING, SHAPES, write_shape
-from scripts.bench.task_folder import BASE, write_task
-from scripts.bench.task_shapes import rewards_of, run_oracle
 from src.learning.trajectory import Outcome, Trajectory
 from src.rollout.docker.removal import drain
 from src.rollout.environment import environment_config
@@ -15,6 +12,9 @@ from src.rollout.task import Task, digest
 from src.rollout.trial import run_trial
 from tests.integration.docker_parts import containers
 from tests.integration.trial_parts import SOLVE, request, settings
+from tests.support.oracle import rewards_of, run_oracle
+from tests.support.shapes import INSTALLING, SHAPES, write_shape
+from tests.support.task_folder import BASE, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-task-shapes"

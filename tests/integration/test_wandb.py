@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from scripts.bench.made_run import MadeRun
 from src.run.jsonl import append_line, read_lines
 from src.sinks.samples import EVALUATION, TRAINING
 from src.sinks.wandb_files import offline_files, records
 from tests.integration.small_disk import small_disk
+from tests.support.made_run import MadeRun
 from tests.wandb_server import wandb_server
 
 ROOT = Path(__file__).parents[2]

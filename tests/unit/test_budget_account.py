@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from src.budget.account import PURPOSES, Account
+from src.budget.account import PURPOSES, Account, Spending
 from src.budget.budget import USD_STATUS, Budget, count
-from src.budget.prices import TABLE, Price, Tariff, tariff_of
-from src.budget.use import Use
+from src.budget.prices import TABLE, Price, Pricing, pricing_of
 from src.config import Config
 from src.errors import UserError
 from src.learning.batch import CONSTANT, NO_SIGNAL, TOO_SMALL
@@ -86,7 +85,7 @@ def test_an_update_that_is_made_again_is_paid_for_again_and_its_trials_are_not()
     for _ in range(2):
         trained(account, 0, {names[0]: 1.0, names[1]: -1.0})
         account.count({"time": 30.0, "event": "resumed", "step": 0})
-    assert account.total == Use(200, 20, 240, 20.0)
+    assert account.total == Spending(200, 20, 240, 20.0)
 
 
 def test_with_a_kl_penalty_all_that_is_trained_on_is_scored_and_teaches() -> None:
@@ -94,7 +93,7 @@ def test_with_a_kl_penalty_all_that_is_trained_on_is_scored_and_teaches() -> Non
     for name in names:
         trial(account, name)
     trained(account, 0, dict.fromkeys(names, 0.0))
-    assert account.total == Use(200 + 120, 20, 120, 20.0)
+    assert account.total == Spending(200 + 120, 20, 120, 20.0)
     assert set(tokens(account)) == {"trained"}
 
 
@@ -118,7 +117,7 @@ def test_records_of_an_earlier_version_have_no_tokens_of_datums() -> None:
 
 
 def test_the_summary_is_one_line_with_shares() -> None:
-    budget = Budget(config(), Tariff(Price(1.0, 2.0, 3.0, 1.0)))
+    budget = Budget(config(), Pricing(Price(1.0, 2.0, 3.0, 1.0)))
     assert budget.summary() == "spent: 0 tokens, 0.00 container hours, 0.00 USD"
     names = places(0)
     for name in (*names, "e000000-p00-g00", "s000001-p00-g00"):
@@ -133,7 +132,7 @@ def test_the_summary_is_one_line_with_shares() -> None:
 
 
 def test_metrics_sum_to_the_whole_and_have_usd_where_there_is_a_price() -> None:
-    budget, names = Budget(config(), Tariff(Price(1e6, 2e6, 3e6, 1e6), usd_per_hour=36.0)), places(0)
+    budget, names = Budget(config(), Pricing(Price(1e6, 2e6, 3e6, 1e6), usd_per_hour=36.0)), places(0)
     for name in (*names, "e000000-p00-g00"):
         trial(budget, name)
     trained(budget, 0, {names[0]: 1.0, names[1]: -1.0})
@@ -147,7 +146,7 @@ def test_metrics_sum_to_the_whole_and_have_usd_where_there_is_a_price() -> None:
 
 def test_a_cap_is_told_at_every_record_that_finds_it_reached() -> None:
     told: list[tuple[str, int]] = []
-    budget = Budget(config(max_usd=250.0), Tariff(Price(1e6, 0.0, 0.0, 1e6)))
+    budget = Budget(config(max_usd=250.0), Pricing(Price(1e6, 0.0, 0.0, 1e6)))
     budget.watched_by(lambda *over: told.append(over))
     for name in places(0, members=2):
         trial(budget, name)
@@ -160,9 +159,9 @@ def test_the_table_has_a_date_a_source_and_a_whole_price_for_each_model() -> Non
     table = json.loads(TABLE.read_text())
     assert table["as_of"] and table["source"].startswith("https://tinker-docs.thinkingmachines.ai")
     for model in table["models"]:
-        tariff = tariff_of(config(model_name=model, max_usd=1.0))
-        assert tariff.price and 0 < tariff.price.cached_prefill <= tariff.price.prefill < tariff.price.sample
-        assert table["as_of"] in tariff.source
+        pricing = pricing_of(config(model_name=model, max_usd=1.0))
+        assert pricing.price and 0 < pricing.price.cached_prefill <= pricing.price.prefill < pricing.price.sample
+        assert table["as_of"] in pricing.source
 
 
 @pytest.mark.parametrize(
@@ -175,8 +174,8 @@ def test_the_table_has_a_date_a_source_and_a_whole_price_for_each_model() -> Non
 )
 def test_a_file_of_prices_in_any_of_its_forms(tmp_path: Path, value: Any) -> None:
     (tmp_path / "p.json").write_text(json.dumps(value))
-    tariff = tariff_of(config(backend="skyrl-tx", prices=str(tmp_path / "p.json")))
-    assert tariff.price == Price(1.0, 2.0, 3.0, 1.0)
+    pricing = pricing_of(config(backend="skyrl-tx", prices=str(tmp_path / "p.json")))
+    assert pricing.price == Price(1.0, 2.0, 3.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -192,22 +191,24 @@ def test_a_file_of_prices_in_any_of_its_forms(tmp_path: Path, value: Any) -> Non
 def test_a_wrong_file_of_prices_is_one_line(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "p.json").write_text(content)
     with pytest.raises(UserError, match=words) as error:
-        tariff_of(config(prices=str(tmp_path / "p.json")))
+        pricing_of(config(prices=str(tmp_path / "p.json")))
     assert str(error.value).startswith("prices=") and "\n" not in str(error.value)
 
 
 def test_a_cap_in_usd_without_a_price_is_refused() -> None:
     with pytest.raises(UserError, match=r"max_usd=5: no price known for m: give prices=FILE \(docs/budget.md\)"):
-        tariff_of(config(max_usd=5))
+        pricing_of(config(max_usd=5))
     with pytest.raises(UserError, match="or server_usd_per_hour=USD"):
-        tariff_of(config(max_usd=5, backend="skyrl-tx"))
-    assert tariff_of(config(max_usd=5, backend="skyrl-tx", server_usd_per_hour=2)).known
-    assert not tariff_of(config(backend="skyrl-tx", model_name="Qwen/Qwen3-8B")).known, "of the cloud, not of one's own"
+        pricing_of(config(max_usd=5, backend="skyrl-tx"))
+    assert pricing_of(config(max_usd=5, backend="skyrl-tx", server_usd_per_hour=2)).known
+    assert not pricing_of(config(backend="skyrl-tx", model_name="Qwen/Qwen3-8B")).known, (
+        "of the cloud, not of one's own"
+    )
 
 
 def test_cached_prompts_cost_less() -> None:
     price = Price(10.0, 0.0, 0.0, 2.0)
-    assert price.usd(Use(prompt=1e6), cached=0.5) == 6.0 < price.usd(Use(prompt=1e6)) == 10.0
+    assert price.usd(Spending(prompt=1e6), cached=0.5) == 6.0 < price.usd(Spending(prompt=1e6)) == 10.0
 
 
 def test_numbers_of_tokens_are_short() -> None:

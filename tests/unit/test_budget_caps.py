@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from src import session
 from src.budget.budget import CONTAINERS_STATUS, TOKENS_STATUS, USD_STATUS
 from src.command_line import parse
 from src.run.jsonl import read_lines
@@ -19,7 +18,7 @@ from src.stop import Stop
 from src.tinker_llm import live_llm
 from src.validation import validate
 from tests import recorded_run
-from tests.recorded_run import Recorder, replace_the_outside
+from tests.recorded_run import Recorder, fake_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 BATCHES = 8
@@ -28,8 +27,8 @@ BATCHES = 8
 class Capped:
     """Processes of runs on one set of tasks."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.logs, self._monkeypatch = folder / "logs", monkeypatch
+    def __init__(self, folder: Path) -> None:
+        self.logs = folder / "logs"
         self.said: list[str] = []
         for name in TASKS:
             shutil.copytree(Path("datasets/quickstart") / name, folder / "tasks" / name)
@@ -44,11 +43,9 @@ class Capped:
     async def process(self, name: str, *arguments: str) -> int:
         """Exit status."""
         recorder, stop = Recorder(), Stop()
-        with self._monkeypatch.context() as patched:
-            replace_the_outside(patched, recorder)
-            config = parse([*self._base, f"run_name={name}", *arguments])
-            validate(config)
-            status = await session.train(config, stop)
+        config = parse([*self._base, f"run_name={name}", *arguments])
+        validate(config)
+        status = await fake_run(config, recorder, stop)
         self.said.append(stop.why)
         return status
 
@@ -63,8 +60,8 @@ class Capped:
 
 
 @pytest.fixture
-def capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capped:
-    return Capped(tmp_path, monkeypatch)
+def capped(tmp_path: Path) -> Capped:
+    return Capped(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,25 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from src import session
-from src.budget import dry_run
-from src.budget.forecast import Forecast, from_limits
-from src.budget.prices import Price, Tariff
-from src.budget.ranges import Range, predict, predict_time
-from src.budget.scope import Scope
+from src.backend.api import Api
+from src.budget.account import Spending
+from src.budget.prices import Price, Pricing
 from src.command_line import parse
 from src.config import Config
 from src.errors import UserError
+from src.planning import show
+from src.planning.forecast import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
 from src.run.jsonl import read_lines
-from src.stop import Stop
 from src.train import DRY_RUN
 from src.train import main as train_main
 from src.validation import validate
-from tests.recorded_run import Recorder, replace_the_outside
+from tests.recorded_run import Recorder, fake_outside, fake_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 
@@ -30,8 +28,8 @@ TASKS = ("count-1", "count-2", "create-1", "create-2")
 class Planner:
     """Runs and plans on one set of tasks; server, Docker and Harbor's trial are replaced."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.logs, self._monkeypatch = folder, folder / "logs", monkeypatch
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.logs = folder, folder / "logs"
         self.recorder = Recorder()
         for name in TASKS:
             shutil.copytree(Path("datasets/quickstart") / name, folder / "tasks" / name)
@@ -42,11 +40,9 @@ class Planner:
 
     async def process(self, *arguments: str) -> int:
         self.recorder = Recorder()
-        with self._monkeypatch.context() as patched:
-            replace_the_outside(patched, self.recorder)
-            config = parse([*self._base, *arguments])
-            validate(config)
-            return await session.train(config, Stop())
+        config = parse([*self._base, *arguments])
+        validate(config)
+        return await fake_run(config, self.recorder)
 
     async def plan(self, *arguments: str) -> dict[str, Any]:
         file = self.folder / "plan.json"
@@ -58,8 +54,8 @@ class Planner:
 
 
 @pytest.fixture
-def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
-    return Planner(tmp_path, monkeypatch)
+def planner(tmp_path: Path) -> Planner:
+    return Planner(tmp_path)
 
 
 def tokens(found: dict[str, Any]) -> tuple[float, float]:
@@ -81,31 +77,45 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
     assert found["scope"] == {
         "first_step": 0, "steps": 2, "training_places": 12, "evaluations": 3, "evaluation_places": 6,
     }  # fmt: skip
-    assert found["forecast"]["sampled"] == {"low": 0, "high": 18 * 500}
+    assert found["forecast"]["sampled"] == {"low": 0, "high": 18 * 500, "mean": None}
     assert found["forecast"]["prompt"]["high"] == 18 * 5000 and found["forecast"]["trained"]["high"] == 12 * 1000
     assert "limits only: no earlier run" in out and "assumed: " in out and "run_name=probe" in out
     assert "http://here:1 answers" in out and "disk of the server" in out and "\x1b" not in out
 
 
-async def test_a_plan_after_a_run_contains_what_the_next_one_takes(
-    planner: Planner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_a_plan_after_a_run_has_its_mean_and_the_range_of_its_batches(
+    planner: Planner, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("src.budget.dry_run.busy_share", lambda seconds: 0.1)
     split = ("eval_tasks=count-1", "allow_family_overlap=true")
     await planner.process("run_name=one", *split)
     capsys.readouterr()
     found = await planner.plan("seed=1", *split)
-    assert "estimated from: 1 earlier run (one): 3 batches, 3 evaluations" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "estimated from: 1 earlier run (one): 3 batches, 3 evaluations" in out and "assumed" not in out
     await planner.process("run_name=two", "seed=1", *split)
-    low, high = tokens(found)
-    assert low <= planner.spent("two") <= high < 3 * low
-    assert found["forecast"]["trials"]["high"] >= found["forecast"]["trials"]["low"] == 3 * 6 + 3
-    wall = found["forecast"]["wall_sec"]
-    assert 0 < wall["low"] < wall["high"]
-    monkeypatch.setattr("src.budget.dry_run.busy_share", lambda seconds: 0.9)
-    busy = await planner.plan("seed=2", *split)
-    assert any("this machine is busy" in note for note in busy["notes"])
-    assert busy["forecast"]["wall_sec"]["high"] / busy["forecast"]["wall_sec"]["low"] > wall["high"] / wall["low"]
+    forecast = found["forecast"]
+    spent = planner.spent("two")
+    assert sum(forecast[kind]["mean"] for kind in ("prompt", "sampled", "trained")) == pytest.approx(spent, rel=0.1)
+    for kind in ("trials", "prompt", "sampled", "trained", "container_sec", "wall_sec"):
+        assert 0 < forecast[kind]["low"] <= forecast[kind]["mean"] <= forecast[kind]["high"]
+    assert forecast["trials"]["low"] == 3 * 6 + 3
+
+
+def test_a_range_is_from_the_smallest_to_the_largest_batch() -> None:
+    def batch(tokens: float, places: int = 2, evaluation: bool = False) -> PastBatch:
+        spent = Spending(tokens, tokens, 0.0 if evaluation else tokens, tokens)
+        return PastBatch(evaluation, places, places, spent, seconds=tokens, unique_prompt=tokens / 2)
+
+    config = Config(model_name="m", tasks_dir=".")
+    runs = {"one": [batch(100), batch(300)], "two": [batch(1200, places=4), batch(60, evaluation=True)]}
+    found = from_past(config, RemainingWork(0, 5, 10, 1, 4), runs)
+    assert found is not None and found.cached == 0.5
+    assert (found.trained.low, found.trained.high) == (500, 3000)
+    assert found.trained.mean == pytest.approx(10 * (50 + 150 + 300) / 3)
+    assert found.sampled == found.wall_sec == found.trained + Range(120, 120, 120)
+    assert found.trials == Range(14, 14, 14)
+    assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {"one": [batch(60, evaluation=True)]}) is None
+    assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {}) is None
 
 
 async def test_a_run_of_other_settings_or_tasks_and_a_damaged_one_say_nothing(
@@ -136,17 +146,14 @@ async def test_a_stopped_run_is_planned_from_where_it_is_and_nothing_of_it_is_to
 
 
 async def test_a_server_that_is_not_there_is_told_and_no_mistake(
-    planner: Planner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    planner: Planner, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def nobody(url: str, config: Config) -> dict[str, Any]:
-        raise UserError(f"skyrl_tx_url={url}: connection refused")
+    class Nobody(Api):
+        async def check_health(self, url: str, config: Config) -> dict[str, Any]:
+            raise UserError(f"skyrl_tx_url={url}: connection refused")
 
-    original = replace_the_outside
-    with monkeypatch.context() as patched:
-        original(patched, planner.recorder)
-        patched.setattr(dry_run, "check_health", nobody)
-        config = parse([*planner._base, "plan=true"])
-        assert await session.train(config, Stop()) == 0
+    outside = replace(fake_outside(planner.recorder), api=Nobody())
+    assert await show.dry_run(parse([*planner._base, "plan=true"]), outside) == 0
     assert "server: not asked, the run would be refused now: skyrl_tx_url=http://here:1" in capsys.readouterr().out
 
 
@@ -163,11 +170,11 @@ async def test_a_plan_that_cannot_be_written_is_one_line(planner: Planner) -> No
 def test_dry_run_is_another_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Config] = []
 
-    async def train(config: Config, stop: Stop) -> int:
+    async def plan(config: Config) -> int:
         seen.append(config)
         return 0
 
-    monkeypatch.setattr(session, "train", train)
+    monkeypatch.setattr(show, "dry_run", plan)
     monkeypatch.setattr("src.command_line.load_environment", lambda: None)
     assert train_main([DRY_RUN, "model_name=m", "tasks_dir=."]) == 0
     assert train_main(["model_name=m", "tasks_dir=.", "--plan=true"]) == 0
@@ -180,53 +187,16 @@ def test_a_plan_is_not_saved_as_a_setting() -> None:
     assert {"plan", "plan_json"} <= set(ADDRESS)
 
 
-def test_ranges_hold_about_what_they_say() -> None:
-    """Of values of one law with a spread as assumed, at least 95 % of means of 4 lie inside; few values suffice."""
-    random = np.random.default_rng(1)
-    for n in (1, 3, 12):
-        inside = 0
-        for _ in range(400):
-            values = random.normal(100, 15, n + 4)
-            found = predict(values[:n].tolist(), 4, spread=0.15, least=0.0)
-            inside += found.high is not None and found.low <= values[n:].mean() <= found.high
-        assert inside >= 0.93 * 400, n
-
-
-def test_more_values_make_a_narrower_range() -> None:
-    def width(values: list[float], least: float = 0.0) -> float:
-        found = predict(values, 5, spread=0.15, least=least)
-        assert found.ratio is not None
-        return found.ratio
-
-    assert width([90.0, 110.0] * 10) < width([90.0, 110.0]) < width([100.0])
-    assert width([100.0] * 50) < width([100.0] * 50, least=0.2) == pytest.approx(1.5)
-    assert predict([1.0, 900.0], 1, spread=0.15, least=0.1).low >= 0.0
-    with pytest.raises(ValueError):
-        predict([], 1, spread=0.1, least=0.1)
-
-
-def test_a_duration_has_a_range_by_factors_that_no_lucky_row_makes_narrow() -> None:
-    one, many = predict_time([100.0], spread=0.25), predict_time([100.0] * 30, spread=0.25)
-    for found in (one, many):
-        assert found.high is not None and found.low * found.high == pytest.approx(100.0**2)
-    assert one.ratio is not None and many.ratio is not None
-    assert 5.5 > one.ratio > many.ratio > 1.3
-    wild = predict_time([50.0, 100.0, 200.0, 400.0], spread=0.25)
-    assert wild.ratio is not None and wild.ratio > 2 * one.ratio
-    with pytest.raises(ValueError):
-        predict_time([0.0], spread=0.25)
-
-
 def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:
-    range_ = Range(1e6, 2e6)
-    found = Forecast(range_, range_, range_, range_, range_, Range(3600, 7200), cached=0.5, source="")
-    assert found.usd(Tariff()) is None
-    assert found.usd(Tariff(Price(10, 1, 1, 2))) == Range(6 + 2, 2 * 12)
-    assert found.usd(Tariff(usd_per_hour=3.0)) == Range(3.0, 6.0)
+    range_ = Range(1e6, 2e6, 1.5e6)
+    found = Forecast(range_, range_, range_, range_, range_, Range(3600, 7200, 5400), cached=0.5, source="")
+    assert found.usd(Pricing()) is None
+    assert found.usd(Pricing(Price(10, 1, 1, 2))) == Range(6 + 2, 2 * 12, 1.5 * 12)
+    assert found.usd(Pricing(usd_per_hour=3.0)) == Range(3.0, 6.0, 4.5)
 
 
 def test_without_limits_there_is_no_bound() -> None:
     config = Config(model_name="m", tasks_dir=".", max_turns=0, trial_timeout_sec=0)
-    found = from_limits(config, Scope(0, 2, 8, 0, 0))
+    found = from_limits(config, RemainingWork(0, 2, 8, 0, 0))
     assert found.prompt.high is found.sampled.high is found.wall_sec.high is found.tokens.high is None
-    assert found.usd(Tariff(Price(1, 1, 1, 1))) == Range(0.0, None)
+    assert found.usd(Pricing(Price(1, 1, 1, 1))) == Range(0.0, None)

@@ -12,10 +12,11 @@ from tinker._client import AsyncTinker
 
 from src.backend import health
 from src.backend.base_model import BaseModel, read_base_model
-from src.backend.connect import CLOUD_URL, DUMMY_KEY, api_key, check_model, connect, server_url, warn_about_model
+from src.backend.connect import CLOUD_URL, DUMMY_KEY, api_key, check_model, server_url, warn_about_model
 from src.backend.kind import CLOUD, SELF_HOSTED
 from src.config import Config
 from src.errors import BackendError, ServerLost, UserError
+from src.outside import Outside
 
 
 def config(**changes) -> Config:
@@ -69,7 +70,7 @@ async def test_refused_connection_says_how_to_start_the_server():
     with pytest.raises(
         UserError, match=r"skyrl_tx_url=http://127\.0\.0\.1:9: connection refused.*start_skyrl_tx.*healthz"
     ):
-        await connect(config(backend="skyrl-tx", skyrl_tx_url="http://127.0.0.1:9"))
+        await Outside().connect(config(backend="skyrl-tx", skyrl_tx_url="http://127.0.0.1:9"))
 
 
 @contextlib.asynccontextmanager
@@ -100,13 +101,13 @@ OK = (200, '{"status": "ok"}')
 async def test_another_service_at_the_url_is_no_tinker_api(healthz):
     async with http_server({HEALTHZ: healthz}, set()) as url:
         with pytest.raises(UserError, match=rf"no Tinker API there .*{healthz[0]}.*start_skyrl_tx"):
-            await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+            await Outside().connect(config(backend="skyrl-tx", skyrl_tx_url=url))
 
 
 async def test_a_server_of_another_age_is_named_with_the_sdk():
     async with http_server({HEALTHZ: OK}, set()) as url:
         with pytest.raises(BackendError, match=rf"connecting to {url}: .*tinker {tinker.__version__}.*start_skyrl_tx"):
-            await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+            await Outside().connect(config(backend="skyrl-tx", skyrl_tx_url=url))
 
 
 async def test_a_key_that_the_cloud_refuses(monkeypatch):
@@ -114,7 +115,7 @@ async def test_a_key_that_the_cloud_refuses(monkeypatch):
     answers = {HEALTHZ: OK, "/api/v1/client/config": (401, '{"detail": "Unauthorized"}')}
     async with http_server(answers, set()) as url:
         with pytest.raises(BackendError, match=r"the key was refused; check TINKER_API_KEY"):
-            await connect(config(tinker_base_url=url))
+            await Outside().connect(config(tinker_base_url=url))
 
 
 async def test_tinkers_key_is_never_sent_to_a_self_hosted_server(monkeypatch):
@@ -127,7 +128,7 @@ async def test_tinkers_key_is_never_sent_to_a_self_hosted_server(monkeypatch):
     keys: set[str] = set()
     async with http_server(answers, keys) as url:
         with pytest.raises(UserError, match="serves other"):
-            await connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+            await Outside().connect(config(backend="skyrl-tx", skyrl_tx_url=url))
     assert keys == {DUMMY_KEY}
 
 
@@ -155,7 +156,7 @@ async def test_a_server_that_only_fails_is_gone_too():
 async def test_a_cloud_that_cannot_be_reached_points_to_the_own_server(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     with pytest.raises(UserError, match=r"tinker_base_url=http://127\.0\.0\.1:9: connection refused.*skyrl-tx"):
-        await connect(config(tinker_base_url="http://127.0.0.1:9"))
+        await Outside().connect(config(tinker_base_url="http://127.0.0.1:9"))
 
 
 # -- model

@@ -11,25 +11,19 @@ import pytest
 
 from src.config import Config
 from src.course import Course
+from src.curriculum.choice import ENOUGH, LONGEST_REST, TaskHistory
 from src.curriculum.curriculum import FILE, Curriculum, open_curriculum
-from src.curriculum.known import KnownRewards, known_by_digest
-from src.curriculum.standing import ENOUGH, LONGEST_REST, Standing
 from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from src.rollout.order import TaskOrder
 from src.rollout.task import Task
+from src.run.jsonl import append_line
 from tests.unit.test_trainer import Run
 
 BAND = (0.1, 0.9)
 CHANCE = {f"{kind}{i}": p for kind, p in (("never", 0.0), ("often", 0.5), ("always", 1.0)) for i in range(10)}
 TASKS = [Task(name, Path(name), f"digest of {name}") for name in CHANCE]
 CONFIG = Config(model_name="models/m", tasks_dir="d", curriculum_band=BAND)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -93,24 +87,24 @@ def test_tasks_outside_the_band_are_taken_seldom_and_never_forgotten(folder):
 
 
 def test_a_task_that_comes_into_the_band_is_taken_as_often_as_others(folder):
-    standing = Standing(BAND)
+    history = TaskHistory(BAND)
     rests = []
     for _ in range(5):
-        standing.measure((0.0, 8))
-        rests.append(standing.rest)
+        history.measure((0.0, 8))
+        rests.append(history.rest)
     assert rests == [3, 7, LONGEST_REST, LONGEST_REST, LONGEST_REST]
-    standing.measure((2.0, 8))
-    assert (standing.mean, standing.rest) == (0.25, 0), "what the policy did before is no matter"
+    history.measure((2.0, 8))
+    assert (history.mean, history.rest) == (0.25, 0), "what the policy did before is no matter"
 
 
 def test_few_trials_are_no_evidence_and_ungraded_ones_are_none():
-    standing = Standing(BAND)
-    standing.measure((0.0, ENOUGH - 1))
-    assert standing.mean is None and standing.rest == 0
-    standing.measure((0.0, 0))
-    assert len(standing.groups) == 1
-    standing.measure((0.0, 1))
-    assert standing.mean == 0.0 and standing.rest == 3
+    history = TaskHistory(BAND)
+    history.measure((0.0, ENOUGH - 1))
+    assert history.mean is None and history.rest == 0
+    history.measure((0.0, 0))
+    assert len(history.groups) == 1
+    history.measure((0.0, 1))
+    assert history.mean == 0.0 and history.rest == 3
 
 
 def test_where_all_rest_batches_are_full_and_the_longest_rest_comes_first(folder, monkeypatch):
@@ -122,21 +116,19 @@ def test_where_all_rest_batches_are_full_and_the_longest_rest_comes_first(folder
 
 def test_more_places_than_tasks_are_filled_by_taking_tasks_again(folder):
     few = TASKS[:3]
-    curriculum = Curriculum(BAND, few, folder, KnownRewards(CONFIG))
+    curriculum = Curriculum(BAND, few, folder)
     plain = TaskOrder(few, batch_size=8, n_epochs=20, max_steps=0, seed=1)
     assert [len(curriculum.batch(0, plain)), {t.name for t in curriculum.batch(0, plain)}] == [8, {t.name for t in few}]
 
 
 @pytest.mark.parametrize("torn", [0, 1, 30])
-def test_a_run_killed_after_any_line_goes_on_with_the_same_tasks(folder, tmp_path, torn, cache):
+def test_a_run_killed_after_any_line_goes_on_with_the_same_tasks(folder, tmp_path, torn):
     whole = go_through(folder, 0, 40)
     lines = (folder / FILE).read_bytes().splitlines(keepends=True)
     for kept in range(1, len(lines), 7):
         again = tmp_path / f"killed-{kept}"
         again.mkdir()
         (again / FILE).write_bytes(b"".join(lines[:kept]) + lines[kept][:torn])
-        for file in cache.rglob("*.jsonl"):  # what other runs find out meanwhile is no matter
-            file.write_text(file.read_text() * 2)
         steps = sum(b'"measured"' in line for line in lines[:kept])
         back = max(0, steps - 3)  # the state that is restored may be older
         assert go_through(again, back, 40) == whole[back:], f"{kept} lines were there"
@@ -147,35 +139,20 @@ def test_a_damaged_line_is_named(folder):
     go_through(folder, 0, 3)
     text = (folder / FILE).read_text()
     (folder / FILE).write_text(text.replace('"position": 6', '"position": 7', 1))
-    with pytest.raises(UserError, match="line 2"):
+    with pytest.raises(UserError, match="line 1"):
         opened(folder)
 
 
-def test_a_later_run_knows_what_an_earlier_one_measured_first(folder, tmp_path):
-    taken = go_through(folder, 0, 100)
+def test_the_tasks_of_a_run_depend_on_no_other_run(folder, tmp_path):
+    go_through(folder, 0, 40)
     (tmp_path / "later").mkdir()
-    later = opened(tmp_path / "later")
-    names = [task.name for step in range(3) for task in later.batch(step, order())]
-    rested = [name for name in names if not name.startswith("often")]
-    assert len(rested) < len(names) / 2 and later.summary.endswith("0 not measured yet")
-    other = KnownRewards(Config(model_name="models/m", tasks_dir="d", max_turns=3))
-    assert not other.of(TASKS), "another setting, another reward"
-    known = known_by_digest()
-    assert set(known) == {task.digest for task in TASKS}
-    for task in TASKS:
-        first = next(step for step, batch in enumerate(taken) if task.name in batch)
-        assert list(known[task.digest].values()) == [(sum(trials(task, first).rewards_G), 8)]
+    assert opened(tmp_path / "later").summary.endswith("0 outside, which rest, 30 not measured yet")
+    assert joined(go_through(tmp_path / "later", 0, 5)) == [t.name for step in range(5) for t in order().batch(step)]
 
 
-def test_a_cache_that_is_damaged_or_cannot_be_written_stops_nothing(folder, cache, tmp_path):
-    go_through(folder, 0, 5)
-    (file,) = cache.rglob("*.jsonl")
-    file.write_text('{"torn\n[]\n{}\n' + file.read_text())
-    assert len(KnownRewards(CONFIG).of(TASKS)) == 30
-    file.unlink()
-    file.mkdir()
-    (tmp_path / "b").mkdir()
-    assert go_through(tmp_path / "b", 0, 5) and not known_by_digest()
+def test_a_run_that_began_with_rewards_of_other_runs_keeps_them(folder):
+    append_line(folder / FILE, {"event": "start", "rewards": {"never1": (0.0, 8)}}, checked=True)
+    assert opened(folder).summary == "curriculum: 0 tasks in the band, 1 outside, which rest, 29 not measured yet"
 
 
 def test_metrics_count_the_training_tasks(folder):
@@ -194,7 +171,7 @@ async def test_a_resumed_run_trains_the_same_batches(tmp_path):
     def made(folder: Path, **settings: Any) -> Run:
         run = Run(folder, held_out=0, n_epochs=6, group_size=8, **settings)  # 1 trial of 8 is solved: outside
         tasks = run.trainer.course.train
-        curriculum = Curriculum((0.2, 0.9), tasks, folder, KnownRewards(run.config))
+        curriculum = Curriculum((0.2, 0.9), tasks, folder)
         run.trainer.course = Course(tasks, [(0, run.config)], curriculum)
         return run
 
@@ -202,8 +179,6 @@ async def test_a_resumed_run_trains_the_same_batches(tmp_path):
         (tmp_path / name).mkdir()
     whole = made(tmp_path / "a")
     await whole.trainer.run()
-    for file in (tmp_path / "cache").rglob("*.jsonl"):
-        file.unlink()
     killed = made(tmp_path / "b", rollouts={"stop": "s000006-p01-g03"})
     with pytest.raises(asyncio.CancelledError):
         await killed.trainer.run()

@@ -11,6 +11,7 @@ import chz
 import pytest
 
 from src import evaluate
+from src.command_line import run_command
 from src.config import Config
 from src.errors import UserError
 from src.evaluation import session
@@ -22,7 +23,7 @@ from src.run.jsonl import read_lines
 from src.run.trajectory_file import read_trajectory, write_trajectory
 from src.tasks.split import SPLIT_FILE, split_record
 from tests.fakes import chat_template
-from tests.recorded_run import Answer, FakeServer, Recorder, replace_the_outside
+from tests.recorded_run import Answer, FakeServer, Recorder, fake_outside
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 
@@ -33,22 +34,21 @@ def copy_tasks(folder: Path, *names: str) -> Path:
     return folder
 
 
+class KnowsAll(FakeServer):
+    """Restores any checkpoint."""
+
+    def get_weights_info_by_tinker_path(self, path: str) -> Answer[Any]:
+        return Answer(SimpleNamespace(base_model="models/one", lora_rank=16))
+
+    def create_training_client_from_state_with_optimizer(self, path: str) -> Answer[FakeServer]:
+        self._note("restore", path=path)
+        return Answer(self)
+
+
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """Server, Docker and Harbor's trial are fakes; the server restores any checkpoint."""
-    recorder = Recorder()
-    replace_the_outside(monkeypatch, recorder)
-    info = SimpleNamespace(base_model="models/one", lora_rank=16)
-
-    def restored(server: FakeServer, path: str) -> Answer[FakeServer]:
-        recorder.note("restore", path=path)
-        return Answer(server)
-
-    monkeypatch.setattr(session, "check_docker", lambda *_: [])
-    monkeypatch.setattr(FakeServer, "get_weights_info_by_tinker_path", lambda *_: Answer(info), raising=False)
-    monkeypatch.setattr(FakeServer, "create_training_client_from_state_with_optimizer", restored, raising=False)
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
-    return recorder
+    return Recorder()
 
 
 @pytest.fixture
@@ -60,7 +60,11 @@ def run(recorder: Recorder, tmp_path: Path) -> Callable[..., int]:
         given = {name.partition("=")[0] for name in arguments}
         usual = {"model_name": "models/one", "tasks_dir": str(tasks), "out": str(tmp_path / "out"), "trials": "2"}
         usual |= {"backend": "skyrl-tx", "skyrl_tx_url": "http://here:1"}
-        return evaluate.main([*arguments, *(f"{k}={v}" for k, v in usual.items() if k not in given)])
+        if arguments and arguments[0] in ("show", "export"):
+            return evaluate.main(arguments)
+        outside = fake_outside(recorder, KnowsAll(recorder))
+        fields = [*arguments, *(f"{k}={v}" for k, v in usual.items() if k not in given)]
+        return run_command(lambda: session.evaluate(parse(fields), outside))
 
     return command
 

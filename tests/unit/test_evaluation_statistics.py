@@ -6,11 +6,17 @@ import math
 import numpy as np
 import pytest
 
-from scripts.bench.coverage import simulate
-from src.evaluation.comparison import VERDICT_LEVEL, compare
-from src.evaluation.interval import Estimate, estimate_mean, estimate_pass_at_k, estimate_reward
-from src.evaluation.pass_at_k import pass_at_k, task_pass_at_k
-from src.evaluation.student import normal_quantile, student_quantile
+from src.stats.comparison import VERDICT_LEVEL, compare
+from src.stats.interval import (
+    Estimate,
+    estimate_mean,
+    estimate_pass_at_k,
+    estimate_reward,
+    normal_quantile,
+    student_quantile,
+)
+from src.stats.pass_at_k import pass_at_k, task_pass_at_k
+from tests.support.simulated_evaluations import simulate
 
 
 def test_pass_at_k_is_what_enumeration_gives():
@@ -87,7 +93,7 @@ def test_tasks_that_are_alike_by_chance_still_have_an_interval():
     assert estimate_mean([0.5] * 20).half_width > 0.1
 
 
-def test_the_jackknife_of_pass_at_1_is_the_variance_of_the_mean():
+def test_pass_at_1_has_the_interval_of_the_mean_reward():
     trials = [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
 
     def numbers(estimate: Estimate) -> tuple[float, ...]:
@@ -191,6 +197,6 @@ def test_with_one_trial_a_task_the_number_is_a_lower_bound():
 @pytest.mark.parametrize(("tasks", "trials"), [(20, 2), (60, 4)])
 def test_coverage_and_false_verdicts_of_simulated_policies(policies, tasks, trials):
     """A short version of scripts/bench/coverage.py; the bounds are the bars and the chance in 300 evaluations."""
-    row = simulate(policies, tasks, trials, evaluations=300, seed=3, bootstrap=False)
+    row = simulate(policies, tasks, trials, evaluations=300, seed=3)
     assert 0.90 <= row.covered <= 0.995
     assert row.false <= 0.07

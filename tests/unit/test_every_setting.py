@@ -149,7 +149,7 @@ def run(places, monkeypatch, tmp_path):
     async def events(*changes: str) -> list[str]:
         arguments = dict(change.split("=", 1) for change in (*BASE, *changes))
         known = {**places, "LOGS": str(tmp_path / "logs"), "OTHER_LOGS": str(tmp_path / "elsewhere")}
-        happened = await recorded_run(monkeypatch, [f"{field}={known.get(v, v)}" for field, v in arguments.items()])
+        happened = await recorded_run([f"{field}={known.get(v, v)}" for field, v in arguments.items()])
         made = [f"made {path.parent.relative_to(tmp_path)}" for path in tmp_path.rglob("config.json")]
         for folder in tmp_path.iterdir():
             shutil.rmtree(folder)

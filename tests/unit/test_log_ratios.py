@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.bench.made_run import MadeRun
 from src.learning.datums import training_sequences
 from src.learning.trajectory import Outcome, Trajectory, Turn
-from src.report.panel import panel, tokens
-from src.report.pieces import Pieces
+from src.report.panel import Pieces, panel, tokens
 from src.report.trials import TrialRow
 from src.run.log_ratios import log_ratios, read_log_ratios, write_log_ratios
+from tests.support.made_run import MadeRun
 
 
 def two_segments() -> Trajectory:

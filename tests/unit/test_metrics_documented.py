@@ -65,7 +65,7 @@ async def test_what_runs_log_is_what_is_documented(
     for number, besides in enumerate(RUNS):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
-        await recording.recorded_run(monkeypatch, [f"{field}={value}" for field, value in arguments.items()])
+        await recording.recorded_run([f"{field}={value}" for field, value in arguments.items()])
         text = (tmp_path / str(number) / "run" / "metrics.jsonl").read_text()
         for row in map(json.loads, text.splitlines()):
             logged |= row.keys()

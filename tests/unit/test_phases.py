@@ -10,7 +10,8 @@ from harbor.trial.hooks import TrialEvent
 
 from src.config import Config
 from src.rollout import phases as module
-from src.rollout.docker.health import Daemon, ping_nobody
+from src.rollout.docker.health import Daemon
+from src.rollout.docker.host import RemoteHost
 from src.rollout.gates import Gates
 from src.rollout.phases import Phases
 
@@ -50,7 +51,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
     llm = SimpleNamespace(deadline=None)
-    return Phases(trial, llm, gates, Daemon(1.0, ping_nobody), limit_sec), llm  # pyright: ignore[reportArgumentType]
+    return Phases(trial, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm  # pyright: ignore[reportArgumentType]
 
 
 def gates_of(**fields: Any) -> Gates:

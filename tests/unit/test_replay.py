@@ -18,8 +18,7 @@ from src.learning.datums import TrainingSequence
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.replay.__main__ import main, replay
 from src.replay.arguments import SETTINGS, ReplayArgs, changed
-from src.replay.journal import Journal
-from src.replay.rebuilt import clipped, rebuild
+from src.replay.rebuilt import Journal, clipped, rebuild
 from src.rollout.task import Task
 from src.run.jsonl import append_line, read_lines
 from src.run.trajectory_file import read_trajectory, write_trajectory

@@ -4,19 +4,17 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from scripts.bench.made_run import MadeRun
-from src.evaluation.interval import estimate_mean
-from src.report.page import packed, unpacked
+from src.report.run import unit
 from src.report.trials import funnel, read_trials
-from src.report.units import unit
-from src.report.write import write_report
+from src.report.write import packed, write_report
 from src.run.jsonl import append_line, read_lines
 from src.run.ledger import Ledger
 from src.run.trajectory_file import read_trajectory
-from tests.report_parts import blobs, only_run, small_run
+from src.stats.interval import estimate_reward
+from tests.report_parts import blobs, only_run, small_run, unpacked
+from tests.support.made_run import MadeRun
 
 STATIC = Path("src/report/static")
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
@@ -62,7 +60,7 @@ def test_the_bands_are_the_intervals_of_the_batchs_tasks(made: MadeRun) -> None:
     by_task = [
         [t.reward for t in trials if t.task == task and t.reward is not None] for task in {t.task for t in trials}
     ]
-    estimate = estimate_mean([float(np.mean(rewards)) for rewards in by_task if rewards])
+    estimate = estimate_reward([rewards for rewards in by_task if rewards])
     at = shown["steps"].index(2)
     assert [shown[name][at] for name in ("mean", "low", "high")] == pytest.approx(
         [estimate.mean, estimate.low, estimate.high]

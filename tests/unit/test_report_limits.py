@@ -4,20 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.made_run import MadeRun
 from src.errors import UserError
 from src.report import panel as panels
 from src.report import timeline, write
 from src.report.__main__ import main
-from src.report.choice import choose
-from src.report.page import packed
-from src.report.panel import cut, panel
-from src.report.pieces import Pieces
+from src.report.panel import Pieces, cut, panel
 from src.report.timeline import spread
-from src.report.trials import TrialRow
-from src.report.write import leave_report, write_report
+from src.report.trials import TrialRow, choose
+from src.report.write import leave_report, packed, write_report
 from src.run.jsonl import append_line
 from tests.report_parts import blobs, only_run, small_run
+from tests.support.made_run import MadeRun
 
 
 @pytest.fixture

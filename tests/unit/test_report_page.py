@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scripts.bench.made_run import MadeRun
 from src.report.write import write_report
+from tests.support.made_run import MadeRun
 
 ROOT = Path(__file__).parents[2]
 EVIL = "</script><img src=x onerror=alert(1)>\n"

@@ -12,8 +12,9 @@ from src.config import Config
 from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.policy_sampler import PolicySampler
-from src.rollout import attempts, rollouts
+from src.rollout import attempts
 from src.rollout.docker import health
+from src.rollout.docker.host import RemoteHost
 from src.rollout.outcome import SAMPLING
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
@@ -75,10 +76,9 @@ class Rig:
                 self.running -= 1
 
         monkeypatch.setattr(attempts, "run_trial", run_trial)
-        monkeypatch.setattr(rollouts, "ping_docker", health.ping_nobody)
         config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4, "n_warm_envs": 0} | fields)
         self.book = Book(self.finished)
-        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.book)
+        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.book, ping=RemoteHost().ping)
 
     async def go(
         self,

@@ -15,10 +15,9 @@ TASKS = ("count-1", "count-2", "create-1", "create-2")
 class Again:
     """Processes of one run, one after the other."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder / "logs" / "run"
         self.tasks = folder / "tasks"
-        self._monkeypatch = monkeypatch
         for name in TASKS:
             shutil.copytree(Path("datasets/quickstart") / name, self.tasks / name)
 
@@ -27,15 +26,15 @@ class Again:
             "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={self.tasks}",
             "batch_size=2", "group_size=4", f"logs_dir={self.folder.parent}", "run_name=run",
         )  # fmt: skip
-        return [json.loads(event) for event in await recorded_run(self._monkeypatch, [*base, *arguments])]
+        return [json.loads(event) for event in await recorded_run([*base, *arguments])]
 
     def steps(self) -> list[int]:
         return [row["global_step"] for row in read_lines(self.folder / "metrics.jsonl")]
 
 
 @pytest.fixture
-def again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Again:
-    return Again(tmp_path, monkeypatch)
+def again(tmp_path: Path) -> Again:
+    return Again(tmp_path)
 
 
 def of(kind: str, events: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -46,7 +45,7 @@ async def test_a_complete_run_says_so_and_spends_nothing(again: Again, capsys: p
     await again.process()
     capsys.readouterr()
     events = await again.process()
-    assert [event["kind"] for event in events] == ["stop"]
+    assert [event["kind"] for event in events] == ["stop", "tokenizer"]
     assert f"{again.folder} is complete" in capsys.readouterr().out
 
 
@@ -59,7 +58,7 @@ async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: py
     assert again.steps() == [1, 2, 3, 4]
     (change,) = read_lines(again.folder / "config_changes.jsonl")
     assert change["from_step"] == 2 and change["changes"] == {"n_epochs": {"before": 1, "now": 2}}
-    assert [event["kind"] for event in await again.process("n_epochs=2")] == ["stop"], "complete again"
+    assert [event["kind"] for event in await again.process("n_epochs=2")] == ["stop", "tokenizer"], "complete again"
 
 
 async def test_max_trials_ends_it_and_a_higher_one_goes_on(again: Again) -> None:

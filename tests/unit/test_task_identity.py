@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.task_folder import BASE, write_task
 from src.rollout.task import Task, digest, load_tasks
 from src.tasks.environment_digest import holds_data
 from src.tasks.families import duplicates, families, overlaps
@@ -22,6 +21,7 @@ from src.tasks.identity import (
     identify,
 )
 from src.tasks.template import template
+from tests.support.task_folder import BASE, write_task
 
 QUICKSTART = Path("datasets/quickstart")
 

@@ -1,18 +1,14 @@
 """`python -m src.tasks list` and the lines of a check, as a script reads them."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from scripts.bench.task_folder import write_task
-from src.config import Config
-from src.curriculum.known import KnownRewards
-from src.rollout.task import Task, digest
 from src.tasks.__main__ import main
 from src.tasks.cache import Cache
 from src.tasks.check import _keeping
 from src.tasks.findings import Finding, Level, Report
+from tests.support.task_folder import write_task
 
 LONG = "a-task-whose-name-is-far-longer-than-a-column-of-a-table-on-a-terminal-of-eighty-columns-would-hold"
 
@@ -33,18 +29,6 @@ def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["list", str(tmp_path / "set")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(LONG)]
     assert "c" * 90 in line
-
-
-def test_what_runs_measured_is_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = listed(tmp_path)
-    config = Config(model_name="models/Some-4B", tasks_dir="d")
-    KnownRewards(config).note("run", 3, {Task("short", path, digest(path)): (2.0, 8)})
-    assert main(["list", str(tmp_path / "set")]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("short")]
-    assert "Some-4B-" in line and "0.25 x8" in line
-    assert main(["list", str(tmp_path / "set"), "json=-"]) == 0
-    rows = {row["name"]: row["rewards"] for row in json.loads(capsys.readouterr().out)}
-    assert rows[LONG] == {} and list(rows["short"].values()) == [{"mean": 0.25, "trials": 8}]
 
 
 def test_a_check_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.task_folder import write_task
 from src.errors import UserError
 from src.rollout.quarantine_list import QUARANTINE_FILE, Quarantined, read_quarantine, write_quarantine
 from src.rollout.task import load_tasks
@@ -15,6 +14,7 @@ from src.tasks.attacks import prewritten, readable, replaced_tools, searching
 from src.tasks.cache import Cache
 from src.tasks.findings import Finding, Level, Report, reward_of
 from src.tasks.trials import Tried
+from tests.support.task_folder import write_task
 
 
 def kinds(found: list[Finding]) -> list[tuple[str, Level]]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.task_folder import write_task
 from src.errors import UserError
 from src.rollout.task import Task
 from src.tasks.__main__ import main
 from src.tasks.fetch import DIGESTS
 from src.tasks.sources import check_weights, find_sources, load_sources
+from tests.support.task_folder import write_task
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.task_folder import write_task
 from src.errors import UserError
 from src.rollout.task import Task, digest
 from src.tasks.split import check_held_out, check_split, save_split, split_record, split_tasks
+from tests.support.task_folder import write_task
 
 ACTIONS = ("Sort", "Reverse", "Count", "Encrypt", "Compress", "Rename", "Merge", "Delete", "Print", "Move")
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.shapes import INSTALLING
-from scripts.bench.task_folder import write_task
 from src.rollout.verifier_install import failed_install, fetching
 from src.tasks import findings
 from src.tasks.findings import judge_oracle
 from src.tasks.trials import Tried
+from tests.support.shapes import INSTALLING
+from tests.support.task_folder import write_task
 
 TB = INSTALLING.format(address="https://astral.sh")
 NO_CURL = """E: Unable to locate package curl

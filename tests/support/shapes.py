@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.task_folder import BASE, SOLVE, TEST, write_task
+from tests.support.task_folder import BASE, SOLVE, TEST, write_task
 
 PREBUILT = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
 ONE = "echo 1 > /logs/verifier/reward.txt\n"

@@ -1,4 +1,4 @@
-"""Two policies on the same tasks: the difference, and whether it can be told from chance."""
+"""Two policies on the same tasks: their difference, and whether chance explains it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from src.evaluation.student import student_quantile
+from src.stats.interval import LEVEL, student_quantile
 
-LEVEL = 0.95
 VERDICT_LEVEL = 0.97  # so that false verdicts stay below 5% also where the tasks are few and their variance a guess
-MANY = 1000  # trials or tasks more than this: nobody would run them
+MANY = 1000  # the most additional trials or tasks that are suggested
 
 Rewards = Mapping[str, Sequence[float]]  # task name -> rewards of its graded trials
 
@@ -72,7 +71,7 @@ def compare(a: Rewards, b: Rewards) -> Comparison:
     difference = float(d_P.mean())
     trials_P = np.array([min(len(a[name]), len(b[name])) for name in names])
     within = float(np.mean([_within(a[name]) + _within(b[name]) for name in names])) if trials_P.min() > 1 else None
-    variance = max(_variance(d_P, float(trials_P.mean())), (within or 0.0) / 2)  # as in interval.py
+    variance = _variance(d_P, float(trials_P.mean()))
     stderr = math.sqrt(variance / n)
     half = student_quantile(LEVEL, n - 1) * stderr
     distinguishable = abs(difference) > student_quantile(VERDICT_LEVEL, n - 1) * stderr
