@@ -21,7 +21,7 @@ from harbor.trial.hooks import TrialEvent
 
 from src import session, terminus2_trainer
 from src.backend import connect as connecting
-from src.backend import policy
+from src.backend import policy, sessions
 from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.backend.limits import Limits
@@ -284,8 +284,9 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
 
     for module in (connecting, dry_run):
         monkeypatch.setattr(module, "check_health", healthy)
-    monkeypatch.setattr(connecting, "_rest_client", opened)
-    monkeypatch.setattr(connecting, "_service", opened)
+    monkeypatch.setattr(sessions, "new_rest", opened)
+    for module in (connecting, sessions):
+        monkeypatch.setattr(module, "new_service", opened)
     monkeypatch.setattr(connecting, "contract_of", documented)
     monkeypatch.setattr(connecting, "Limits", NotedLimits)
     monkeypatch.setattr(session, "PolicySampler", NotedSampler)

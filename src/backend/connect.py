@@ -1,6 +1,7 @@
 """Reach a Tinker API: URL and key rules, health, what it serves. Every failure is one line with its fix."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -11,16 +12,16 @@ import tinker
 
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.contract import Contract
-from src.backend.faults import SDK_ERRORS, awaited
+from src.backend.faults import awaited
 from src.backend.health import check_health, until_answering, watched, while_answering
 from src.backend.kind import ServerKind, kind_of
-from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Limits
+from src.backend.limits import CALL_LIMIT_SEC, Limits
 from src.backend.measured import contract_of
+from src.backend.sessions import api_key, end_session, new_service, open_rest, open_session
 from src.config import Config
 from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
 
-DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
 log = logging.getLogger("harbortrainer")
@@ -57,16 +58,12 @@ class Backend:
         Raises BackendError.
         """
         await self.close(done=False)
-        opening = in_daemon_thread(_service, self.url, api_key(self.kind))
+        opening = in_daemon_thread(new_service, self.url, api_key(self.kind))
         self.service = await self.wait(f"opening a session at {self.url}", opening, CALL_LIMIT_SEC)
 
     async def close(self, *, done: bool) -> None:
         """End the session, which frees what it holds on the server; never waits long."""
-        ending = self.service.close("success" if done else "interrupted")
-        try:
-            await asyncio.wait_for(ending, CLOSE_LIMIT_SEC)
-        except (TimeoutError, *SDK_ERRORS):
-            return  # the server is gone or has no such request; it forgets a silent session by itself
+        await end_session(self.service, done=done)
 
 
 async def connect(config: Config, say: Callable[[str], None] = log.info) -> Backend:
@@ -75,30 +72,19 @@ async def connect(config: Config, say: Callable[[str], None] = log.info) -> Back
     url = server_url(config)
     key = api_key(kind)
     about = await check_health(url, config)
-    if not kind.needs_key:
-        os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
-    rest = await awaited(f"connecting to {url}", in_daemon_thread(_rest_client, url, key), CALL_LIMIT_SEC)
+    rest = await open_rest(url, key)
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(read_base_model, config.model_name))
-    service = await awaited(f"opening a session at {url}", in_daemon_thread(_service, url, key), CALL_LIMIT_SEC)
-    limits = Limits.of(config)
-    measuring = contract_of(service, kind, url, config.model_name, say)
-    contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
-    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits, about)
-
-
-# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
-def _rest_client(url: str, key: str) -> tinker.RestClient:
-    return tinker.RestClient(base_url=url, api_key=key)
-
-
-def _service(url: str, key: str) -> tinker.ServiceClient:
-    service = tinker.ServiceClient(base_url=url, api_key=key)
-    _ = service.holder  # opens the session
-    return service
+    session, limits = await open_session(rest, url, key, say), Limits.of(config)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(end_session, session.service, done=False)
+        measuring = contract_of(session, kind, config.model_name, say)
+        contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
+        undo.pop_all()
+    return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about)
 
 
 def server_url(config: Config) -> str:
@@ -115,18 +101,6 @@ def server_url(config: Config) -> str:
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{field}={url}: must start with http:// or https://")
     return url.rstrip("/")
-
-
-def api_key(kind: ServerKind) -> str:
-    """The key to send. Raises UserError when Tinker cloud's is missing."""
-    key = os.environ.get("TINKER_API_KEY", "")
-    if not kind.needs_key:
-        return DUMMY_KEY
-    if not key:
-        raise UserError("TINKER_API_KEY: needed with backend=tinker; put it in .env, or train with backend=skyrl-tx")
-    if not key.startswith("tml-"):
-        raise UserError("TINKER_API_KEY: a Tinker key starts with tml-; check .env")
-    return key
 
 
 def check_model(config: Config, served: dict[str, int | None]) -> None:

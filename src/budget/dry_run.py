@@ -8,11 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from src.backend.connect import api_key, server_url
+from src.backend.connect import server_url
 from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.disk_note import disk_note
 from src.backend.health import check_health
 from src.backend.kind import kind_of
+from src.backend.sessions import api_key
 from src.backend.terms import agree
 from src.budget.budget import Budget
 from src.budget.forecast import Forecast, from_limits, from_past
