@@ -39,7 +39,7 @@ from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
 from src.run.curve import draw_reward_curve
-from src.run.directory import RunDirectory, held, open_run_directory, write_json
+from src.run.directory import RunDirectory, held, open_run_directory, run_ids, write_json
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.sinks.wandb_log import start_wandb
@@ -115,6 +115,7 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
 
 async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, template: ChatTemplate) -> int:
     config, run, ledger, say = plan.config, place.run, place.ledger, place.display.say
+    run_id = run_ids(run).run_id
     trained = Policy(config.model_name, config.lora_rank, template.renderer.name, template.renderer.thinking)
     if place.checkpoints.latest() is not None:
         require_checkpoint(place.checkpoints, trained, str(run.path))
@@ -129,12 +130,12 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
     )
     sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
     past = (ledger.quarantined, place.stop, ledger.faults_in_a_row)
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, *past, place.display.watcher)
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, *past, place.display.watcher)
     local = config.environment_type == "docker"
     docker_tasks = plan.tasks if local else []
-    containers = run_containers(run.name, place.display) if local else contextlib.nullcontext()
+    containers = run_containers(run_id, place.display) if local else contextlib.nullcontext()
     async with _policy(plan, place, backend) as policy, containers, contextlib.aclosing(rollouts):
-        await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, config, run.name, place.display))
+        await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, config, run_id, place.display))
         await adopt(policy, place.checkpoints)
         record = to_json(config) | {"effective": effective}
         metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record, say))
@@ -202,8 +203,8 @@ async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[P
 
 @contextlib.asynccontextmanager
 async def run_containers(run_id: str, display: Display) -> AsyncIterator[None]:
-    """Nothing of dead runs is left before, no container of ours after; the disk is watched meanwhile."""
-    for line in await asyncio.to_thread(tidy):
+    """Nothing of dead runs remains before, no container of the run after; the disk is watched meanwhile."""
+    for line in await asyncio.to_thread(tidy, run_id):
         display.say(line)
     try:
         with guarding_disk(run_id):

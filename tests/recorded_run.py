@@ -37,7 +37,7 @@ from src.recovery import Recovery
 from src.rollout import gates, rollouts, trial
 from src.rollout.docker.health import Daemon, Ping
 from src.rollout.gates import Gates, StartLimit
-from src.run.directory import RunDirectory
+from src.run.directory import RunDirectory, RunIds
 from src.stop import Stop
 from src.tinker_llm import live_llm
 from src.validation import validate
@@ -299,7 +299,8 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
     monkeypatch.setattr(session, "check_docker", docker)
     monkeypatch.setattr(session, "prepare_images", built)
     monkeypatch.setattr(session, "reap", lambda run: recorder.note("reap", own=run is not None))
-    monkeypatch.setattr(session, "tidy", list)
+    monkeypatch.setattr(session, "run_ids", lambda _: RunIds("run-id", "wandb-id"))
+    monkeypatch.setattr(session, "tidy", lambda run_id: [])
     monkeypatch.setattr(session, "guarding_disk", lambda run: nullcontext())
     monkeypatch.setattr(session, "draw_reward_curve", lambda *_: None)
     monkeypatch.setattr(session, "leave_report", lambda _: "")

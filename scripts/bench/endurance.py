@@ -82,7 +82,7 @@ def _slopes(samples: list[list[float]]) -> Iterator[str]:
 def _count() -> dict[str, int]:
     """Containers of the benchmark, all images, all networks. Blocks."""
     client = engine()
-    mine: dict[str, Any] = {"label": f"{owner.RUN}={RUN_ID}"}
+    mine: dict[str, Any] = {"label": f"{owner.RUN_ID}={RUN_ID}"}
     return {
         "containers": len(client.containers(all=True, filters=mine)),
         "images": len(client.images(quiet=True)),

@@ -24,7 +24,7 @@ from scripts.bench.journal import Audit, audit, phase
 from scripts.bench.small_run import N_TRIALS, SAVE_EVERY, Server, Trainer, server, start
 from src.rollout.docker import owner
 from src.rollout.docker.engine import engine
-from src.run.directory import RunDirectory
+from src.run.directory import RunDirectory, run_ids
 from src.run.jsonl import read_lines
 
 FAULTS = report.ROOT / "docs" / "faults.md"
@@ -128,7 +128,9 @@ def _sleep(trainer: Trainer, seconds: float) -> None:
 
 
 def _containers(run: RunDirectory) -> list[str]:
-    found = engine().containers(all=True, filters={"label": f"{owner.RUN}={run.name}"})
+    if not run.ids.exists():
+        return []
+    found = engine().containers(all=True, filters={"label": f"{owner.RUN_ID}={run_ids(run).run_id}"})
     return [container["Id"] for container in found]
 
 

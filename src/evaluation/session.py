@@ -26,7 +26,7 @@ from src.rollout.docker.preflight import check_docker
 from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
-from src.run.directory import RunDirectory, held, new_run_directory, read_json, write_json
+from src.run.directory import RunDirectory, held, new_run_directory, read_json, run_ids, write_json
 from src.run.ledger import Ledger
 from src.session import build_images, connected, run_containers
 from src.tasks.sources import SOURCES_FILE, Source, sources_record
@@ -72,10 +72,10 @@ async def _evaluate(
 ) -> int:
     _announce(args, plan, run, backend, display)
     ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
-    config, tasks = plan.config, [one.task for one in plan.tasks]
-    rollouts = Rollouts(config, sampler, template, run.name, ledger, ledger.quarantined, watcher=display.watcher)
+    config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, watcher=display.watcher)
     local = config.environment_type == "docker"
-    containers = run_containers(run.name, display) if local else contextlib.nullcontext()
+    containers = run_containers(run_id, display) if local else contextlib.nullcontext()
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
     found: list[list[results.TaskResult]] = []
     done = False
@@ -83,9 +83,7 @@ async def _evaluate(
         display.keep_log(run)
         try:
             async with containers, contextlib.aclosing(rollouts):
-                await asyncio.gather(
-                    rollouts.warm_up(), build_images(tasks if local else [], config, run.name, display)
-                )
+                await asyncio.gather(rollouts.warm_up(), build_images(tasks if local else [], config, run_id, display))
                 for number, subject in enumerate(plan.subjects):
                     groups_P = await runner.groups(number, subject, tasks, args.trials)
                     found.append(results.task_results(plan.tasks, groups_P))
