@@ -18,8 +18,10 @@ from src.backend import sessions
 from src.backend.connect import Backend, connect
 from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
+from src.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from src.errors import BackendError, ServerLost
 from src.policy_sampler import PolicySampler, SamplingError
+from src.probe.bench import Bench
 from src.recovery import Recovery, begin
 from src.run.checkpoints import CheckpointLog, Policy
 from tests.conftest import ROOT, SMALL_SERVER, live_server
@@ -113,13 +115,14 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
                 await asyncio.sleep(0.02)
         process.kill()
         assert await process.wait() == -signal.SIGKILL
-        backend = await connect(config(url, tiny_model_dir), said.append)
+        session = await open_session(await open_rest(url, DUMMY_KEY), url, DUMMY_KEY, said.append)
+        bench = Bench(session, str(tiny_model_dir))
         try:
-            policy = await PolicyTrainer.create(backend, config(url, tiny_model_dir))
-            await policy.close()
+            assert await bench.adapter()  # what a probe asks for first
         finally:
-            await backend.close(done=True)
-    assert said[0].startswith(f"ended 1 sessions at {url}") and backend.contract.reduction == "sum"
+            await bench.close()
+            await end_session(session.service, done=True)
+    assert len(said) == 1 and said[0].startswith(f"ended 1 sessions at {url}")
 
 
 async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
