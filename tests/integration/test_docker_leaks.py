@@ -133,7 +133,7 @@ async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Pa
         async with _process(VICTIM, task, "test-victim", 16) as victim, _process(VICTIM, task, RUN, 1) as neighbour:
             for process in (victim, neighbour):
                 assert process.stdout is not None and await process.stdout.readline() == b"up\n"
-            reap()
+            reap(RUN)  # as a copy of the neighbour's run directory would
             assert (len(containers("test-victim")), len(containers(RUN))) == (16, 1)  # their owners live
             await _kill(victim)
             assert len(await asyncio.to_thread(reap)) >= 16
