@@ -17,7 +17,7 @@ from src.config import Config
 from src.doctor_output import JSON, give_json
 from src.errors import EnvironmentFault, UserError
 from src.rollout.docker.cleaning import GB, UNUSED_DAYS, Candidate, candidates, disk_usage
-from src.rollout.docker.owner import RUN
+from src.rollout.docker.owner import RUN_ID
 from src.rollout.docker.preflight import check_docker, connect
 from src.rollout.gates import n_containers
 from src.rollout.task import load_tasks
@@ -94,7 +94,7 @@ def _clean(args: CleanArgs) -> int:
 
 def _line(one: Candidate, result: str) -> Line:
     used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds") if one.used else ""
-    return Line(one.thing.kind, one.thing.name, one.thing.labels.get(RUN, ""), one.why, used, one.size, result)
+    return Line(one.thing.kind, one.thing.name, one.thing.labels.get(RUN_ID, ""), one.why, used, one.size, result)
 
 
 def _show(lines: list[Line], removed: bool) -> None:

@@ -1,25 +1,28 @@
 """The doctor's commands for Tinker APIs: what one does with what it is sent, and whether two do the same."""
 
-import os
-from dataclasses import dataclass
+import contextlib
+import logging
+from collections.abc import AsyncIterator
 
 import chz
-import tinker
 from rich.console import Console
 
-from src.backend.connect import api_key, server_url
+from src.backend.connect import server_url
 from src.backend.faults import awaited
 from src.backend.health import check_health
 from src.backend.kind import kind_of
 from src.backend.limits import CALL_LIMIT_SEC
+from src.backend.sessions import Session, api_key, end_session, open_rest, open_session
 from src.config import Backend, Config
-from src.daemon_thread import in_daemon_thread
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
+from src.probe.bench import Bench
 from src.probe.parity import ParityReport, compare
 from src.probe.probe import load_or_probe
 from src.probe.report import ServerReport
 from src.probe.table import show, show_parity
+
+log = logging.getLogger("harbortrainer")
 
 
 @chz.chz
@@ -43,15 +46,6 @@ class ParityArgs:
     json: str | None = chz.field(default=None, doc=JSON)
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """`model_name`: as asked for, else the first that the server names."""
-
-    service: tinker.ServiceClient
-    url: str
-    model_name: str
-
-
 async def probe(args: ProbeArgs) -> int:
     config = Config(
         backend=args.backend,
@@ -60,17 +54,17 @@ async def probe(args: ProbeArgs) -> int:
         model_name=args.model_name or "",
         tasks_dir="",
     )
-    server = await _open(config)
-    _give(await load_or_probe(server.service, server.url, server.model_name, args.refresh), args.json)
+    async with _opened(config) as (session, model):
+        report = await load_or_probe(session, model, args.refresh)
+    _give(report, args.json)
     return 0
 
 
 async def parity(args: ParityArgs) -> int:
     if args.steps < 1:
         raise UserError(f"steps={args.steps}: must be above 0")
-    a = await _open(_side(args.A, args.model_name))
-    b = await _open(_side(args.B, args.model_name))
-    report = await compare(a.service, a.url, a.model_name, b.service, b.url, b.model_name, args.steps)
+    async with _opened(_side(args.A, args.model_name)) as a, _opened(_side(args.B, args.model_name)) as b:
+        report = await compare(Bench(*a), Bench(*b), args.steps)
     _give(report, args.json)
     return 0 if report.equal else 1
 
@@ -81,15 +75,15 @@ def _side(url: str, model_name: str | None) -> Config:
     return Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=model_name or "", tasks_dir="")
 
 
-async def _open(config: Config) -> Server:
-    """Raises UserError when URL, key, health or model are wrong."""
-    kind, url = kind_of(config), server_url(config)
-    key = api_key(kind)
+@contextlib.asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[tuple[Session, str]]:
+    """A session that ends with the block; the model asked for, else the first that the server names.
+
+    Raises UserError when URL, key, health or model are wrong.
+    """
+    url, key = server_url(config), api_key(kind_of(config))
     await check_health(url, config)
-    if not kind.needs_key:
-        os.environ.setdefault("TINKER_TELEMETRY", "0")
-    service = await awaited(f"opening a session at {url}", in_daemon_thread(_service, url, key), CALL_LIMIT_SEC)
-    rest = await awaited(f"connecting to {url}", in_daemon_thread(_rest, url, key), CALL_LIMIT_SEC)
+    rest = await open_rest(url, key)
     answer = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = [model.model_name for model in answer.supported_models if model.model_name]
     model = config.model_name or next(iter(served), "")
@@ -97,18 +91,12 @@ async def _open(config: Config) -> Server:
         raise UserError("model_name: the server names no model; give model_name=NAME")
     if served and model not in served:
         raise UserError(f"model_name={model}: the server serves {', '.join(sorted(served)[:8])}; choose one of them")
-    return Server(service, url, model)
-
-
-# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
-def _service(url: str, key: str) -> tinker.ServiceClient:
-    service = tinker.ServiceClient(base_url=url, api_key=key)
-    _ = service.holder  # opens the session
-    return service
-
-
-def _rest(url: str, key: str) -> tinker.RestClient:
-    return tinker.RestClient(base_url=url, api_key=key)
+    session, done = await open_session(rest, url, key, log.warning), False
+    try:
+        yield session, model
+        done = True
+    finally:
+        await end_session(session.service, done=done)
 
 
 def _give(report: ServerReport | ParityReport, json: str | None) -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tinker
-
 from src.backend.api import Api
 from src.backend.connect import Backend, connect
 from src.backend.contract import Contract
 from src.backend.kind import ServerKind
 from src.backend.measured import contract_of
+from src.backend.sessions import Session
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.display.display import Display
@@ -27,7 +26,7 @@ from src.sinks.wandb_log import start_wandb
 
 Say = Callable[[str], None]
 log = logging.getLogger("harbortrainer")
-Measure = Callable[[tinker.ServiceClient, ServerKind, str, str, Say], Awaitable[Contract]]
+Measure = Callable[[Session, ServerKind, str, Say], Awaitable[Contract]]
 StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], Follower | None]
 
 
@@ -52,10 +51,10 @@ class Outside:
     async def connect(self, config: Config, say: Say = log.info) -> Backend:
         """A server that answered, with its measured contract. Raises UserError."""
 
-        async def measure(service: tinker.ServiceClient, kind: ServerKind, url: str, model_name: str) -> Contract:
-            return await self.measure(service, kind, url, model_name, say)
+        async def measure(session: Session, kind: ServerKind, model_name: str) -> Contract:
+            return await self.measure(session, kind, model_name, say)
 
-        return await connect(config, measure, self.api)
+        return await connect(config, measure, self.api, say)
 
     @contextlib.asynccontextmanager
     async def connected(self, config: Config, display: Display) -> AsyncIterator[Backend]:

@@ -27,7 +27,7 @@ from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
-from src.run.directory import RunDirectory, held, open_run_directory, write_json
+from src.run.directory import RunDirectory, held, open_run_directory, run_ids, write_json
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.stop import Stop, Stopped
@@ -116,7 +116,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
         rollouts = _rollouts(prepared, place, sampler, outside)
         policy = await stack.enter_async_context(_policy(plan, place, backend))
-        await stack.enter_async_context(cleaned(prepared.host, place.run.name, display.say))
+        await stack.enter_async_context(cleaned(prepared.host, place.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
         await asyncio.gather(rollouts.warm_up(), _build_images(prepared, place))
         await delete_orphans(policy, place.checkpoints)
@@ -161,6 +161,7 @@ class _Workspace:
     """The run directory with its journals, and the controls of the run."""
 
     run: RunDirectory
+    run_id: str  # on Docker
     ledger: Ledger
     budget: Budget
     checkpoints: CheckpointLog
@@ -184,7 +185,7 @@ def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Displ
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
     keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
-    return _Workspace(run, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
+    return _Workspace(run, run_ids(run).run_id, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
 def _identity(prepared: Prepared, place: _Workspace) -> Policy:
@@ -219,7 +220,7 @@ def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, out
         prepared.plan.config,
         sampler,
         prepared.template,
-        place.run.name,
+        place.run_id,
         ledger,
         ledger.quarantined,
         place.stop,
@@ -247,4 +248,4 @@ async def _policy(plan: Plan, place: _Workspace, backend: Backend) -> AsyncItera
 
 async def _build_images(prepared: Prepared, place: _Workspace) -> None:
     paths, config, display = [task.path for task in prepared.plan.tasks], prepared.plan.config, place.display
-    await build_images(prepared.host, paths, config.n_parallel_builds, place.run.name, display.building, display.say)
+    await build_images(prepared.host, paths, config.n_parallel_builds, place.run_id, display.building, display.say)

@@ -20,6 +20,7 @@ from harbor.trial.hooks import TrialEvent
 from src.backend.api import Api
 from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
+from src.backend.sessions import Session
 from src.chat_template import ChatTemplate
 from src.command_line import parse
 from src.config import Config
@@ -157,6 +158,7 @@ class FakeTrial:
         name = self._config.agent.kwargs["llm_kwargs"]["name"]
         llm = live_llm(name)
         shown = self._config.model_dump(mode="json", exclude={"trials_dir", "task"})
+        shown["environment"]["kwargs"].pop("run_id", None)  # random
         limits = (llm.get_model_context_limit(), llm.get_model_output_limit(), llm.deadline is None)
         self._note("trial", config=shown, task=self._config.task.path, limits=limits)
         UNDER_WAY.append(name[0])
@@ -217,6 +219,9 @@ class FakeApi(Api):
 
     async def rest(self, url: str, key: str) -> Any:
         return await self.service(url, key)
+
+    async def session(self, rest: Any, url: str, key: str, say: Any) -> Session:
+        return Session(await self.service(url, key), rest, url, key)
 
     async def service(self, url: str, key: str) -> Any:
         self._note("open", url=url, key=key)

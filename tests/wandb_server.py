@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,9 +20,13 @@ class WandbServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status, self.silent = status, silent
         self.asked: list[str] = []
-        self.rows: list[dict[str, Any]] = []  # of history, as they came
+        self.runs: dict[str, list[dict[str, Any]]] = defaultdict(list)  # rows of history by the run's id
         self.artifacts: list[str] = []
         self.over = threading.Event()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for rows in self.runs.values() for row in rows]
 
     @property
     def url(self) -> str:
@@ -59,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.silent is not None and self.server.silent in name:
             self.server.over.wait()
         for line in asked.get("files", {}).get("wandb-history.jsonl", {}).get("content", []):
-            self.server.rows.append(json.loads(line))
+            self.server.runs[self.path.split("/")[-2]].append(json.loads(line))
         self._answer(_ANSWERS[name](self.server, asked.get("variables", {})) if name in _ANSWERS else {})
 
     do_GET = do_PUT = do_POST
@@ -76,16 +81,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _bucket(server: WandbServer, name: str | None) -> dict[str, Any]:
+    rows = server.runs[name or ""]
     project = {"id": "1", "name": "p", "entity": {"id": "2", "name": "e"}}
-    tail = json.dumps([json.dumps({"_step": server.rows[-1]["_step"]})]) if server.rows else "[]"
-    counts = {"historyLineCount": len(server.rows), "eventsLineCount": 0, "logLineCount": 0}
+    tail = json.dumps([json.dumps({"_step": rows[-1]["_step"]})]) if rows else "[]"
+    counts = {"historyLineCount": len(rows), "eventsLineCount": 0, "logLineCount": 0}
     texts = {"summaryMetrics": "{}", "config": "{}", "historyTail": tail, "eventsTail": "[]", "wandbConfig": '{"t": 1}'}
     return {"id": "x", "name": name, "displayName": name, "sweepName": None, "project": project, **counts, **texts}
 
 
 def _resume(server: WandbServer, asked: dict[str, Any]) -> dict[str, Any]:
     model = {"id": "1", "name": "p", "entity": {"id": "2", "name": "e"}}
-    return {"model": model | {"bucket": _bucket(server, asked["name"]) if server.rows else None}}
+    return {"model": model | {"bucket": _bucket(server, asked["name"]) if server.runs[asked["name"]] else None}}
 
 
 def _create_files(server: WandbServer, asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The calls by which a Tinker API is reached at all, before and beside the SDK's own clients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -9,6 +9,7 @@ import tinker
 from src.backend import health
 from src.backend.base_model import BaseModel, read_base_model
 from src.backend.limits import CLOSE_LIMIT_SEC
+from src.backend.sessions import Session, new_service, open_rest, open_session
 from src.config import Config
 from src.daemon_thread import in_daemon_thread
 
@@ -25,12 +26,16 @@ class Api:
         await health.until_answering(url, limit_sec)
 
     async def rest(self, url: str, key: str) -> tinker.RestClient:
-        # The SDK waits for its first answers in the calling thread: not one that runs an event loop.
-        return await in_daemon_thread(tinker.RestClient, base_url=url, api_key=key)
+        """A client without a session. Raises BackendError."""
+        return await open_rest(url, key)
+
+    async def session(self, rest: tinker.RestClient, url: str, key: str, say: Callable[[str], None]) -> Session:
+        """A new session; those of killed processes of this machine are ended first. Raises BackendError."""
+        return await open_session(rest, url, key, say)
 
     async def service(self, url: str, key: str) -> tinker.ServiceClient:
-        """A client with an open session."""
-        return await in_daemon_thread(_service, url, key)
+        """A client with an open session, in place of one that was lost."""
+        return await in_daemon_thread(new_service, url, key)
 
     def base_model(self, name: str) -> BaseModel:
         """What the model's own configuration says. Blocking at the first call for a name."""
@@ -45,9 +50,3 @@ class Api:
                     await client.post(f"{url}/api/v1/unload_model", json=body)
         except httpx.HTTPError:
             return  # the server is gone, and the slots with it; or it frees them after its session time-out
-
-
-def _service(url: str, key: str) -> tinker.ServiceClient:
-    service = tinker.ServiceClient(base_url=url, api_key=key)
-    _ = service.holder  # opens the session
-    return service

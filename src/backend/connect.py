@@ -1,6 +1,7 @@
 """Reach a Tinker API: URL and key rules, health, what it serves. Every failure is one line with its fix."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,18 +13,18 @@ import tinker
 from src.backend.api import Api
 from src.backend.base_model import BaseModel
 from src.backend.contract import Contract
-from src.backend.faults import SDK_ERRORS, awaited
+from src.backend.faults import awaited
 from src.backend.health import silent, watched
 from src.backend.kind import ServerKind, kind_of
-from src.backend.limits import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Limits
+from src.backend.limits import CALL_LIMIT_SEC, Limits
+from src.backend.sessions import Session, api_key, end_session
 from src.config import Config
 from src.errors import UserError
 from src.waiting import End
 
-DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
-Measure = Callable[[tinker.ServiceClient, ServerKind, str, str], Awaitable[Contract]]
+Measure = Callable[[Session, ServerKind, str], Awaitable[Contract]]
 log = logging.getLogger("harbortrainer")
 
 
@@ -64,14 +65,10 @@ class Backend:
 
     async def close(self, *, done: bool) -> None:
         """End the session, which frees what it holds on the server; never waits long."""
-        ending = self.service.close("success" if done else "interrupted")
-        try:
-            await asyncio.wait_for(ending, CLOSE_LIMIT_SEC)
-        except (TimeoutError, *SDK_ERRORS):
-            return  # the server is gone or has no such request; it forgets a silent session by itself
+        await end_session(self.service, done=done)
 
 
-async def connect(config: Config, measure: Measure, api: Api) -> Backend:
+async def connect(config: Config, measure: Measure, api: Api, say: Callable[[str], None]) -> Backend:
     """Check URL, key, health and model, in this order, then take the contract that `measure` returns.
 
     Raises UserError.
@@ -80,19 +77,19 @@ async def connect(config: Config, measure: Measure, api: Api) -> Backend:
     url = server_url(config)
     key = api_key(kind)
     about = await api.check_health(url, config)
-    if not kind.needs_key:
-        os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
-    rest = await awaited(f"connecting to {url}", api.rest(url, key), CALL_LIMIT_SEC)
+    rest = await api.rest(url, key)
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(api.base_model, config.model_name))
-    service = await awaited(f"opening a session at {url}", api.service(url, key), CALL_LIMIT_SEC)
-    limits = Limits.of(config)
-    measuring = measure(service, kind, url, config.model_name)
-    contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
-    return Backend(service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
+    session, limits = await api.session(rest, url, key, say), Limits.of(config)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(end_session, session.service, done=False)
+        measuring = measure(session, kind, config.model_name)
+        contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
+        undo.pop_all()
+    return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
 
 
 def server_url(config: Config) -> str:
@@ -109,18 +106,6 @@ def server_url(config: Config) -> str:
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{field}={url}: must start with http:// or https://")
     return url.rstrip("/")
-
-
-def api_key(kind: ServerKind) -> str:
-    """The key to send. Raises UserError when Tinker cloud's is missing."""
-    key = os.environ.get("TINKER_API_KEY", "")
-    if not kind.needs_key:
-        return DUMMY_KEY
-    if not key:
-        raise UserError("TINKER_API_KEY: needed with backend=tinker; put it in .env, or train with backend=skyrl-tx")
-    if not key.startswith("tml-"):
-        raise UserError("TINKER_API_KEY: a Tinker key starts with tml-; check .env")
-    return key
 
 
 def check_model(config: Config, served: dict[str, int | None]) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import httpx
-import tinker
 
 from src.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract
 from src.backend.kind import ServerKind
+from src.backend.sessions import Session
 from src.errors import BackendError
 from src.probe import cache
 from src.probe.identity import identify
@@ -14,20 +14,19 @@ from src.probe.probe import load_or_probe
 from src.probe.report import ServerReport
 
 
-async def contract_of(
-    service: tinker.ServiceClient, kind: ServerKind, url: str, model_name: str, say: Callable[[str], None]
-) -> Contract:
+async def contract_of(session: Session, kind: ServerKind, model_name: str, say: Callable[[str], None]) -> Contract:
     """What a former probe of this server found, else a probe's now; on Tinker cloud, else its documents.
 
     Raises BackendError when a self-hosted server cannot be measured.
     """
+    url = session.url
     report = await _known(url, model_name)
     if report is None and kind.needs_key:
         return TINKER_DOCUMENTS
     if report is None:
         say(f"measuring what {url} does with throw-away weights; remembered until the server is another one")
         try:
-            report = await load_or_probe(service, url, model_name, refresh=True)
+            report = await load_or_probe(session, model_name, refresh=True)
         except httpx.HTTPError as error:
             raise BackendError(f"{url}: gone while it was measured ({error or type(error).__name__})") from error
     return from_report(report)

@@ -26,7 +26,7 @@ from src.rollout.docker.host import Host, build_images, cleaned
 from src.rollout.environment import check_tasks
 from src.rollout.gates import n_containers
 from src.rollout.rollouts import Rollouts
-from src.run.directory import RunDirectory, held, new_run_directory, read_json, write_json
+from src.run.directory import RunDirectory, held, new_run_directory, read_json, run_ids, write_json
 from src.run.ledger import Ledger
 from src.stats.comparison import Comparison, compare
 from src.tasks.sources import SOURCES_FILE, Source, sources_record
@@ -78,9 +78,9 @@ async def _evaluate(
 ) -> int:
     _announce(args, plan, run, backend, display)
     ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
-    config, tasks = plan.config, [one.task for one in plan.tasks]
+    config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
     rollouts = Rollouts(
-        config, sampler, template, run.name, ledger, ledger.quarantined, watcher=display.watcher, ping=host.ping
+        config, sampler, template, run_id, ledger, ledger.quarantined, watcher=display.watcher, ping=host.ping
     )
     paths = [task.path for task in tasks]
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
@@ -89,8 +89,8 @@ async def _evaluate(
     with display:
         display.keep_log(run)
         try:
-            async with cleaned(host, run.name, display.say), contextlib.aclosing(rollouts):
-                images = build_images(host, paths, config.n_parallel_builds, run.name, display.building, display.say)
+            async with cleaned(host, run_id, display.say), contextlib.aclosing(rollouts):
+                images = build_images(host, paths, config.n_parallel_builds, run_id, display.building, display.say)
                 await asyncio.gather(rollouts.warm_up(), images)
                 for number, subject in enumerate(plan.subjects):
                     groups_P = await runner.groups(number, subject, tasks, args.trials)

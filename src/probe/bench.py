@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 from collections.abc import Awaitable
 from typing import Any
@@ -12,30 +11,25 @@ import httpx
 import tinker
 
 from src.backend.faults import SDK_ERRORS, awaited
+from src.backend.sessions import Session
 from src.errors import BackendError
 
 RANK, SEED = 4, 1
 CALL_LIMIT_SEC = 180.0  # the first call of a shape compiles
 REFUSAL_LIMIT_SEC = 3.0  # the SDK asks again for minutes after some refusals: no longer than this
 HTTP_TIMEOUT_SEC = 15.0
-KEY = "tml-self-hosted"
 
 log = logging.getLogger("harbortrainer")
-
-
-def api_key() -> str:
-    """Tinker's, where there is one: a self-hosted server checks none."""
-    return os.environ.get("TINKER_API_KEY") or KEY
 
 
 class Bench:
     """`rate`: step of plain gradient descent that raises the summed logprob of TOKENS by about one nat."""
 
-    def __init__(self, service: tinker.ServiceClient, rest: tinker.RestClient, url: str, model_name: str) -> None:
-        self.service, self.rest, self.url, self.model_name = service, rest, url, model_name
+    def __init__(self, session: Session, model_name: str) -> None:
+        self.service, self.rest, self.url, self.model_name = session.service, session.rest, session.url, model_name
         self.rank = RANK
-        headers = {"X-API-Key": api_key()}
-        self.http = httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=HTTP_TIMEOUT_SEC, headers=headers)
+        headers = {"X-API-Key": session.key}
+        self.http = httpx.AsyncClient(base_url=f"{self.url}/api/v1", timeout=HTTP_TIMEOUT_SEC, headers=headers)
         self.rate = 0.0
         self._run = secrets.token_hex(4)
         self._models: list[str] = []

@@ -11,7 +11,7 @@ import numpy as np
 import tinker
 
 from src.errors import BackendError
-from src.probe.bench import Bench, api_key
+from src.probe.bench import Bench
 from src.probe.climb import Climb, Step, adam, climb, sgd
 from src.probe.data import NEW_TOKENS, PROMPT, PROMPT_TOKENS, TOKENS, tokens_of, weighted
 from src.probe.optimizer import calibrate
@@ -79,18 +79,9 @@ class Side:
     path: str  # of the sampler after training
 
 
-async def compare(
-    a_service: tinker.ServiceClient,
-    a_url: str,
-    a_model: str,
-    b_service: tinker.ServiceClient,
-    b_url: str,
-    b_model: str,
-    steps: int,
-) -> ParityReport:
+async def compare(a: Bench, b: Bench, steps: int) -> ParityReport:
     """Raises BackendError when one of them cannot be measured. Takes away all that it makes."""
-    a, b = await _bench(a_service, a_url, a_model), await _bench(b_service, b_url, b_model)
-    tolerance = await asyncio.to_thread(tolerance_of, a_model)
+    tolerance = await asyncio.to_thread(tolerance_of, a.model_name)
     try:
         scratch = await a.adapter()
         a.rate = b.rate = await calibrate(scratch)
@@ -101,12 +92,7 @@ async def compare(
         rows.append(await _kl_row("B", side_b, a, side_a, tolerance))
     finally:
         await asyncio.shield(asyncio.gather(a.close(), b.close()))
-    return ParityReport(a_url, b_url, a_model, tolerance.precision, tuple(rows))
-
-
-async def _bench(service: tinker.ServiceClient, url: str, model_name: str) -> Bench:
-    rest = await asyncio.to_thread(tinker.RestClient, base_url=url, api_key=api_key())
-    return Bench(service, rest, url, model_name)
+    return ParityReport(a.url, b.url, a.model_name, tolerance.precision, tuple(rows))
 
 
 def tolerance_of(model_name: str) -> Tolerance:

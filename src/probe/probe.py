@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 import httpx
 import tinker
 
+from src.backend.sessions import Session
 from src.errors import BackendError
 from src.probe import cache, checkpoints, losses, optimizer, refusals, sampling, server, snapshots, timing
-from src.probe.bench import RANK, Bench, api_key
+from src.probe.bench import RANK, Bench
 from src.probe.findings import Findings
 from src.probe.identity import Identity, identify
 from src.probe.report import ServerReport
@@ -19,33 +20,30 @@ from src.probe.report import ServerReport
 log = logging.getLogger("harbortrainer")
 
 
-async def load_or_probe(
-    service: tinker.ServiceClient, url: str, model_name: str, refresh: bool = False
-) -> ServerReport:
+async def load_or_probe(session: Session, model_name: str, refresh: bool = False) -> ServerReport:
     """The cached report of this start of this server and model, else a probe's (seconds), which is then cached.
 
     Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
     """
-    identity = await _identify(url)
+    identity = await _identify(session.url)
     known = None if refresh else cache.load(identity.fingerprint, model_name)
     if known is not None:
         return known
-    report = await probe(service, url, model_name)
+    report = await probe(session, model_name)
     try:
         cache.store(report)
     except OSError as error:
-        log.warning("the report on %s is not kept: %s", url, error)
+        log.warning("the report on %s is not kept: %s", session.url, error)
     return report
 
 
-async def probe(service: tinker.ServiceClient, url: str, model_name: str) -> ServerReport:
+async def probe(session: Session, model_name: str) -> ServerReport:
     """Measures everything on throw-away weights of small rank and takes away all that it made, whatever happens.
 
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
-    identity = await _identify(url)
-    rest = await asyncio.to_thread(tinker.RestClient, base_url=url, api_key=api_key())
-    bench, findings = Bench(service, rest, url, model_name), Findings()
+    identity = await _identify(session.url)
+    bench, findings = Bench(session, model_name), Findings()
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # requests that must fail are part of it
@@ -58,7 +56,9 @@ async def probe(service: tinker.ServiceClient, url: str, model_name: str) -> Ser
         sdk.setLevel(before)
         await loading
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return ServerReport(url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows))
+    return ServerReport(
+        session.url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows)
+    )
 
 
 async def _measure(bench: Bench, identity: Identity, findings: Findings) -> None:

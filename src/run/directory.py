@@ -5,10 +5,11 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ from src.run.files import make_folder, replace_text, sync_folder
 class RunDirectory:
     """Paths of one run.
 
-    config.json as it was started and config_changes.jsonl since, tasks.json (their digests), effective.json (loss,
-    optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl, ledger.jsonl (what became of every
-    trial), pending_row.json (of a step that was stopped before its evaluation), run.lock (held while a process runs
-    it), curriculum.jsonl (each step's tasks, where `curriculum_band` chooses them); `rollouts/step_000012/` and
-    `rollouts/eval_000010/` hold Harbor's trial folders (`harbor view RUN/rollouts --jobs`), `trajectories/` the same
-    trials as training data, `log_ratios/` each step's trainer against its sampler, `conversations/` what was said.
-    run.log has what libraries say.
+    run.json (RunIds), config.json as it was started and config_changes.jsonl since, tasks.json (their digests),
+    effective.json (loss, optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl, ledger.jsonl (what
+    became of every trial), pending_row.json (of a step that was stopped before its evaluation), run.lock (held while a
+    process runs it), curriculum.jsonl (each step's tasks, where `curriculum_band` chooses them);
+    `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's trial folders (`harbor view RUN/rollouts --jobs`),
+    `trajectories/` the same trials as training data, `log_ratios/` each step's trainer against its sampler,
+    `conversations/` what was said. run.log has what libraries say.
     """
 
     path: Path
@@ -34,6 +35,10 @@ class RunDirectory:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def ids(self) -> Path:
+        return self.path / "run.json"
 
     @property
     def config(self) -> Path:
@@ -88,10 +93,23 @@ class RunDirectory:
         return self.path / "trajectories" / f"{kind}_{step:06d}"
 
 
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """What identifies a run outside of its folder, whatever the folder's name: on Docker, and at wandb."""
+
+    run_id: str
+    wandb_id: str
+
+    @classmethod
+    def new(cls) -> "RunIds":
+        run_id = secrets.token_hex(6)
+        return cls(run_id, run_id)
+
+
 def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mapping[str, Any]) -> RunDirectory:
     """The folder of a new run, `name` or `label` and the time. It appears with these JSON files in it, or not at all.
 
-    Raises UserError when it cannot be written or is there already, DiskFault.
+    run.json is one more of them. Raises UserError when the folder cannot be written or exists already, DiskFault.
     """
     folder = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = RunDirectory(Path(logs_dir).expanduser().resolve() / folder)
@@ -104,6 +122,7 @@ def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mappin
     try:
         for file, value in files.items():
             write_json(growing / file, value)
+        write_json(growing / run.ids.name, asdict(RunIds.new()))
         if run.path.exists():
             raise UserError(
                 f"run_name={folder}: {run.path} exists; continue it with resume={run.path} or choose another run_name"
@@ -135,6 +154,20 @@ def open_run_directory(path: str) -> RunDirectory:
             f"resume={path}: no run directory ({run.config} is missing); give the folder that holds config.json"
         )
     return run
+
+
+def run_ids(run: RunDirectory) -> RunIds:
+    """The run's own. A folder of an earlier version gets them now, and keeps the name that it has at wandb.
+
+    Raises UserError when run.json is damaged.
+    """
+    if run.ids.exists():
+        return RunIds(**read_json(run.ids))
+    ids = RunIds.new()
+    if (run.path / "wandb").is_dir():
+        ids = replace(ids, wandb_id=run.name[:64])
+    write_json(run.ids, asdict(ids))
+    return ids
 
 
 @contextlib.contextmanager

@@ -10,14 +10,14 @@ _MARK, _HEADER, _BLOCK, _RECORD_HEAD = b":W&B", 7, 32768, 7
 _FULL, _FIRST, _LAST = 1, 2, 4
 
 
-def offline_files(folder: Path, identity: str) -> list[Path]:
+def offline_files(folder: Path, wandb_id: str) -> list[Path]:
     """Of a run, in order of time; one a process."""
-    return sorted(folder.glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
+    return sorted(folder.glob(f"offline-run-*-{wandb_id}/run-{wandb_id}.wandb"))
 
 
-def last_offline_step(folder: Path, identity: str) -> int:
+def last_offline_step(folder: Path, wandb_id: str) -> int:
     """Highest global_step in the offline files of a run, -1 when there is none."""
-    return max((step for file in offline_files(folder, identity) for step in offline_steps(file)), default=-1)
+    return max((step for file in offline_files(folder, wandb_id) for step in offline_steps(file)), default=-1)
 
 
 def offline_steps(file: Path) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from requests.utils import get_netrc_auth
 
-from src.run.directory import RunDirectory
+from src.run.directory import RunDirectory, run_ids
 from src.run.jsonl import read_lines
 from src.sinks.aside import Aside, Limits
 from src.sinks.samples import COLUMNS, sampled_tables
@@ -111,12 +111,12 @@ def open_wandb(run: RunDirectory, project: str, name: str | None, config: dict[s
     _settle(run)
     import wandb
 
-    identity = run.name[:64]
-    before = last_offline_step(run.path / "wandb", identity)
+    wandb_id = run_ids(run).wandb_id
+    before = last_offline_step(run.path / "wandb", wandb_id)
     wandb_run = wandb.init(
         project=project,
         name=name or run.name,
-        id=identity,
+        id=wandb_id,
         resume="allow",
         dir=str(run.path),
         config=config,

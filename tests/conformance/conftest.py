@@ -11,6 +11,8 @@ import httpx
 import pytest
 import tinker
 
+from src.backend.sessions import DUMMY_KEY
+
 from .parts import LIMIT_SEC, RANK, settled
 
 type MakeClient = Callable[[], tinker.TrainingClient]
@@ -24,12 +26,12 @@ def server_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def service(server_url: str) -> Iterator[tinker.ServiceClient]:
     os.environ.setdefault("TINKER_TELEMETRY", "0")
-    yield tinker.ServiceClient(base_url=server_url, api_key=os.environ.get("TINKER_API_KEY") or "tml-none")
+    yield tinker.ServiceClient(base_url=server_url, api_key=DUMMY_KEY)
 
 
 @pytest.fixture(scope="session")
 def rest(server_url: str) -> tinker.RestClient:
-    return tinker.RestClient(base_url=server_url, api_key=os.environ.get("TINKER_API_KEY") or "tml-none")
+    return tinker.RestClient(base_url=server_url, api_key=DUMMY_KEY)
 
 
 @pytest.fixture(scope="session")

@@ -55,5 +55,5 @@ def environment_of(task: Path, run_id: str, **kwargs: Any) -> DockerEngineEnviro
 
 
 def containers(run_id: str) -> list[str]:
-    found = engine().containers(all=True, filters={"label": f"{owner.RUN}={run_id}"})
+    found = engine().containers(all=True, filters={"label": f"{owner.RUN_ID}={run_id}"})
     return [container["Id"] for container in found]

@@ -14,6 +14,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from src.errors import UserError
+from src.process import PID
 from src.rollout.docker import images, owner
 from src.rollout.docker.context import content_digest
 from src.rollout.docker.engine import engine
@@ -71,7 +72,7 @@ async def test_stages_and_failures_leave_no_layers(tmp_path: Path, monkeypatch: 
         assert await asyncio.to_thread(images_with, f"echo {mark}") == []
         labels = engine().inspect_image(reference)["Config"]["Labels"]
         assert labels[owner.BUILT_FOR] == "test-builds" and labels[owner.BUILT].startswith("20")
-        assert (labels[owner.LABEL], owner.PID in labels) == ("1", False)
+        assert (labels[owner.LABEL], PID in labels) == ("1", False)
     finally:
         engine().remove_image(reference)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from src.doctor import main
+from src.process import PID
 from src.rollout.docker import disk_space, owner
 from src.rollout.docker.disk_guard import guarding_disk, why_ended
 from src.rollout.docker.engine import engine
@@ -94,8 +95,8 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     mine, old = owner.labels("r"), {owner.LABEL: "1", owner.BUILT: "2020-01-01T00:00:00+00:00"}
-    dead = _make_things("dead", mine | {owner.PID: f"{os.getpid()}:1"})
-    kept = _make_things("mine", mine) | _make_things("strange", {owner.PID: f"{os.getpid()}:1"})
+    dead = _make_things("dead", mine | {PID: f"{os.getpid()}:1"})
+    kept = _make_things("mine", mine) | _make_things("strange", {PID: f"{os.getpid()}:1"})
     unused, held, in_use = _image("unused", **old), _image("held", **old), _image("in-use", **old)
     kept |= {held, in_use, _image("new", **{owner.LABEL: "1"}), _image("foreign")}
     engine().create_container(held, "true", name="holder")

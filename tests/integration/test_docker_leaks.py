@@ -133,7 +133,7 @@ async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Pa
         async with _process(VICTIM, task, "test-victim", 16) as victim, _process(VICTIM, task, RUN, 1) as neighbour:
             for process in (victim, neighbour):
                 assert process.stdout is not None and await process.stdout.readline() == b"up\n"
-            reap()
+            reap(RUN)  # as a copy of the neighbour's run directory would
             assert (len(containers("test-victim")), len(containers(RUN))) == (16, 1)  # their owners live
             await _kill(victim)
             assert len(await asyncio.to_thread(reap)) >= 16
@@ -156,11 +156,11 @@ async def test_what_compose_made_for_a_killed_trainer_goes_too(tmp_path: Path) -
         async with asyncio.timeout(120):
             while not (await asyncio.to_thread(_runs, "sleep 1000", run_id)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-        mine = [thing for thing in belongings() if thing.labels.get(owner.RUN) == run_id]
+        mine = [thing for thing in belongings() if thing.labels.get(owner.RUN_ID) == run_id]
         assert Counter(thing.kind for thing in mine) == {"container": 2, "network": 2, "volume": 1, "image": 2}
         await _kill(victim)
         assert {thing.name for thing in mine} <= set(await asyncio.to_thread(reap))
-        assert not [thing for thing in belongings() if thing.labels.get(owner.RUN) == run_id]
+        assert not [thing for thing in belongings() if thing.labels.get(owner.RUN_ID) == run_id]
 
 
 async def test_reaping_a_run_takes_all_of_it_and_nothing_else(tmp_path: Path) -> None:
@@ -218,5 +218,5 @@ async def test_every_container_of_a_compose_task_is_labelled_its_separate_verifi
         since=began, until=int(time.time()) + 1, decode=True, filters={"type": "container", "event": "create"}
     )
     names = {event["Actor"]["Attributes"]["name"]: event["Actor"]["Attributes"] for event in made}
-    mine = {name: labels.get(owner.RUN) for name, labels in names.items() if name.startswith(task.name)}
+    mine = {name: labels.get(owner.RUN_ID) for name, labels in names.items() if name.startswith(task.name)}
     assert len(mine) == 3 and set(mine.values()) == {run_id}

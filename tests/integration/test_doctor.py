@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from src import doctor
+from src.backend.sessions import DUMMY_KEY, open_rest, open_session
 from src.probe.report import ServerReport
 
 DEFECTS = (
@@ -85,12 +86,10 @@ def test_nothing_is_left_behind(server, measured, request):
 
 async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch, tmp_path):
     """Stopped with an adapter and a checkpoint on the server: both are gone when the cancellation is through."""
-    import tinker
-
     from src.probe import probe
     from src.probe.bench import Bench
 
-    service = await asyncio.to_thread(lambda: tinker.ServiceClient(base_url=server_url, api_key="tml-none"))
+    session = await open_session(await open_rest(server_url, DUMMY_KEY), server_url, DUMMY_KEY, print)
     benches: list[Bench] = []
     saved = asyncio.Event()
 
@@ -101,7 +100,7 @@ async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir
         await asyncio.Event().wait()
 
     monkeypatch.setattr(probe, "_measure", hang)
-    work = asyncio.create_task(probe.probe(service, server_url, str(tiny_model_dir)))
+    work = asyncio.create_task(probe.probe(session, str(tiny_model_dir)))
     await saved.wait()
     model_id = benches[0]._models[0]
     work.cancel()

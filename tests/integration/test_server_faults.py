@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -13,17 +14,19 @@ from typing import Any
 import httpx
 import pytest
 
-from src.backend import connect as connecting
+from src.backend import sessions
 from src.backend.connect import Backend
 from src.backend.limits import Limits
 from src.backend.policy import PolicyTrainer
+from src.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from src.errors import BackendError, ServerLost
 from src.outage import Outage, create_or_restore
 from src.outside import Outside
 from src.policy_sampler import PolicySampler, SamplingError
+from src.probe.bench import Bench
 from src.run.checkpoints import CheckpointLog, Policy
 from src.stop import Stop
-from tests.conftest import ROOT, SMALL_SERVER
+from tests.conftest import ROOT, SMALL_SERVER, live_server
 
 from .small_server import checkpoints_base, send
 from .test_backend_live import config, logprobs, sampled, train
@@ -81,6 +84,49 @@ async def test_processes_that_were_killed_hold_no_slots_of_the_next(
             await backend.close(done=True)
 
 
+PROBES = """
+import asyncio, sys
+from pathlib import Path
+from src.backend.connect import connect
+from tests.integration.test_backend_live import config
+
+asyncio.run(connect(config(sys.argv[1], Path(sys.argv[2]))))
+"""
+
+
+async def has_adapter(url: str, cache: Path) -> bool:
+    """Whether the session that is noted in `cache` has made one."""
+    notes = list((cache / "harbortrainer" / "sessions").glob("*.json"))
+    if not notes:
+        return False
+    async with httpx.AsyncClient(base_url=f"{url}/api/v1") as http:
+        (session_id,) = (json.loads(note.read_text())["session_id"] for note in notes)
+        return bool((await http.get(f"/sessions/{session_id}")).json()["training_run_ids"])
+
+
+async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_next(
+    tiny_model_dir: Path, server_env: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has one slot, and its session time-out is far away."""
+    cache, said = tmp_path / "cache", []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with live_server(tiny_model_dir, tmp_path / "server", MAX_LORA_ADAPTERS="2", SESSION_TIMEOUT="3600") as url:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROBES, url, tiny_model_dir, cwd=ROOT)
+        async with asyncio.timeout(120):
+            while not await has_adapter(url, cache):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+        session = await open_session(await open_rest(url, DUMMY_KEY), url, DUMMY_KEY, said.append)
+        bench = Bench(session, str(tiny_model_dir))
+        try:
+            assert await bench.adapter()  # what a probe asks for first
+        finally:
+            await bench.close()
+            await end_session(session.service, done=True)
+    assert len(said) == 1 and said[0].startswith(f"ended 1 sessions at {url}")
+
+
 async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
     server_url: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +145,7 @@ async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
                 await sampler.sample([5, 6, 7], max_tokens=8, temperature=1.0, stop=())
             with pytest.raises(ServerLost, match=r"forward_backward: .* has not answered for 3 s"):
                 await train(trainer, sequences)
-            monkeypatch.setattr(connecting, "CLOSE_LIMIT_SEC", 0.5)
+            monkeypatch.setattr(sessions, "CLOSE_LIMIT_SEC", 0.5)
             await asyncio.wait_for(backend.close(done=False), 60)  # at a run's end
         monkeypatch.undo()
         assert await recovery(trainer, log, said).restore(ServerLost("gone"), 1) == 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from src.run.directory import RunDirectory, run_ids
 from src.run.jsonl import append_line, read_lines
 from src.sinks.samples import EVALUATION, TRAINING
 from src.sinks.wandb_files import offline_files, records
@@ -60,9 +61,13 @@ def output(process: subprocess.Popen[str]) -> list[str]:
     return told.splitlines()
 
 
+def wandb_id(run: Path) -> str:
+    return run_ids(RunDirectory(run)).wandb_id
+
+
 def stored(run: Path) -> list[dict[str, Any]]:
     """Rows in wandb's offline files, in order of time: names to values."""
-    found = [record.history.item for file in offline_files(run / "wandb", run.name) for record in records(file)]
+    found = [record.history.item for file in offline_files(run / "wandb", wandb_id(run)) for record in records(file)]
     named = [{item.key or item.nested_key[0]: json.loads(item.value_json) for item in row} for row in found if row]
     return [row for row in named if "global_step" in row]
 
@@ -87,9 +92,10 @@ def test_offline_run_killed_and_resumed_reads_back_whole(rows: list[dict[str, An
         tables = {TRAINING, EVALUATION} if whole["global_step"] else {EVALUATION}
         assert {name for name in row if name.startswith("samples/")} == tables
     assert {name.split("/")[0] for name in rows[1]} <= {name.split("/")[0] for name in kept[1]}
-    last = list(records(offline_files(run / "wandb", "run")[-1]))
+    last = list(records(offline_files(run / "wandb", wandb_id(run))[-1]))
     names = [record.request.log_artifact.artifact.name for record in last] + [record.artifact.name for record in last]
-    assert sorted(n for n in names if n and "samples" not in n) == ["run-checkpoints", "run-config"]
+    artifacts = sorted(name for name in names if name and "samples" not in name)
+    assert artifacts == [f"{wandb_id(run)}-checkpoints", f"{wandb_id(run)}-config"]
 
 
 def test_online_run_goes_on_where_the_server_is(rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -97,10 +103,29 @@ def test_online_run_goes_on_where_the_server_is(rows: list[dict[str, Any]], tmp_
     with wandb_server() as server:
         first = output(start(run, rows[:3], server.url, PATIENT, WANDB_API_KEY=KEY))
         again = output(start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY))
-    assert first == again == [f"wandb: {server.url}/e/p/runs/run", "over"]
+    assert first == again == [f"wandb: {server.url}/e/p/runs/{wandb_id(run)}", "over"]
     assert [row["global_step"] for row in server.rows] == [row["_step"] for row in server.rows] == list(range(5))
     assert "reward/mean" in server.rows[4] and TRAINING in server.rows[4]
-    assert {"run-checkpoints", "run-config"} <= set(server.artifacts)
+    assert {f"{wandb_id(run)}-checkpoints", f"{wandb_id(run)}-config"} <= set(server.artifacts)
+
+
+def test_two_runs_of_one_name_lose_no_row(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    with wandb_server() as server:
+        for clone in ("one", "other"):
+            output(start(folder_of(tmp_path / clone / "baseline", rows), rows, server.url, PATIENT, WANDB_API_KEY=KEY))
+        logged_there = [[row["global_step"] for row in rows] for rows in server.runs.values() if rows]
+    assert logged_there == [list(range(5))] * 2
+
+
+def test_a_run_of_an_earlier_version_goes_on_as_the_run_that_it_was(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Its id at wandb was its folder's name, and nothing in the folder says so."""
+    run = folder_of(tmp_path / "baseline", rows)
+    (run / "run.json").write_text('{"run_id": "a1", "wandb_id": "baseline"}')
+    with wandb_server() as server:
+        output(start(run, rows[:3], server.url, PATIENT, WANDB_API_KEY=KEY))
+        (run / "run.json").unlink()
+        output(start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY))
+    assert [row["global_step"] for row in server.rows] == list(range(5)) and len(server.runs["baseline"]) == 5
 
 
 def test_no_failure_of_wandb_stops_a_run(rows: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from src.process import PID
 from src.rollout.docker import cleaning, owner
 from src.rollout.docker.belongings import Belonging
 from src.rollout.docker.cleaning import GB, candidates, tidy
 
 DAY = 86400.0
-DEAD = owner.labels("gone") | {owner.PID: f"{os.getpid()}:1"}
+DEAD = owner.labels("gone") | {PID: f"{os.getpid()}:1"}
 SHARED = {owner.LABEL: "1"}
 
 
@@ -31,7 +32,7 @@ class Images:
         monkeypatch.setattr(cleaning, "is_in_use", lambda name: name in self.in_use)
         monkeypatch.setattr(cleaning, "last_use", lambda name: self.noted.get(name, 0.0))
         monkeypatch.setattr(cleaning, "forget_uses", lambda name: None)
-        monkeypatch.setattr(cleaning, "reap", list)
+        monkeypatch.setattr(cleaning, "reap", lambda run_id: [])
         monkeypatch.setattr(Belonging, "remove", lambda thing: self.removed.append(thing.name))
 
 
@@ -83,6 +84,6 @@ def test_before_a_run_only_images_that_this_machine_knows_go(monkeypatch: pytest
     assert tidy() == [] and images.removed == []
     images.noted["known"] = time.time() - 40 * DAY
     assert tidy() == ["removed from Docker: 1 task images unused for 30 days"] and images.removed == ["known"]
-    monkeypatch.setattr(cleaning, "reap", lambda: ["a", "b"])
+    monkeypatch.setattr(cleaning, "reap", lambda run_id: ["a", "b"] if run_id == "r" else [])
     images.noted = {}
-    assert tidy() == ["removed from Docker: 2 containers, networks, volumes or images of dead runs"]
+    assert tidy("r") == ["removed from Docker: 2 containers, networks, volumes or images of dead runs"]

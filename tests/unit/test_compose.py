@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from harbor.environments.docker.docker import DockerEnvironment
+from harbor.models.task.config import EnvironmentConfig
 
 from src.errors import UserError
 from src.rollout.compose import overlay
 from src.rollout.docker import owner
+from src.rollout.docker.compose_environment import ComposeEnvironment
 
 Lay = Callable[..., dict[str, Any]]
 
@@ -66,3 +69,15 @@ def test_a_broken_file_is_one_line(lay: Lay) -> None:
     with pytest.raises(UserError, match=r"docker-compose.yaml: not a compose file") as fault:
         lay("services: [")
     assert "\n" not in str(fault.value)
+
+
+def test_trials_of_the_same_name_in_two_runs_are_two_compose_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(DockerEnvironment, "__init__", lambda *_, session_id, **__: made.append(session_id))
+    for run_id in ("r1", "r2"):
+        ComposeEnvironment(
+            tmp_path, session_id="s000000-p00-g00-a0__env", task_env_config=EnvironmentConfig(), run_id=run_id
+        )
+    assert len(set(made)) == 2 and all(name.startswith("s000000-p00-g00-a0__env-") for name in made)

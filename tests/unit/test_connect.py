@@ -12,8 +12,9 @@ from tinker._client import AsyncTinker
 
 from src.backend import health
 from src.backend.base_model import BaseModel, read_base_model
-from src.backend.connect import CLOUD_URL, DUMMY_KEY, api_key, check_model, server_url, warn_about_model
+from src.backend.connect import CLOUD_URL, check_model, server_url, warn_about_model
 from src.backend.kind import CLOUD, SELF_HOSTED
+from src.backend.sessions import DUMMY_KEY, api_key
 from src.config import Config
 from src.errors import BackendError, ServerLost, UserError
 from src.outside import Outside

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.docker import image_uses, owner
+from src.process import HOST, PID, this_process
+from src.rollout.docker import image_uses
 from src.rollout.docker.image_uses import forget_uses, is_in_use, last_use, note_use
 
 IMAGE = "harbortrainer/task:abc"
@@ -31,8 +32,8 @@ def test_a_use_is_noted_and_forgotten() -> None:
 
 def test_a_dead_process_uses_nothing_but_its_time_counts(folder: Path) -> None:
     folder.mkdir(parents=True)
-    (folder / "dead").write_text(json.dumps(owner.process() | {owner.PID: f"{os.getpid()}:1"}))
-    (folder / "elsewhere").write_text(json.dumps(owner.process() | {owner.HOST: "elsewhere"}))
+    (folder / "dead").write_text(json.dumps(this_process() | {PID: f"{os.getpid()}:1"}))
+    (folder / "elsewhere").write_text(json.dumps(this_process() | {HOST: "elsewhere"}))
     (folder / "broken").write_text("{")
     os.utime(folder / "dead", (1000, 1000))
     os.utime(folder / "elsewhere", (500, 500))

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,7 @@ from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from src.run import trajectory_file
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
-from src.run.directory import RunDirectory, held, new_run_directory
+from src.run.directory import RunDirectory, held, new_run_directory, read_json, run_ids
 from src.run.jsonl import append_line, read_lines
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
@@ -193,3 +194,23 @@ def test_a_trajectory_under_another_name_or_of_another_format_is_refused(tmp_pat
     monkeypatch.undo()
     with pytest.raises(UserError, match="format 2, this program reads 1"):
         read_trajectory(path)
+
+
+def test_two_runs_of_one_name_have_ids_of_their_own_and_each_keeps_its_own(tmp_path):
+    one, other = (new_run_directory(str(tmp_path / folder), "spot", "label", {"config.json": {}}) for folder in "ab")
+    assert one.name == other.name and run_ids(one).run_id != run_ids(other).run_id
+    assert run_ids(one) == run_ids(one) and re.fullmatch("[0-9a-f]{12}", run_ids(one).run_id)
+    assert run_ids(one).wandb_id == run_ids(one).run_id == read_json(one.path / "run.json")["run_id"]
+
+
+def test_a_folder_of_an_earlier_version_gets_a_run_id_and_keeps_its_id_at_wandb(tmp_path):
+    name = "n" * 70
+    for folder, wandb in (("with", True), ("without", False)):
+        run = RunDirectory(tmp_path / folder / name)
+        run.path.mkdir(parents=True)
+        if wandb:
+            (run.path / "wandb").mkdir()
+        ids = run_ids(run)
+        assert ids.run_id != name and ids.wandb_id == (name[:64] if wandb else ids.run_id)
+        (run.path / "wandb").mkdir(exist_ok=True)
+        assert run_ids(run) == ids, "noted once"

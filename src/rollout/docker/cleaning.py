@@ -7,11 +7,12 @@ from http.client import CONFLICT
 
 from docker.errors import APIError
 
+from src.process import PID
 from src.rollout.docker.belongings import Belonging, belongings
 from src.rollout.docker.engine import engine
 from src.rollout.docker.image_uses import forget_uses, is_in_use, last_use
-from src.rollout.docker.owner import PID, RUN
-from src.rollout.docker.reaper import is_condemned, reap
+from src.rollout.docker.owner import RUN_ID, is_left_over
+from src.rollout.docker.reaper import reap
 
 UNUSED_DAYS = 30.0
 _DAY_SEC = 86400.0
@@ -40,13 +41,15 @@ class Candidate:
         return ""
 
 
-def tidy() -> list[str]:
-    """Before a run: what dead runs left goes, and images unused for UNUSED_DAYS. A line on what was removed, or none.
+def tidy(run_id: str | None = None) -> list[str]:
+    """Before a run: remove what dead runs and earlier processes of this run left, and images unused for UNUSED_DAYS.
+
+    Returns a line on what was removed, or none.
 
     Only images whose use was noted here: those of another machine on the same daemon may be in use there. Blocking.
     Raises docker.errors.DockerException when the daemon does not answer.
     """
-    left = reap()
+    left = reap(run_id)
     known = [one for one in candidates(UNUSED_DAYS, None, {}) if one.thing.kind == "image" and last_use(one.thing.name)]
     old = [one for one in known if not one.remove()]
     told = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
@@ -64,7 +67,7 @@ def candidates(
     """
     things = list(belongings())
     busy = {container["ImageID"] for container in engine().containers(all=True)}
-    dead = [thing for thing in things if is_condemned(thing)]
+    dead = [thing for thing in things if is_left_over(thing.labels)]
     found = [Candidate(thing, _owner(thing), thing.created, _size(thing, sizes)) for thing in dead]
     shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels]
     free = [thing for thing in shared if thing.id not in busy and not is_in_use(thing.name)]
@@ -122,4 +125,4 @@ def _used(thing: Belonging) -> float:
 
 
 def _owner(thing: Belonging) -> str:
-    return f"run {thing.labels.get(RUN) or '?'} is dead"
+    return f"run {thing.labels.get(RUN_ID) or '?'} is dead"

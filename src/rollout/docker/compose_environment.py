@@ -1,5 +1,6 @@
 """Harbor's Docker environment for tasks with a compose file of their own, with what it makes marked as ours."""
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ class ComposeEnvironment(DockerEnvironment):
         self,
         environment_dir: Path,
         *args: Any,
+        session_id: str,
         task_env_config: EnvironmentConfig,
         run_id: str = "",
         extra_docker_compose: Sequence[Path | str] = (),
@@ -26,6 +28,7 @@ class ComposeEnvironment(DockerEnvironment):
         super().__init__(
             environment_dir,
             *args,
+            session_id=f"{session_id}-{secrets.token_hex(4)}",  # the compose project: runs give trials the same names
             task_env_config=task_env_config,
             extra_docker_compose=[*extra_docker_compose, ours],
             **kwargs,

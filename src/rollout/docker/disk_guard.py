@@ -14,7 +14,7 @@ from src.rollout.docker.belongings import remove_container
 from src.rollout.docker.cleaning import disk_usage
 from src.rollout.docker.disk_space import Gauge, Space, gauge
 from src.rollout.docker.engine import engine
-from src.rollout.docker.owner import LABEL, RUN, TRIAL
+from src.rollout.docker.owner import TRIAL, running
 
 GIB = 1024**3
 LEAST_RESERVE, MOST_RESERVE, RESERVE_SHARE = 2 * GIB, 8 * GIB, 0.05
@@ -120,9 +120,8 @@ class DiskGuard:
 
     def _sizes(self, *, volumes: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """Bytes that each running container of the run has written, its volumes with it when asked for."""
-        ours = {"label": [f"{LABEL}=1", f"{RUN}={self._run_id}"], "status": "running"}
         usage = disk_usage() if volumes else {}
-        for container in engine().containers(size=True, filters=ours):
+        for container in engine().containers(size=True, filters=running(self._run_id)):
             mounted = [mount.get("Name", "") for mount in container["Mounts"] if mount["Type"] == "volume"]
             yield container.get("SizeRw", 0) + sum(usage.get(("volume", name), 0) for name in mounted), container
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from docker.errors import APIError
 
 from src.rollout.docker.engine import engine
-from src.rollout.docker.owner import LABEL, RUN, labels
+from src.rollout.docker.owner import labels, running
 
 LOCAL_SEC, REMOTE_SEC = 2.0, 15.0
 
@@ -73,8 +73,8 @@ def _of_folder(root: str) -> Space:
 
 def _below_a_container(run_id: str) -> Space | None:
     client = engine()
-    running = client.containers(filters={"label": [f"{LABEL}=1", f"{RUN}={run_id}"], "status": "running"})
-    for container in random.sample(running, min(1, len(running))):  # one may not answer, or lie
+    ours = client.containers(filters=running(run_id))
+    for container in random.sample(ours, min(1, len(ours))):  # one may not answer, or lie
         job = client.exec_create(container["Id"], ["df", "-Pk", "/"], user="root")
         words = client.exec_start(job["Id"]).decode(errors="replace").split("\n")[1:2]
         numbers = [int(word) * 1024 for word in words[0].split()[1:4] if word.isdigit()] if words else []

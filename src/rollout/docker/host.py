@@ -34,8 +34,8 @@ class Host(Protocol):
         """Make the tasks' images that are missing. Returns how many were made."""
         ...
 
-    def tidy(self) -> list[str]:
-        """Remove what dead runs left; a line on what was removed. Blocking."""
+    def tidy(self, run_id: str) -> list[str]:
+        """Remove what dead runs and earlier processes of this run left; a line on what was removed. Blocking."""
         ...
 
     def guard(self, run_id: str) -> AbstractContextManager[None]:
@@ -77,7 +77,7 @@ class RemoteHost:
     ) -> int:
         return 0
 
-    def tidy(self) -> list[str]:
+    def tidy(self, run_id: str) -> list[str]:
         return []
 
     def guard(self, run_id: str) -> AbstractContextManager[None]:
@@ -92,7 +92,7 @@ class RemoteHost:
 @contextlib.asynccontextmanager
 async def cleaned(host: Host, run_id: str, say: Say) -> AsyncIterator[None]:
     """Remove what dead runs left before the block, and this run's containers after it; guard the disk meanwhile."""
-    for line in await in_daemon_thread(host.tidy):
+    for line in await in_daemon_thread(host.tidy, run_id):
         say(line)
     try:
         with host.guard(run_id):

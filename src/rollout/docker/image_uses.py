@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from src.caches import cache_folder
-from src.rollout.docker import owner
+from src.process import lives, this_process
 
 IMAGES = "images"  # the part of the caches that is ours
 NOTE_SEC = 3600.0  # a use is noted at most this often
@@ -22,7 +22,7 @@ def note_use(reference: str) -> None:
     now = time.monotonic()
     if now - _noted.get(reference, -NOTE_SEC) < NOTE_SEC:
         return
-    marks = json.dumps(owner.process())
+    marks = json.dumps(this_process())
     folder = _folder(reference)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def last_use(reference: str) -> float:
 
 def is_in_use(reference: str) -> bool:
     """Whether a process that we can see, and that lives, has used the image."""
-    return any(owner.owner_is_alive(marks) for marks, _ in _uses(reference))
+    return any(lives(marks) for marks, _ in _uses(reference))
 
 
 def forget_uses(reference: str) -> None:
@@ -65,5 +65,5 @@ def _files(folder: Path) -> list[Path]:
 def _forget_the_dead(folder: Path) -> None:
     for file in _files(folder):
         with contextlib.suppress(OSError, ValueError):
-            if owner.owner_is_dead({owner.LABEL: "1"} | json.loads(file.read_text())):
+            if lives(json.loads(file.read_text())) is False:
                 file.unlink()

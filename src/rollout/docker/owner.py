@@ -1,17 +1,13 @@
-"""Labels on everything we create: which run and which process it belongs to, and whether that process still lives."""
+"""Labels on everything we create: which run and which process it belongs to."""
 
-import functools
-import os
-import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
+
+from src.process import PID, lives, this_process
 
 LABEL = "harbortrainer"
-RUN = "harbortrainer.run"
+RUN_ID = "harbortrainer.run_id"
 TRIAL = "harbortrainer.trial"
-HOST = "harbortrainer.host"
-PID = "harbortrainer.pid"
 DIGEST = "harbortrainer.digest"
 BUILT = "harbortrainer.built"  # an image is shared: these two only tell when it was built, and for which run
 BUILT_FOR = "harbortrainer.built-for"
@@ -19,7 +15,7 @@ BUILT_FOR = "harbortrainer.built-for"
 
 def labels(run_id: str, trial: str = "") -> dict[str, str]:
     """Labels of a container, network or volume of this process."""
-    return {LABEL: "1", RUN: run_id, TRIAL: trial} | process()
+    return {LABEL: "1", RUN_ID: run_id, TRIAL: trial} | this_process()
 
 
 def image_labels(digest: str, run_id: str) -> dict[str, str]:
@@ -27,54 +23,21 @@ def image_labels(digest: str, run_id: str) -> dict[str, str]:
     return {LABEL: "1", DIGEST: digest, BUILT: datetime.now(UTC).isoformat(timespec="seconds"), BUILT_FOR: run_id}
 
 
-def process() -> dict[str, str]:
-    """The labels that tell this process from any other."""
-    return {HOST: _host(), PID: f"{os.getpid()}:{_started(os.getpid())}"}
+def running(run_id: str) -> dict[str, object]:
+    """Docker's filter for the running containers that this process started for the run."""
+    marks = {LABEL: "1", RUN_ID: run_id} | this_process()
+    return {"label": [f"{name}={value}" for name, value in marks.items()], "status": "running"}
 
 
-def owner_is_dead(marks: Mapping[str, str]) -> bool:
-    """Whether the process that set these labels ran where we can see it, and is gone.
+def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
+    """Whether what carries these labels may be removed.
 
-    False when it may live out of our sight (another host or PID namespace).
+    Its process is dead, or it belongs to the run `run_id` and to no other process that is seen to live.
     """
-    return marks.get(LABEL) == "1" and _lives(marks) is False
-
-
-def owner_is_alive(marks: Mapping[str, str]) -> bool:
-    """Whether the process that these labels name runs where we can see it."""
-    return _lives(marks) is True
-
-
-def _lives(marks: Mapping[str, str]) -> bool | None:
-    """None = out of our sight."""
-    pid, _, started = marks.get(PID, "").partition(":")
-    if marks.get(HOST) != _host() or not pid.isdigit():
-        return None
-    return _started(int(pid)) == started
-
-
-@functools.cache
-def _host() -> str:
-    """Host name, boot and PID namespace: a PID means nothing outside them."""
-    parts = [socket.gethostname()]
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if boot.exists():
-        parts += [boot.read_text().strip(), os.readlink("/proc/self/ns/pid")]
-    return "/".join(parts)
-
-
-def _started(pid: int) -> str:
-    """Start time of a process in kernel ticks (PIDs are reused); "" = no such process, "?" = unknown here."""
-    if Path("/proc/self/stat").exists():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return "" if fields[0] in "ZX" else fields[19]
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "?"
+    if PID not in marks or marks.get(LABEL) != "1":
+        return False  # an image that runs share names no process
+    alive = lives(marks)
+    if alive is False:
+        return True
+    mine = all(marks.get(name) == value for name, value in this_process().items())
+    return run_id is not None and marks.get(RUN_ID) == run_id and (mine or alive is None)

@@ -7,14 +7,14 @@ from itertools import groupby
 from docker.errors import APIError
 
 from src.rollout.docker.belongings import Belonging, belongings
-from src.rollout.docker.owner import PID, RUN, owner_is_dead
+from src.rollout.docker.owner import is_left_over
 
 _PARALLEL = 4
 _log = logging.getLogger("harbortrainer")
 
 
 def reap(run_id: str | None = None) -> list[str]:
-    """Remove what belongs to processes that are dead, and all that belongs to `run_id` when given.
+    """Remove what belongs to dead processes, and what belongs to the run `run_id` unless another process lives by it.
 
     Images are shared between runs and stay, but for those that Harbor's compose environment builds for one trial.
     Blocking, safe to repeat. Returns the names removed; what the daemon does not
@@ -22,16 +22,10 @@ def reap(run_id: str | None = None) -> list[str]:
     """
     removed: list[str] = []
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="docker-reap") as pool:
-        condemned = (thing for thing in belongings() if is_condemned(thing, run_id))
+        condemned = (thing for thing in belongings() if is_left_over(thing.labels, run_id))
         for _, things in groupby(condemned, key=lambda thing: thing.kind):  # a kind after the other: they depend
             removed += [name for name in pool.map(_removed, things) if name]
     return removed
-
-
-def is_condemned(thing: Belonging, run_id: str | None = None) -> bool:
-    """Whether it belongs to a dead process, or to `run_id`. Shared images name no process."""
-    owned = PID in thing.labels
-    return owned and (owner_is_dead(thing.labels) or (run_id is not None and thing.labels.get(RUN) == run_id))
 
 
 def _removed(thing: Belonging) -> str:
