@@ -93,3 +93,47 @@ async def test_killed_before_its_first_state_it_begins_from_the_seed(again: Agai
     events = await again.process("max_trials=0")
     assert len(of("create", events)) == 1 and not of("restore", events)
     assert again.steps() == [1, 2]
+
+
+async def test_steps_are_made_again_when_context_limit_is_below_their_trials(again: Again) -> None:
+    await again.process()
+    (again.folder / "checkpoints.jsonl").unlink()
+    events = await again.process("context_limit=40", "max_tokens=8", "n_epochs=1")
+    assert not of("refused", events) and not of("trial", events)
+    assert len(of("optim_step", events)) == 2, "both steps from the trials on disk"
+
+
+async def test_a_batch_is_never_of_two_temperatures(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
+    await again.process("max_trials=14")
+    batch = again.folder / "trajectories" / "step_000001"
+    before = {path.name: path.read_bytes() for path in batch.glob("*.npz")}
+    assert len(before) == 4
+    capsys.readouterr()
+    events = await again.process("max_trials=0", "temperature=0.5")
+    assert {event["temperature"] for event in of("sample", events)} == {0.5} and len(of("trial", events)) == 8
+    (aside,) = batch.parent.glob("step_000001_before_*")
+    assert {path.name: path.read_bytes() for path in aside.glob("*.npz")} == before, "nothing is lost"
+    out = capsys.readouterr().out
+    assert "4 finished trials of step 2 are not used, they ran with other temperature: s000001-p0" in out
+    trained = [record for record in read_lines(again.folder / "ledger.jsonl") if record["event"] == "trained"]
+    assert len(trained[1]["trials"]) == 8 and not set(trained[1]["trials"]) & {name[:-4] for name in before}
+    assert len(list(batch.glob("*.npz"))) == 8
+
+
+async def test_a_change_that_trials_do_not_depend_on_keeps_them(again: Again) -> None:
+    await again.process("max_trials=14")
+    events = await again.process("max_trials=0", "learning_rate=0.5")
+    assert len(of("trial", events)) == 4
+
+
+async def test_an_evaluation_is_never_of_two_temperatures(again: Again) -> None:
+    held_out = ("eval_tasks=create-1,create-2", "eval_group_size=2", "n_epochs=2", "eval_every=1")
+    await again.process(*held_out, "max_trials=2")
+    events = await again.process(*held_out, "max_trials=7", "eval_temperature=0.5")
+    temperatures = [event["temperature"] for event in of("sample", events)]
+    assert temperatures.count(0.5) == 8 and again.steps() == [0], "4 trials of 2 turns"
+    evaluated = again.folder / "trajectories" / "eval_000000"
+    assert len(list(evaluated.glob("*.npz"))) == 4
+    events = await again.process(*held_out, "max_trials=9", "eval_temperature=0.7")
+    assert {event["temperature"] for event in of("sample", events)} == {1.0}
+    assert len(list(evaluated.glob("*.npz"))) == 4, "an evaluation that has its row is over"
