@@ -18,7 +18,8 @@ def build_datums(
     """One optimizer step's datums. Raises ValueError that names a malformed sequence: a bug in this program.
 
     `max_context`: the server's, not the run's, which may be lower than when the trials were sampled; None = unknown.
-    Raises UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:], and mask, logprobs, advantages of the targets.
+    Raises UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:],
+    and mask, logprobs, advantages of the targets.
     """
     for index, sequence in enumerate(sequences_D):
         check_sequence(sequence, index, vocab_size)
