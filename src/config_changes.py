@@ -140,4 +140,4 @@ def from_json(values: Mapping[str, Any]) -> Config:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return str(value) if value is None or isinstance(value, str) else json.dumps(value)

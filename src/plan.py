@@ -38,6 +38,16 @@ class Plan:
         return [*self.train, *self.held_out]
 
     @property
+    def length_note(self) -> tuple[str, ...]:
+        """A line where two settings of the length differ."""
+        if self.total_steps >= self.config.max_steps:
+            return ()
+        return (
+            f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
+            f"{self.total_steps} steps; leave n_epochs out, or raise it",
+        )
+
+    @property
     def finished(self) -> bool:
         """Whether the run that would go on has nothing left to do."""
         if self.earlier is None or self.earlier.pending_row.exists():

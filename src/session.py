@@ -23,7 +23,7 @@ from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
 from src.display.display import Display
-from src.errors import UserError
+from src.errors import ServerLost, UserError
 from src.evaluation.conversations import Conversations
 from src.plan import Plan, make_plan, start_directory, take_course
 from src.recovery import adopt, begin
@@ -121,7 +121,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
     course = take_course(plan, run, ledger, place.display)
     effective = _effective(backend, trained, terms)
     write_json(run.effective, effective)
-    for note in (*terms.notes, disk_note(config, plan.total_steps, backend.about)):
+    for note in (*plan.length_note, *terms.notes, disk_note(config, plan.total_steps, backend.about)):
         say(note)
     say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "
@@ -187,11 +187,14 @@ async def connected(config: Config, display: Display) -> AsyncIterator[Backend]:
 
 @contextlib.asynccontextmanager
 async def _policy(plan: Plan, place: Place, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no folder."""
+    """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no
+    folder; one whose server is lost can be resumed."""
     try:
         policy = await begin(backend, plan.config, place.checkpoints, place.display)
-    except UserError:
-        if plan.earlier is None:
+    except UserError as error:
+        if isinstance(error, ServerLost):
+            place.display.say(f"{place.run.path} is kept; continue with: {place.run.resume}")
+        elif plan.earlier is None:
             shutil.rmtree(place.run.path)
         raise
     try:

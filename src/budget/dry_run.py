@@ -49,7 +49,7 @@ async def dry_run(plan: Plan) -> int:
     busy = share > BUSY_SHARE
     forecast = from_past(config, scope, runs, start_sec, busy) or from_limits(config, scope)
     server, about = await _server(config)
-    notes = [server, disk_note(config, plan.total_steps, about)]
+    notes = [*plan.length_note, server, disk_note(config, plan.total_steps, about)]
     if plan.earlier is not None:
         notes.append(f"continues {plan.earlier.path} after step {scope.first_step}; {spent.summary()}")
     if busy:
