@@ -187,6 +187,6 @@ async def test_only_the_server_that_compiles_for_each_length_gets_powers_of_two(
     room = {prompt: 200 - prompt for prompt, _ in prompts}
     assert prompts and all(room[prompt] < 190 for prompt in room)
     if backend == "tinker":
-        assert {prompt: most for prompt, most in prompts} == room
+        assert dict(prompts) == room
     else:
         assert all(most & (most - 1) == 0 and room[prompt] / 2 < most <= room[prompt] for prompt, most in prompts)
