@@ -2,14 +2,17 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 from src.errors import UserError
 
 MARKER = "\u2063harbortrainer-answer\u2063"  # stands for the assistant's answer; no template alters it
+HUB_PAUSE_SEC = 1.0  # before the hub is asked a second time
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 Message = Mapping[str, Any]
@@ -62,9 +65,11 @@ class ChatTemplate:
         from transformers import AutoTokenizer  # slow to import: only who samples pays
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model_name)
+            tokenizer = AutoTokenizer.from_pretrained(model_name, **hub_options(model_name))
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            if hub_options(model_name):
+                reason = "the model hub does not answer, and the cache does not have it"
             raise UserError(
                 f"model_name: no tokenizer for {model_name!r} ({reason}); "
                 "give a hub name that this machine can download, or a directory that holds tokenizer.json"
@@ -144,6 +149,28 @@ class ChatTemplate:
 
     def _ids_of(self, *tokens: str) -> set[int]:
         return {self.tokenizer.get_added_vocab().get(token, -1) for token in tokens}
+
+
+def hub_options(model_name: str) -> dict[str, Any]:
+    """For from_pretrained: where the hub does not answer, only the cache is read, which saves a minute of retries."""
+    return {} if Path(model_name).is_dir() or _hub_answers() else {"local_files_only": True}
+
+
+@lru_cache
+def _hub_answers() -> bool:
+    """Whether the hub answers, with any status; true where it is not to be asked (HF_HUB_OFFLINE)."""
+    import httpx
+    from huggingface_hub import constants, get_session
+
+    if constants.is_offline_mode():
+        return True
+    for pause in (HUB_PAUSE_SEC, 0):
+        try:
+            get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+            return True
+        except httpx.TransportError:
+            time.sleep(pause)
+    return False
 
 
 def merge_same_role(messages: Sequence[Message]) -> list[dict[str, Any]]:

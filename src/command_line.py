@@ -40,17 +40,14 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     signal, 75 by a limit of the run's own, 141 when nobody reads its output any more. A second signal leaves at once.
     """
     stop = stop or Stop()
-    try:
+
+    def run() -> int:
         load_environment()
         with telling():
             return asyncio.run(_until_stopped(prepare(), stop))
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # as in `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
-        return PIPE_STATUS
+
+    try:
+        return _told(run)
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
         return stop.status or SIGNAL_STATUS
@@ -61,15 +58,33 @@ def tell_result(arguments: Sequence[str], help_text: str, work: Callable[[Sequen
 
     Exit status: 0 done, 2 nothing was asked for, or a mistake or fault, told in a line.
     """
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(help_text)
+
+    def run() -> int:
+        asked = not arguments or bool({"-h", "--help"} & set(arguments))
+        print(help_text if asked else work(arguments))
         return 0 if arguments else 2
+
+    return _told(run)
+
+
+def _told(run: Callable[[], int]) -> int:
+    """Exit status of `run`: 2 for a UserError, which is printed; PIPE_STATUS when the reader of stdout has gone."""
     try:
-        print(work(arguments))
+        try:
+            return run()
+        finally:
+            sys.stdout.flush()  # here, not when Python exits: there a closed pipe cannot be caught
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
         return 2
-    return 0
+    except BrokenPipeError:  # as in `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return PIPE_STATUS
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich's way to end; status 1 means something else here
+            return PIPE_STATUS
+        raise
 
 
 async def _until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:

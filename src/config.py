@@ -70,8 +70,10 @@ class Config:
     # -- batch
     batch_size: int = chz.field(default=8, doc="tasks a batch")
     group_size: int = chz.field(default=8, doc="rollouts a task")
-    n_epochs: int = chz.field(default=1, doc="passes over the training tasks")
-    max_steps: int = chz.field(default=0, doc="stop after this many steps; 0 = n_epochs decides")
+    n_epochs: int | None = chz.field(
+        default=None, doc="passes over the training tasks; None = as many as max_steps takes, 1 where that is 0"
+    )
+    max_steps: int = chz.field(default=0, doc="steps, fewer where n_epochs is given and ends earlier; 0 = no limit")
     seed: int = chz.field(default=0, doc="seed of task order, split, minibatches, sampling and LoRA initialisation")
 
     # -- environments

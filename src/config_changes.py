@@ -22,12 +22,17 @@ FIXED = (
     "allow_family_overlap", "batch_size", "group_size", "seed", "curriculum_band",
 )  # fmt: skip
 
+# What the rewards of a trial depend on: one group has one setting of each.
+TRIAL_SETTINGS = (
+    "temperature", "max_turns", "max_tokens", "context_limit", "command_wait", "enable_summarize",
+    "proactive_summarization_threshold", "trial_timeout_sec", "environment_type", "environment_kwargs",
+)  # fmt: skip
+
 # What trials, updates or evaluation mean: a user may intervene. From the first step that was not trained on yet;
 # steps that are made again keep theirs. Told loudly.
 INTERVENTIONS = (
-    "eval_group_size", "eval_temperature", "environment_type", "environment_kwargs", "outcome_policy",
-    "trial_timeout_sec", "max_turns", "max_tokens", "temperature", "context_limit", "command_wait",
-    "enable_summarize", "proactive_summarization_threshold", "learning_rate", "lr_schedule", "warmup_steps",
+    *TRIAL_SETTINGS, "eval_group_size", "eval_temperature", "outcome_policy", "learning_rate", "lr_schedule",
+    "warmup_steps",
     "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "grad_clip_norm", "loss_fn", "clip_low_threshold",
     "clip_high_threshold", "loss_norm", "num_substeps", "advantage_baseline", "normalize_advantages_by_std",
     "remove_constant_reward_groups", "kl_penalty_coef",
@@ -135,4 +140,4 @@ def from_json(values: Mapping[str, Any]) -> Config:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return str(value) if value is None or isinstance(value, str) else json.dumps(value)

@@ -17,7 +17,7 @@ from src.chat_template import ChatTemplate
 from src.config import Config
 from src.config_changes import to_json
 from src.display.display import Display
-from src.errors import UserError
+from src.errors import ServerLost, UserError
 from src.evaluation.conversations import Conversations
 from src.outage import create_or_restore, delete_orphans
 from src.outside import Outside
@@ -205,7 +205,7 @@ def _record_effective(plan: Plan, place: _Workspace, backend: Backend, trained: 
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
     write_json(place.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
-    for note in (*terms.notes, disk):
+    for note in (*plan.length_note, *terms.notes, disk):
         say(note)
     say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "
@@ -233,11 +233,16 @@ def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, out
 
 @contextlib.asynccontextmanager
 async def _policy(plan: Plan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end whatever happened. A new run that is refused leaves no folder."""
+    """The adapter on the server, freed at the end whatever happened.
+
+    A new run that is refused leaves no folder; one whose server is lost can be resumed.
+    """
     try:
         policy = await create_or_restore(backend, plan.config, place.checkpoints, place.display)
-    except UserError:
-        if plan.earlier is None:
+    except UserError as error:
+        if isinstance(error, ServerLost):
+            place.display.say(f"{place.run.path} is kept; continue with: {place.run.resume}")
+        elif plan.earlier is None:
             shutil.rmtree(place.run.path)
         raise
     try:

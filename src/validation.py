@@ -7,7 +7,7 @@ from src.errors import UserError
 from src.learning.treatment import outcome_problems
 
 _POSITIVE = (
-    "lora_rank", "eval_group_size", "batch_size", "group_size", "n_epochs", "n_parallel_envs", "max_tokens",
+    "lora_rank", "eval_group_size", "batch_size", "group_size", "n_parallel_envs", "max_tokens",
     "context_limit", "learning_rate", "num_substeps", "temperature", "adam_eps", "n_parallel_builds",
     "n_parallel_starts", "env_outage_limit_sec", "max_attempts", "server_outage_limit_sec",
     "sample_timeout_sec", "update_timeout_sec", "save_timeout_sec", "server_silence_sec",
@@ -85,6 +85,8 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
+    if config.n_epochs is not None and config.n_epochs < 1:
+        yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
     if config.group_size == 1:
         yield "group_size=1: a group of one has no advantage over itself, nothing would be learned; use 2 or more"
     if config.loss_fn == "importance_sampling":

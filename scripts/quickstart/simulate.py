@@ -18,6 +18,7 @@ from scripts.quickstart import prompts
 from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import held_out, make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
+from src.backend.kind import kind_of
 from src.backend.policy import PolicyTrainer
 from src.chat_template import ChatTemplate
 from src.config import Config
@@ -66,8 +67,9 @@ class Simulation:
 
     async def trial(self, name: str, case: Case, seed: int) -> Trajectory:
         c = self._config
-        limits = {"max_tokens": c.max_tokens, "temperature": c.temperature, "context_limit": c.context_limit}
-        llm = TinkerLLM(self._sampler, self._template, **limits, seed=seed)
+        limits = {"max_tokens": c.max_tokens, "context_limit": c.context_limit, "temperature": c.temperature}
+        powers = kind_of(c).answers_of_powers
+        llm = TinkerLLM(self._sampler, self._template, **limits, powers_of_two=powers, seed=seed)
         async with self._slots:
             reward = await converse(case, llm, c.max_turns)
         return Trajectory(name, f"{name}-{seed}", tuple(llm.turns), reward, Outcome.COMPLETED)
@@ -105,8 +107,9 @@ async def train(config: Config, simulation: Simulation, policy: PolicyTrainer) -
     cases = make_cases()
     unseen = {name: case for name, case in cases.items() if held_out(name)}
     seen = [name for name in cases if not held_out(name)]
-    rng, steps = np.random.default_rng(config.seed), config.n_epochs * len(seen) // config.batch_size
-    names = np.concatenate([rng.permutation(seen) for _ in range(config.n_epochs)]).tolist()
+    rng, epochs = np.random.default_rng(config.seed), config.n_epochs or 1
+    steps = epochs * len(seen) // config.batch_size
+    names = np.concatenate([rng.permutation(seen) for _ in range(epochs)]).tolist()
     updater, rewards, began = Updater(config, policy, steps), [], time.monotonic()
 
     await simulation.publish(0)

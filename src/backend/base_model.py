@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from src.chat_template import hub_options
+
 UNKNOWN_VOCABULARY = 2**31
 WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
 
@@ -25,7 +27,7 @@ def read_base_model(model_name: str) -> BaseModel:
     from transformers import AutoConfig  # takes a second: not at import
 
     try:
-        config = AutoConfig.from_pretrained(model_name)
+        config = AutoConfig.from_pretrained(model_name, **hub_options(model_name))
     except (OSError, ValueError, KeyError):
         return BaseModel()
     text = getattr(config, "text_config", config)

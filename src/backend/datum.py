@@ -6,24 +6,32 @@ import numpy as np
 import tinker
 
 from src.backend.contract import Contract
+from src.errors import UserError
 from src.learning.datums import TrainingSequence
 
 KINDS = {"tokens": "i", "mask": "b", "logprobs": "f", "advantages": "f"}  # numpy's dtype.kind
 
 
 def build_datums(
-    sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int, context_limit: int
+    sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int, max_context: int | None
 ) -> list[tinker.Datum]:
-    """One optimizer step's datums. Raises ValueError naming the sequence when one is malformed: a bug of ours.
+    """One optimizer step's datums. Raises ValueError that names a malformed sequence: a bug in this program.
 
-    Each datum has N-1 positions: input tokens[:-1], target tokens[1:], and mask, logprobs, advantages of the targets.
+    `max_context`: the server's, not the run's, which may be lower than when the trials were sampled; None = unknown.
+    Raises UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:],
+    and mask, logprobs, advantages of the targets.
     """
     for index, sequence in enumerate(sequences_D):
-        check_sequence(sequence, index, vocab_size, context_limit)
+        check_sequence(sequence, index, vocab_size)
+        if max_context is not None and len(sequence.tokens_T) > max_context:
+            raise UserError(
+                f"context_limit: trial {sequence.trial_name} has {len(sequence.tokens_T)} tokens, the server takes at "
+                f"most {max_context}; resume on a server that takes as many as before, or start a new run"
+            )
     return [_datum(s, _compensation(s, len(sequences_D), contract), contract) for s in sequences_D]
 
 
-def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int, context_limit: int) -> None:
+def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> None:
     """Lengths, types, ranges. Raises ValueError."""
     where = f"sequence {index} ({sequence.trial_name})"
     n = len(sequence.tokens_T)
@@ -31,8 +39,6 @@ def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int, cont
         array = getattr(sequence, f"{name}_T")
         if array.shape != (n,) or array.dtype.kind != kind:
             raise ValueError(f"{where}: {array.shape} {name} of {array.dtype} for {n} tokens")
-    if n > context_limit:
-        raise ValueError(f"{where}: {n} tokens, more than context_limit={context_limit}")
     if n < 2 or not sequence.mask_T[1:].any() or sequence.mask_T[0]:
         raise ValueError(f"{where}: needs a prompt and at least one sampled token")
     if sequence.tokens_T.min() < 0 or sequence.tokens_T.max() >= vocab_size:

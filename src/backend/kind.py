@@ -12,6 +12,7 @@ class ServerKind:
     context_limit: int | None  # tokens, when the server does not say
     architectures: frozenset[str] | None  # model classes it has, as in config.json; None = whatever it lists
     scaled_positions: bool = True  # knows rope_scaling (YaRN, Llama 3.1): without, such a model is another one
+    answers_of_powers: bool = False  # it compiles for every length of an answer: a cut one has a power of two
     families: tuple[str, ...] = ()  # fragments of model names, where config.json cannot be read
 
 
@@ -33,6 +34,7 @@ SELF_HOSTED = ServerKind(
         }
     ),
     scaled_positions=False,
+    answers_of_powers=True,
     families=("qwen3", "llama-3", "smollm2", "deepseek-v3"),
 )
 

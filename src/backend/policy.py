@@ -40,6 +40,7 @@ class PolicyTrainer:
         self._config = config
         self._limits = backend.limits
         self._vocab_size = backend.api.base_model(config.model_name).vocab_size
+        self._max_context = backend.max_context or backend.kind.context_limit
         self.saved = SavedWeights(backend)
         self._take(client)
 
@@ -94,7 +95,7 @@ class PolicyTrainer:
         adam: tinker.AdamParams,
     ) -> UpdateResult:
         """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
-        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._config.context_limit)
+        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._max_context)
         forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
         step = self._client.optim_step(adam)
         output = await self._backend.wait("forward_backward", forward, self._limits.update_sec)

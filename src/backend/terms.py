@@ -114,6 +114,12 @@ def _optimizer(config: Config) -> dict[str, Any]:
 
 
 def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if config.temperature != 1:
+        yield (
+            f"temperature={config.temperature:g}: trials are sampled at {config.temperature:g}, but {kind.name} trains "
+            "the policy of temperature 1: logprobs, ratios and KL are of temperature 1, and nothing corrects for the "
+            "difference between the two distributions; temperature=1 has none"
+        )
     if contract.reduction == "example_mean":
         yield (
             f"loss: {kind.name} averages over tokens and datums; advantages are scaled up so that each step is the "

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import tinker
 
+from src.chat_template import hub_options
 from src.errors import BackendError
 from src.probe.bench import Bench
 from src.probe.climb import Climb, Step, adam, climb, sgd
@@ -100,7 +101,7 @@ def tolerance_of(model_name: str) -> Tolerance:
     from transformers import AutoConfig  # takes a second: not at import
 
     try:
-        dtype = str(getattr(AutoConfig.from_pretrained(model_name), "dtype", ""))
+        dtype = str(getattr(AutoConfig.from_pretrained(model_name, **hub_options(model_name)), "dtype", ""))
     except (OSError, ValueError, KeyError):
         return BF16
     return FP32 if "float32" in dtype else BF16

@@ -15,7 +15,7 @@ class TaskOrder:
 
     In an epoch a task is taken as often as the weight of its source says: 2 is twice, 0.5 is half of the source's
     tasks, others in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
-    that is above 0. Raises UserError: an epoch would have no task.
+    that is above 0; n_epochs=None is as many as max_steps takes, else 1. Raises UserError: an epoch would have no task.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class TaskOrder:
         tasks: Sequence[Task],
         *,
         batch_size: int,
-        n_epochs: int,
+        n_epochs: int | None,
         max_steps: int,
         seed: int,
         weights: Mapping[str, float] = MappingProxyType({}),
@@ -41,9 +41,9 @@ class TaskOrder:
         self._epoch: tuple[int, list[Task]] = (-1, [])  # the last one that was asked for
         self._batch_size = batch_size
         self._seed = seed
-        steps = math.ceil(n_epochs * self.length / batch_size)
+        self._last = max_steps * batch_size if n_epochs is None and max_steps else (n_epochs or 1) * self.length
+        steps = math.ceil(self._last / batch_size)
         self.total_steps = min(steps, max_steps) if max_steps else steps
-        self._last = n_epochs * self.length
 
     def batch(self, step: int) -> list[Task]:
         """Tasks of one step; the run's last batch may be smaller."""

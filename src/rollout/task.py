@@ -8,6 +8,7 @@ from pathlib import Path
 from src.errors import UserError
 from src.rollout.quarantine_list import QUARANTINE_FILE, read_quarantine
 
+FETCHED_BY = {"terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh"}  # data sets that are not in git
 log = logging.getLogger("harbortrainer")
 
 
@@ -32,7 +33,8 @@ def load_tasks(tasks_dir: str, allow_broken: bool) -> list[Task]:
     """
     folder = Path(tasks_dir)
     if not folder.is_dir():
-        raise UserError(f"tasks_dir: {tasks_dir} is not a folder; give a folder of Harbor task directories")
+        fix = FETCHED_BY.get(folder.name, "give a folder of Harbor task directories")
+        raise UserError(f"tasks_dir: {tasks_dir} is not a folder; {fix}")
     found = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
     listed = _quarantined(folder, found)
     paths = [path for path in found if path.name not in listed]

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from src.backend.kind import kind_of
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.disk import refuse, refuse_recorded, require_writable, telling
@@ -95,6 +96,7 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         max_tokens=config.max_tokens,
         temperature=request.temperature,
         context_limit=config.context_limit,
+        powers_of_two=kind_of(config).answers_of_powers,
         seed=request.seed,
         listener=Watched(request.name, settings.watcher),
     )

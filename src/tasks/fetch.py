@@ -1,8 +1,12 @@
 """Tasks that are not in a folder yet: from a git repository, or from Harbor's registry. Kept in the cache."""
 
 import asyncio
+import errno
+import fcntl
 import hashlib
+import logging
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Coroutine
@@ -15,31 +19,38 @@ from src.rollout.task import digest, looks_like_task
 from src.run.files import replace_text
 
 DIGESTS = "DIGESTS"  # beside fetched tasks: a line `SHA256  NAME` each, and where they come from
+log = logging.getLogger("harbortrainer")
 _OFFLINE = "this needs the internet, or give a folder that holds the tasks already"
 
 
 def fetch_git(given: str, cache: Path) -> tuple[Path, str]:
-    """`git+URL[@REV][#FOLDER]` -> folder of tasks and commit. A full commit is fetched once. Raises UserError."""
+    """`git+URL[@REV][#FOLDER]` -> folder of tasks and commit. Raises UserError.
+
+    Each commit has a tree of its own in the cache, which is never changed: other runs may use it. A full commit is
+    fetched once. When a fetch fails, the newest commit that was fetched for the revision is used, with a warning.
+    """
     address, _, folder = given.removeprefix("git+").partition("#")
     url, _, revision = address.rpartition("@") if "@" in address.rsplit("/", 1)[-1] else (address, "", "")
-    place = cache / "git" / hashlib.sha256(address.encode()).hexdigest()[:16]
-    if not (place / ".git").is_dir() or len(revision) != 40:
-        place.mkdir(parents=True, exist_ok=True)
-        _git(given, place, "init", "--quiet")
-        _git(given, place, "fetch", "--quiet", "--depth", "1", url, revision or "HEAD")
-        _git(given, place, "checkout", "--quiet", "--force", "FETCH_HEAD")
-    commit = _git(given, place, "rev-parse", "HEAD").strip()
-    if not (place / folder).is_dir():
+    place = cache / "git" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = len(revision) == 40 and (place / revision).is_dir()
+        commit = revision if known else _fetched(given, place / "store.git", url, revision or "HEAD")
+        if not (place / commit).is_dir():
+            _make_tree(given, place, commit)
+    if not (place / commit / folder).is_dir():
         raise UserError(f"{given}: no folder {folder} at commit {commit[:12]}; name one of the repository after #")
-    return place / folder, commit
+    return place / commit / folder, commit
 
 
 def fetch_dataset(name: str, registry: str | None, folder: Path) -> str:
-    """All tasks of `NAME@VERSION` into `folder`, which must not be there, with their DIGESTS; what was fetched.
+    """All tasks of `NAME@VERSION` into `folder`, which must not exist, with their DIGESTS; what was fetched.
 
-    `registry`: JSON file or URL of another registry than Harbor's. Raises UserError: not found, no way there.
+    When another process fetched it meanwhile, its folder is used. `registry`: JSON file or URL of another registry
+    than Harbor's. Raises UserError: not found, no way there.
     """
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         expected = _in_thread(_download(name, registry, partial))
         found = [path for path in sorted(partial.iterdir()) if looks_like_task(path)]
@@ -47,10 +58,19 @@ def fetch_dataset(name: str, registry: str | None, folder: Path) -> str:
             raise UserError(f"{name}: {len(found)} of {expected} tasks are there after the download; try again")
         lines = [f"{digest(path)}  {path.name}" for path in found]
         replace_text(partial / DIGESTS, "\n".join([f"# {name} of {registry or 'Harbor registry'}", *lines, ""]))
-        partial.rename(folder)
+        _put(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return f"{name}, {len(found)} tasks"
+
+
+def _put(partial: Path, folder: Path) -> None:
+    try:
+        partial.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not (folder / DIGESTS).is_file():
+            raise
+        check_digests(folder)
 
 
 def check_digests(folder: Path) -> None:
@@ -92,15 +112,40 @@ def _in_thread[T](work: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, work).result()
 
 
-def _git(given: str, place: Path, *arguments: str) -> str:
+def _fetched(given: str, store: Path, url: str, revision: str) -> str:
+    """The commit of `revision` at `url`, fetched into `store`, or fetched earlier. Raises UserError."""
+    kept = f"refs/fetched/{hashlib.sha256(revision.encode()).hexdigest()[:16]}"
+    _git(given, "init", "--quiet", "--bare", str(store))
+    in_store = ("--git-dir", str(store))
+    try:
+        _git(given, *in_store, "fetch", "--quiet", "--depth", "1", url, f"+{revision}:{kept}")
+    except UserError as error:
+        if _git(given, *in_store, "for-each-ref", kept):
+            commit = _git(given, *in_store, "rev-parse", f"{kept}^{{commit}}").strip()
+            log.warning("%s; the copy in the cache is used, of commit %s", error, commit[:12])
+            return commit
+        raise
+    return _git(given, *in_store, "rev-parse", f"{kept}^{{commit}}").strip()
+
+
+def _make_tree(given: str, place: Path, commit: str) -> None:
+    """The files of a commit that is in the store: the whole folder at once, or none."""
+    growing = place / "growing"
+    shutil.rmtree(growing, ignore_errors=True)  # of a process that was killed
+    growing.mkdir()
+    in_store = ("--git-dir", str(place / "store.git"), "--work-tree", str(growing))
+    _git(given, *in_store, "checkout", "--quiet", "--force", commit, "--", ":/")
+    growing.rename(place / commit)
+
+
+def _git(given: str, *arguments: str) -> str:
+    """What git prints. Raises UserError: it is not installed, or it fails."""
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
     try:
-        command = ["git", "-C", str(place), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], env=environment, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise UserError(f"{given}: git is not installed; install it, or give a folder") from None
     if done.returncode != 0:
-        shutil.rmtree(place, ignore_errors=True)
         raise UserError(f"{given}: {' '.join(done.stderr.split())[:300]}; {_OFFLINE}")
     return done.stdout
 

@@ -11,7 +11,7 @@ from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.datum import build_datums
 from src.backend.faults import awaited, no_weights
 from src.config import Config
-from src.errors import BackendError, ServerLost
+from src.errors import BackendError, ServerLost, UserError
 from src.learning.datums import TrainingSequence
 from tests.fakes import STOCK
 
@@ -67,8 +67,8 @@ def test_malformed_sequence_is_never_sent(changes, words):
         build_datums([sequence(), replace(sequence(name="bad"), **changes)], STOCK, 100, 50)
 
 
-def test_sequence_beyond_the_context_is_never_sent():
-    with pytest.raises(ValueError, match=r"sequence 0 \(t\): 5 tokens, more than context_limit=4"):
+def test_sequence_beyond_the_servers_context_is_never_sent():
+    with pytest.raises(UserError, match=r"context_limit: trial t has 5 tokens, the server takes at most 4; resume on"):
         build_datums([sequence()], STOCK, 100, 4)
 
 

@@ -144,3 +144,22 @@ def test_output_that_nobody_reads_is_no_traceback() -> None:
     finally:
         os.close(write)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "src.report --help", "src.wandb_workspace --help", "src.train --help", "src.doctor --help",
+        "src.evaluate --help", "src.replay --help", "src.tasks list datasets/quickstart",
+        "src.tasks show datasets/quickstart/count-1",
+    ],
+)  # fmt: skip
+def test_a_reader_that_has_gone_ends_it_without_a_traceback(command: str, unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", *command.split()]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run(words, cwd=ROOT, env=environment, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")

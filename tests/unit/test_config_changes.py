@@ -61,7 +61,7 @@ def test_an_intervention_is_told_loudly_and_a_harmless_change_in_passing(run: Ru
     changes = ConfigHistory(run).changes(parse([f"resume={run.path}", "learning_rate=0.25", "wandb_project=p"]))
     told = {change.field: note(change, 4) for change in changes}
     assert told["learning_rate"].startswith("CHANGED from step 5 on: learning_rate=0.25, was 0.5")
-    assert told["wandb_project"] == "wandb_project=p, was null"
+    assert told["wandb_project"] == "wandb_project=p, was None"
 
 
 def test_a_run_name_that_exists_goes_on(run: RunDirectory) -> None:

@@ -10,7 +10,7 @@ from src.rollout.task import Task
 TASKS = [Task(name=f"t{i}", path=Path(f"t{i}"), digest=str(i)) for i in range(5)]
 
 
-def order(**changes: int) -> TaskOrder:
+def order(**changes: int | None) -> TaskOrder:
     settings: dict[str, Any] = {"batch_size": 2, "n_epochs": 2, "max_steps": 0, "seed": 1} | changes
     return TaskOrder(TASKS, **settings)
 
@@ -62,3 +62,12 @@ def test_weights_say_how_often_an_epoch_takes_the_tasks_of_a_source():
 def test_weights_that_leave_nothing_are_refused():
     with pytest.raises(UserError, match="task_weights"):
         TaskOrder(TASKS, batch_size=2, n_epochs=1, max_steps=0, seed=1, weights={"": 0.01})
+
+
+def test_max_steps_alone_decides_how_many_passes_are_made() -> None:
+    long = order(n_epochs=None, max_steps=7)
+    assert long.total_steps == 7 and [len(long.batch(step)) for step in range(7)] == [2] * 7
+    assert [task.name for step in range(5) for task in long.batch(step)] == [
+        name for step in range(5) for name in names(step)
+    ]
+    assert order(n_epochs=None).total_steps == 3, "one pass where neither is given"

@@ -3,11 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+import tinker
 
 from src.run.jsonl import read_lines
-from tests.recorded_run import recorded_run
+from tests.recorded_run import FakeServer, recorded_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 
@@ -21,7 +24,7 @@ class Again:
         for name in TASKS:
             shutil.copytree(Path("datasets/quickstart") / name, self.tasks / name)
 
-    async def process(self, *arguments: str) -> list[dict[str, object]]:
+    async def process(self, *arguments: str) -> list[dict[str, Any]]:
         base = (
             "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={self.tasks}",
             "batch_size=2", "group_size=4", f"logs_dir={self.folder.parent}", "run_name=run",
@@ -37,7 +40,7 @@ def again(tmp_path: Path) -> Again:
     return Again(tmp_path)
 
 
-def of(kind: str, events: list[dict[str, object]]) -> list[dict[str, object]]:
+def of(kind: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["kind"] == kind]
 
 
@@ -53,11 +56,11 @@ async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: py
     await again.process()
     events = await again.process("n_epochs=2")
     out = capsys.readouterr().out
-    assert f"continues {again.folder}" in out and "n_epochs=2, was 1" in out
+    assert f"continues {again.folder}" in out and "n_epochs=2, was None" in out
     assert of("restore", events) == [{"kind": "restore", "step": 2}] and not of("create", events)
     assert again.steps() == [1, 2, 3, 4]
     (change,) = read_lines(again.folder / "config_changes.jsonl")
-    assert change["from_step"] == 2 and change["changes"] == {"n_epochs": {"before": 1, "now": 2}}
+    assert change["from_step"] == 2 and change["changes"] == {"n_epochs": {"before": None, "now": 2}}
     assert [event["kind"] for event in await again.process("n_epochs=2")] == ["stop", "tokenizer"], "complete again"
 
 
@@ -92,3 +95,97 @@ async def test_killed_before_its_first_state_it_begins_from_the_seed(again: Agai
     events = await again.process("max_trials=0")
     assert len(of("create", events)) == 1 and not of("restore", events)
     assert again.steps() == [1, 2]
+
+
+async def test_steps_are_made_again_when_context_limit_is_below_their_trials(again: Again) -> None:
+    await again.process()
+    (again.folder / "checkpoints.jsonl").unlink()
+    events = await again.process("context_limit=40", "max_tokens=8", "n_epochs=1")
+    assert not of("refused", events) and not of("trial", events)
+    assert len(of("optim_step", events)) == 2, "both steps from the trials on disk"
+
+
+async def test_a_batch_is_never_of_two_temperatures(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
+    await again.process("max_trials=14")
+    batch = again.folder / "trajectories" / "step_000001"
+    before = {path.name: path.read_bytes() for path in batch.glob("*.npz")}
+    assert len(before) == 4
+    capsys.readouterr()
+    events = await again.process("max_trials=0", "temperature=0.5")
+    assert {event["temperature"] for event in of("sample", events)} == {0.5} and len(of("trial", events)) == 8
+    (aside,) = batch.parent.glob("step_000001_before_*")
+    assert {path.name: path.read_bytes() for path in aside.glob("*.npz")} == before, "nothing is lost"
+    out = capsys.readouterr().out
+    assert "4 finished trials of step 2 are not used, they ran with other temperature: s000001-p0" in out
+    trained = [record for record in read_lines(again.folder / "ledger.jsonl") if record["event"] == "trained"]
+    assert len(trained[1]["trials"]) == 8 and not set(trained[1]["trials"]) & {name[:-4] for name in before}
+    assert len(list(batch.glob("*.npz"))) == 8
+
+
+async def test_a_change_that_trials_do_not_depend_on_keeps_them(again: Again) -> None:
+    await again.process("max_trials=14")
+    events = await again.process("max_trials=0", "learning_rate=0.5")
+    assert len(of("trial", events)) == 4
+
+
+async def test_an_evaluation_is_never_of_two_temperatures(again: Again) -> None:
+    held_out = ("eval_tasks=create-1,create-2", "eval_group_size=2", "n_epochs=2", "eval_every=1")
+    await again.process(*held_out, "max_trials=2")
+    events = await again.process(*held_out, "max_trials=7", "eval_temperature=0.5")
+    temperatures = [event["temperature"] for event in of("sample", events)]
+    assert temperatures.count(0.5) == 8 and again.steps() == [0], "4 trials of 2 turns"
+    evaluated = again.folder / "trajectories" / "eval_000000"
+    assert len(list(evaluated.glob("*.npz"))) == 4
+    events = await again.process(*held_out, "max_trials=9", "eval_temperature=0.7")
+    assert {event["temperature"] for event in of("sample", events)} == {1.0}
+    assert len(list(evaluated.glob("*.npz"))) == 4, "an evaluation that has its row is over"
+
+
+async def test_max_steps_alone_decides_and_n_epochs_that_ends_earlier_is_said(
+    again: Again, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await again.process("max_steps=3", "n_epochs=1")
+    assert again.steps() == [1, 2]
+    assert "max_steps=3: n_epochs=1 ends the run after 2 steps; leave n_epochs out" in capsys.readouterr().out
+    await again.process("max_steps=3", "n_epochs=None")
+    assert again.steps() == [1, 2, 3]
+    assert "ends the run" not in capsys.readouterr().out
+
+
+async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(
+    again: Again, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: object, **__: object) -> None:
+        raise tinker.APIConnectionError(request=httpx.Request("POST", "http://here:1"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeServer, "create_lora_training_client", lost)
+        (refused,) = of("refused", await again.process())
+    assert "the server does not answer" in str(refused["words"])
+    assert f"continue with: python -m src.train resume={again.folder}" in (again.folder / "run.log").read_text()
+    await again.process()
+    assert again.steps() == [1, 2]
+
+
+async def test_a_refused_new_run_leaves_no_folder(again: Again, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise ValueError("LoRA rank 512 must be between 1 and 32")
+
+    monkeypatch.setattr(FakeServer, "create_lora_training_client", refused)
+    assert "lora_rank" in str(of("refused", await again.process())[0]["words"])
+    assert not again.folder.exists()
+
+
+@pytest.mark.parametrize("backend", ["tinker", "skyrl-tx"])
+async def test_only_the_server_that_compiles_for_each_length_gets_powers_of_two(
+    again: Again, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    events = await again.process(f"backend={backend}", "context_limit=200", "max_tokens=190", "max_trials=1")
+    prompts = {(len(event["prompt"]), event["max_tokens"]) for event in of("sample", events)}
+    room = {prompt: 200 - prompt for prompt, _ in prompts}
+    assert prompts and all(room[prompt] < 190 for prompt in room)
+    if backend == "tinker":
+        assert dict(prompts) == room
+    else:
+        assert all(most & (most - 1) == 0 and room[prompt] / 2 < most <= room[prompt] for prompt, most in prompts)

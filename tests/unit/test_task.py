@@ -39,6 +39,8 @@ def test_tasks_by_name_and_other_folders_left_alone(tmp_path: Path) -> None:
 def test_missing_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tasks_dir: .*nowhere is not a folder"):
         load_tasks(str(tmp_path / "nowhere"), allow_broken=True)
+    with pytest.raises(UserError, match=r"is not a folder; fetch it with scripts/get_terminal_bench\.sh"):
+        load_tasks(str(tmp_path / "terminal-bench-2"), False)
     with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
         load_tasks(str(tmp_path), allow_broken=True)
 

@@ -1,13 +1,17 @@
 """Sources of tasks: several folders, git, a registry; globs, names, weights; what was fetched stays what it was."""
 
+import asyncio
 import json
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from src.errors import UserError
 from src.rollout.task import Task
+from src.tasks import fetch
 from src.tasks.__main__ import main
 from src.tasks.fetch import DIGESTS
 from src.tasks.sources import check_weights, find_sources, load_sources
@@ -151,3 +155,61 @@ def test_what_cannot_be_had_is_one_line_and_leaves_nothing(tmp_path: Path, capsy
     said = capsys.readouterr().err
     assert "tiny@1.0: cannot be fetched" in said and "needs the internet" in said and len(said.splitlines()) == 1
     assert not (tmp_path / "x").exists() and not list(tmp_path.glob(".x*"))
+
+
+def commit_change(folder: Path, text: str) -> str:
+    (folder / "sets" / "small" / "a" / "instruction.md").write_text(text)
+    git(folder, "commit", "--quiet", "-am", text)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def test_a_fetched_commit_stays_as_it_is_and_is_used_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    address, commit = repository(tmp_path / "repository")
+    (first,) = find_sources(f"git+{address}#sets/small")
+    instruction = Path(first.path) / "a" / "instruction.md"
+    before = instruction.read_text()
+    later = commit_change(tmp_path / "repository", "another text")
+    (second,) = find_sources(f"git+{address}#sets/small")
+    assert (first.version, second.version) == (commit, later)
+    assert instruction.read_text() == before, "a run that uses the first commit keeps it"
+    (tmp_path / "repository").rename(tmp_path / "away")
+    assert find_sources(f"git+{address}#sets/small") == [second] and instruction.read_text() == before
+    assert f"the copy in the cache is used, of commit {later[:12]}" in caplog.text
+    with pytest.raises(UserError, match="needs the internet"):
+        find_sources(f"git+{address}@other#sets/small")
+    assert find_sources(f"git+{address}@{commit}#sets/small")[0].path == first.path, "a commit that is there"
+
+
+def test_an_annotated_tag_and_files_that_were_removed(tmp_path: Path) -> None:
+    address, commit = repository(tmp_path / "repository")
+    git(tmp_path / "repository", "tag", "-a", "v1", "-m", "first")
+    shutil.rmtree(tmp_path / "repository" / "sets" / "small" / "b")
+    commit_change(tmp_path / "repository", "without b")
+    (new,) = find_sources(f"git+{address}#sets/small")
+    (tagged,) = find_sources(f"git+{address}@v1#sets/small")
+    assert tagged.version == commit and names(load_sources([tagged])) == ["a", "b"]
+    assert names(load_sources([new])) == ["a"]
+
+
+def test_two_fetches_of_one_repository_at_once(tmp_path: Path) -> None:
+    address, _ = repository(tmp_path / "repository")
+    command = "import sys; from src.tasks.sources import find_sources; print(find_sources(sys.argv[1])[0].path)"
+    arguments = [sys.executable, "-c", command, f"git+{address}#sets/small"]
+    started = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    paths = {process.communicate()[0].strip() for process in started}
+    assert [process.returncode for process in started] == [0, 0, 0] and len(paths) == 1
+    assert names(load_sources(find_sources(paths.pop()))) == ["a", "b"]
+
+
+def test_two_first_fetches_of_one_dataset_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder, download = str(registry(tmp_path)), tmp_path / "tiny", fetch._download
+
+    async def overtaken(name: str, registry: str | None, partial: Path) -> int:
+        monkeypatch.setattr(fetch, "_download", download)
+        await asyncio.to_thread(fetch.fetch_dataset, name, registry, folder)
+        return await download(name, registry, partial)
+
+    monkeypatch.setattr(fetch, "_download", overtaken)
+    assert fetch.fetch_dataset("tiny@1.0", file, folder) == "tiny@1.0, 2 tasks"
+    assert sorted(path.name for path in tmp_path.glob("*tiny*")) == ["tiny"]
+    assert names(load_sources(find_sources(str(folder)))) == ["a", "b"]

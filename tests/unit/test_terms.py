@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from src.backend.contract import CLIP_SETTINGS, TINKER_DOCUMENTS
-from src.backend.kind import CLOUD, SELF_HOSTED
+from src.backend.contract import CLIP_SETTINGS, TINKER_DOCUMENTS, Contract
+from src.backend.kind import CLOUD, SELF_HOSTED, ServerKind
 from src.backend.terms import agree, loss_settings
 from src.config import Config
 from src.errors import UserError
@@ -66,6 +66,13 @@ def test_what_is_made_up_for_is_said():
     loss, sampling = agree(config(backend="skyrl-tx"), SELF_HOSTED, STOCK).notes
     assert "averages" in loss and "scaled" in loss
     assert "overwrite" in sampling
+
+
+@pytest.mark.parametrize(("kind", "contract"), [(CLOUD, TINKER_DOCUMENTS), (SELF_HOSTED, STOCK)])
+def test_another_temperature_than_that_of_the_loss_is_said(kind: ServerKind, contract: Contract) -> None:
+    note = agree(config(temperature=0.7), kind, contract).notes[0]
+    assert note.startswith("temperature=0.7: trials are sampled at 0.7, but") and "trains the policy of" in note
+    assert not any("temperature" in note for note in agree(config(temperature=1.0), kind, contract).notes)
 
 
 def test_what_could_not_be_measured_is_said():

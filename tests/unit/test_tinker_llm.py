@@ -99,16 +99,20 @@ async def test_count_tokens_is_exact_for_open_and_for_rewritten_histories() -> N
     assert llm.count_tokens([{"role": "user", "content": "new"}]) > 0
 
 
-async def test_context_limit_cuts_answers_to_powers_of_two_and_then_ends() -> None:
-    llm, client = make(["z" * 500], context_limit=600, max_tokens=256)
+@pytest.mark.parametrize("powers_of_two", [True, False])
+async def test_context_limit_cuts_answers_and_then_ends(powers_of_two: bool) -> None:
+    llm, client = make(["z" * 500], context_limit=600, max_tokens=256, powers_of_two=powers_of_two)
     chat = Chat(llm)
     with pytest.raises(ContextLengthExceededError, match="context_limit is 600"):
         for _ in range(20):
             await chat.chat("q" * 50)
     sizes = [request.max_tokens for request in client.requests]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 256
-    assert all(size >= SMALLEST_ANSWER and size & (size - 1) == 0 for size in sizes)
-    assert all(len(r.prompt_T) + r.max_tokens <= 600 for r in client.requests)
+    used = [len(request.prompt_T) + request.max_tokens for request in client.requests]
+    if powers_of_two:
+        assert all(size >= SMALLEST_ANSWER and size & (size - 1) == 0 for size in sizes) and max(used) <= 600
+    else:
+        assert used[-1] == 600, "the last answer has all the room that is left"
     assert llm.fault is None and len(llm.turns) == len(sizes)
 
 
