@@ -90,19 +90,20 @@ def test_it_looks_sooner_while_the_disk_fills(monkeypatch: pytest.MonkeyPatch) -
     assert disk.guard._pause(6 * GIB) == EVERY_SEC
 
 
-def test_a_daemon_that_is_away_does_not_end_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([requests.ConnectionError("away"), None])
+@pytest.mark.parametrize("fault", [requests.ConnectionError("away"), FileNotFoundError("/var/lib/docker")])
+def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
+    reads = iter([fault])
 
-    def look() -> float:
-        if (fault := next(looks)) is not None:
-            raise fault
+    def read() -> Space | None:
+        if (error := next(reads, None)) is not None:
+            raise error
         guard._closed.set()
-        return 0.0
+        return None
 
-    guard = DiskGuard("r", Gauge(lambda: None, 0.001))
-    monkeypatch.setattr(guard, "look", look)
-    guard._watch()
-    assert next(looks, "used up") == "used up"
+    guard = DiskGuard("r", Gauge(read, 0.001))
+    guard.start()
+    guard._thread.join(10)
+    assert guard._closed.is_set()
 
 
 def test_an_unknown_space_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import requests
 from docker.errors import DockerException
 
 from src.rollout.docker.belongings import remove_container
@@ -75,7 +74,7 @@ class DiskGuard:
         while not self._closed.wait(pause):
             try:
                 pause = self.look()
-            except (DockerException, requests.RequestException) as error:  # whoever needs the daemon tells of it
+            except (DockerException, OSError) as error:  # of this look; requests' errors are OSErrors
                 _log.debug("disk guard: %s", error)
                 pause = self._gauge.every_sec
 
