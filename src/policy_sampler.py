@@ -63,8 +63,9 @@ class PolicySampler:
         self._client: SamplingClient | None = None
         self._version = -1
         self._in_flight: set[asyncio.Task[Sample]] = set()
-        self._busy_since = 0.0
         self._busy_seconds = 0.0
+        self._in_flight_seconds = 0.0
+        self._counted_at = 0.0  # clock time up to which both are counted
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
 
     def publish(self, client: SamplingClient, version: int) -> None:
@@ -84,7 +85,14 @@ class PolicySampler:
     @property
     def busy_seconds(self) -> float:
         """Time so far during which at least one request was under way."""
-        return self._busy_seconds + (time.monotonic() - self._busy_since if self._in_flight else 0.0)
+        self._count()
+        return self._busy_seconds
+
+    @property
+    def in_flight_seconds(self) -> float:
+        """Integral over time of the number of requests under way; over a time, their mean number."""
+        self._count()
+        return self._in_flight_seconds
 
     @property
     def counters(self) -> dict[str, float]:
@@ -107,8 +115,7 @@ class PolicySampler:
         if self._client is None:
             raise RuntimeError("no sampling client was published")
         params = types.SamplingParams(max_tokens=max_tokens, temperature=temperature, stop=list(stop), seed=seed)
-        if not self._in_flight:
-            self._busy_since = time.monotonic()
+        self._count()
         task = asyncio.create_task(self._request(self._client, self._version, prompt_T, params))
         self._in_flight.add(task)
         task.add_done_callback(self._finished)
@@ -159,13 +166,19 @@ class PolicySampler:
                 return await client.sample(prompt=prompt, num_samples=1, sampling_params=params)
         raise AssertionError("tenacity ends with a result or an error")
 
+    def _count(self) -> None:
+        """Add the time since the last call; to be called before the number of requests changes."""
+        now = time.monotonic()
+        self._busy_seconds += (now - self._counted_at) * bool(self._in_flight)
+        self._in_flight_seconds += (now - self._counted_at) * len(self._in_flight)
+        self._counted_at = now
+
     def _finished(self, task: "asyncio.Task[Sample]") -> None:
+        self._count()
         self._in_flight.discard(task)
         self._counters["requests"] += 1
         if task.cancelled() or task.exception() is not None:  # also marks the error as seen: its caller may be gone
             self._counters["faults"] += 1
-        if not self._in_flight:
-            self._busy_seconds += time.monotonic() - self._busy_since
 
 
 def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
