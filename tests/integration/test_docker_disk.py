@@ -113,7 +113,3 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     assert "nothing to remove" in capsys.readouterr().out
     assert main(["clean", "images_max_gb=0", "json=-"]) == 1
     assert {thing["name"] for thing in json.loads(capsys.readouterr().out)} == {"harbortrainer/task:new"}
-
-
-def test_ext4_has_no_quota(small_docker: OwnDaemon, docker_ready: str) -> None:
-    assert disk_space.storage_options(docker_ready, 1024) is None

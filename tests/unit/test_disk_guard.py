@@ -20,21 +20,16 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, **written: int) -> None:
         self.free = free
         self.written = written
-        self.volumes: dict[tuple[str, str], int] = {}
         self.guard = DiskGuard("r", Gauge(lambda: Space(self.free, 100 * GIB), EVERY_SEC))
         monkeypatch.setattr(disk_guard, "engine", lambda: self)
         monkeypatch.setattr(disk_guard, "remove_container", self.remove)
-        monkeypatch.setattr(disk_guard, "disk_usage", lambda: self.volumes)
         monkeypatch.setattr(disk_guard, "_ended", {})
 
     def containers(self, **_: Any) -> list[dict[str, Any]]:
-        return [
-            {"Id": name, "Labels": {TRIAL: name}, "SizeRw": size, "Mounts": [{"Type": "volume", "Name": f"of-{name}"}]}
-            for name, size in self.written.items()
-        ]
+        return [{"Id": name, "Labels": {TRIAL: name}, "SizeRw": size} for name, size in self.written.items()]
 
     def remove(self, name: str) -> None:
-        self.free += self.written.pop(name) + self.volumes.pop(("volume", f"of-{name}"), 0)
+        self.free += self.written.pop(name)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +50,6 @@ def test_the_biggest_writer_goes_until_the_reserve_is_free(monkeypatch: pytest.M
     assert disk.guard.look() == EVERY_SEC and set(disk.written) == {"a__env"}
     assert why_ended("b").startswith("its container had written 3.00 GiB when Docker's disk had 1.00 GiB left")
     assert why_ended("c") and not why_ended("a")
-
-
-def test_volumes_count_when_nothing_else_explains_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(monkeypatch, 20 * GIB, a__env=0, b__env=1)
-    disk.guard.look()
-    disk.volumes = {("volume", "of-a__env"): 9 * GIB}
-    disk.free = GIB
-    assert disk.guard.look() == 0.0 and set(disk.written) == {"b__env"}
 
 
 def test_nobody_is_ended_for_what_others_write(

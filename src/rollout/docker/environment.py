@@ -118,7 +118,6 @@ class DockerEngineEnvironment(BaseEnvironment):
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
-            storage_mb=self._effective_storage_mb,
             pids_limit=self._pids_limit or None,
             gpus=self._effective_gpus,
             allow_sudo=self._allow_sudo,
