@@ -185,9 +185,7 @@ async def test_a_task_that_harbor_refuses_is_its_own_trials_fault(tmp_path: Path
 
 
 async def test_a_capability_that_docker_does_not_know_stops_the_run_with_one_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"^environment_kwargs.cap_add=NET_ROW: Docker refuses it: [^\n]*$"
-    ):
+    with pytest.raises(UserError, match=r"^environment_kwargs.cap_add=NET_ROW: Docker refuses it: [^\n]*$"):
         await run(tmp_path, SOLVE, environment_kwargs={"cap_add": "NET_ROW"})
 
 
