@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +28,6 @@ def refuse(error: BaseException, path: Path) -> None:
     """Raises DiskFault when `error` says that the disk of `path` cannot be written."""
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         raise disk_fault(error.errno, path) from error
-
-
-def refuse_recorded(kind: str, message: str, path: Path) -> None:
-    """The same for an exception of which only the name of its class and its message were kept."""
-    match = re.match(r"\[Errno (\d+)\]", message)
-    if kind == "OSError" and match and int(match.group(1)) in CANNOT_WRITE:
-        raise disk_fault(int(match.group(1)), path)
 
 
 def require_writable(folder: Path) -> None:

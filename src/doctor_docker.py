@@ -38,10 +38,7 @@ class PreflightArgs:
 class CleanArgs:
     remove: bool = chz.field(default=False, doc="remove what is listed; false = list only")
     images_older_than_days: float | None = chz.field(
-        default=UNUSED_DAYS, doc="task images that were not used for so long; None = of any age stay"
-    )
-    images_max_gb: float | None = chz.field(
-        default=None, doc="the least recently used task images, until the others take at most so much; None = no limit"
+        default=UNUSED_DAYS, doc="task images not used for this many days, 1 or more; None = keep all"
     )
     json: str | None = chz.field(default=None, doc=JSON)
 
@@ -73,16 +70,15 @@ async def preflight(args: PreflightArgs) -> int:
 
 
 async def clean(args: CleanArgs) -> int:
-    for name in ("images_older_than_days", "images_max_gb"):
-        if (value := getattr(args, name)) is not None and not value >= 0:
-            raise UserError(f"{name}={value}: must be 0 or more, or None")
+    if (days := args.images_older_than_days) is not None and not days >= 1:  # a live run marks its images every hour
+        raise UserError(f"images_older_than_days={days}: must be 1 or more, or None")
     return await asyncio.to_thread(_clean, args)
 
 
 def _clean(args: CleanArgs) -> int:
     connect()
     try:
-        found = candidates(args.images_older_than_days, args.images_max_gb, disk_usage())
+        found = candidates(args.images_older_than_days, disk_usage())
         lines = [_line(one, (one.remove() or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
         reason = " ".join(str(error).split())[:200]

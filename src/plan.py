@@ -1,9 +1,10 @@
 """What a run is going to do, known before anything is spent; of a resumed one, what it did."""
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from src.budget.prices import Pricing, pricing_of
@@ -82,7 +83,7 @@ def start_directory(plan: Plan) -> RunDirectory:
     sources = sources_record(plan.sources, config.task_weights)
     files = {
         "config.json": to_json(config),
-        "versions.json": _versions(),
+        "versions.json": installed_versions(),
         SPLIT_FILE: split,
         SOURCES_FILE: sources,
     }
@@ -131,5 +132,10 @@ def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Itera
         )
 
 
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("tinker", "harbor", "chz", "transformers", "numpy", "wandb", "docker")}
+def installed_versions() -> dict[str, str]:
+    """Of the packages that shape a run; one that is not installed (wandb is optional) is left out."""
+    found: dict[str, str] = {}
+    for name in ("tinker", "harbor", "chz", "transformers", "numpy", "wandb", "docker"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -49,6 +49,7 @@ async def dry_run(config: Config, outside: Outside | None = None) -> int:
     server, about = await _server(config, outside.api)
     notes = [
         *prepared.notes,
+        *plan.length_note,
         server,
         disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
     ]

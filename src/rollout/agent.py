@@ -10,6 +10,7 @@ from harbor.llms.chat import Chat
 from harbor.models.agent.context import AgentContext
 from harbor.models.trial.paths import EnvironmentPaths
 
+from src.rollout.boundary import boundary
 from src.rollout.without_litellm import without_litellm
 from src.tinker_llm import TinkerLLM, live_llm
 
@@ -53,6 +54,7 @@ class TrainableTerminus2(Terminus2):
         """Terminus-2 has none; Harbor's own says that as an error in every trial without a network."""
 
     @override
+    @boundary
     async def setup(self, environment: BaseEnvironment) -> None:
         self._session = self._terminal = Terminal(
             session_name=self.name(),
@@ -69,6 +71,7 @@ class TrainableTerminus2(Terminus2):
         await self._terminal.start()
 
     @override
+    @boundary
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         """One attempt at the task. Raises SamplingError and RuntimeError (Docker): those are not the policy's doing."""
         reason: StopReason = "interrupted"

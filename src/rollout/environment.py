@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from src.errors import UserError
 from src.rollout.compose import COMPOSE, read_compose
-from src.rollout.docker.options import ENGINE_OPTIONS, KEEP, engine_options
+from src.rollout.docker.options import KEEP, EngineOptions
 from src.rollout.docker.task_needs import network_modes
 
 ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
@@ -29,7 +29,7 @@ def environment_config(
 
     `docker` is our Engine environment, or Harbor's own with our labels where the task has a compose file.
     `environment_kwargs` may set fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
-    environment itself; ours are `ENGINE_OPTIONS`. Raises UserError: unknown type or option, wrong value, allowlist on
+    environment itself; ours are `EngineOptions`. Raises UserError: unknown type or option, wrong value, allowlist on
     Docker.
     """
     chosen = _environment_type(environment_type)
@@ -37,7 +37,7 @@ def environment_config(
         return _config(environment_kwargs, {}, type=chosen)
     task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
     _refuse_allowlist(task_dir.name, task)
-    options = engine_options(environment_kwargs)
+    options = _engine_options(environment_kwargs)
     own = {name: value for name, value in environment_kwargs.items() if name not in options}
     compose = task_dir / "environment" / COMPOSE
     if compose.exists():
@@ -45,7 +45,7 @@ def environment_config(
         return _config(own, {"run_id": run_id}, import_path=COMPOSE_ENVIRONMENT)
     for name in own:
         if name not in _FIELDS:
-            known = (*ENGINE_OPTIONS, *_FIELDS)
+            known = (*EngineOptions.model_fields, *_FIELDS)
             raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, known)}")
     if KEEP in options or task.metadata.get(KEEP):
         options[KEEP] = _keeps_processes(task_dir.name, task.metadata, options.get(KEEP, ()))
@@ -102,9 +102,22 @@ def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) 
     try:
         return EnvironmentConfig(**fields, kwargs={**options, **kwargs})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}") from error
+        raise _wrong(error) from error
+
+
+def _engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `given` that are options of our environment."""
+    try:
+        own = EngineOptions.model_validate({name: given[name] for name in EngineOptions.model_fields if name in given})
+    except ValidationError as error:
+        raise _wrong(error) from error
+    return own.model_dump(exclude_unset=True)
+
+
+def _wrong(error: ValidationError) -> UserError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}")
 
 
 def _refuse_allowlist(name: str, task: TaskConfig) -> None:

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from src.learning.trajectory import Outcome
+from src.learning.trajectory import Outcome, Trajectory
 from src.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ GRADED = {
 
 SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
 
+_NO_SPACE = "no space left on device"  # in Docker's answers, which say so in words only
+
 Verdict = tuple[Outcome, str, float | None]  # outcome, detail in one line, reward
 
 
@@ -30,8 +32,7 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     """Outcome, detail and reward of a finished trial. A reward is given exactly where the outcome is trained on."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
-    # After a timeout of the agent Harbor grades what was done.
-    fault = next((info for info in recorded(result) if info.exception_type != "AgentTimeoutError"), None)
+    fault = ungraded(result)
     if fault is not None:
         detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
         return _blame(result, fault), detail, None
@@ -41,6 +42,17 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     if not any(turn.completion_tokens_T for turn in llm.turns):
         return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
     return GRADED[llm.stop_reason], _detail(llm), reward
+
+
+def lost_to_server(trajectory: Trajectory) -> bool:
+    return trajectory.detail.startswith(SAMPLING)
+
+
+def blames_task(trajectory: Trajectory) -> bool:
+    """Whether a trial without a reward speaks against its task: not against the server, the policy or Docker's disk."""
+    if _NO_SPACE in trajectory.detail.lower() or lost_to_server(trajectory):
+        return False
+    return trajectory.outcome in (Outcome.VERIFIER_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 
 
 def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, str]:
@@ -57,6 +69,13 @@ def recorded(result: "TrialResult") -> "list[ExceptionInfo]":
     """Every exception that Harbor kept, the trial's before those of its steps."""
     found = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
     return [info for info in found if info is not None]
+
+
+def ungraded(result: "TrialResult") -> "ExceptionInfo | None":
+    """The first exception that kept a trial from its grade; a timeout of the agent does not."""
+    from harbor.trial.errors import AgentTimeoutError
+
+    return next((info for info in recorded(result) if info.exception_type != AgentTimeoutError.__name__), None)
 
 
 def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from src.rollout.boundary import boundary
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
@@ -58,12 +59,14 @@ class Phases:
             self._gates.starting.release()
             self._starting = None
 
+    @boundary
     async def _before_start(self, _: object) -> None:
         await self._wait(self._daemon.ready())
         await self._wait(self._gates.starting.acquire())
         self._starting = time.monotonic()
         self._watched.moved(TrialState.STARTING)
 
+    @boundary
     async def _before_agent(self, _: object) -> None:
         if self._starting is not None:
             self._gates.starting.release(time.monotonic() - self._starting)
@@ -76,9 +79,11 @@ class Phases:
         if isinstance(environment := self._trial.agent_environment, DockerEngineEnvironment):
             await environment.open_agent_phase()
 
+    @boundary
     async def _after_agent(self, _: object) -> None:
         self.leave()
 
+    @boundary
     async def _before_verifier(self, _: object) -> None:
         await self._enter(self._gates.verifying)
         self._watched.moved(TrialState.VERIFYING)

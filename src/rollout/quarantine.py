@@ -4,10 +4,9 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 
-from src.learning.trajectory import Outcome, Trajectory
-from src.rollout.outcome import SAMPLING
+from src.learning.trajectory import Trajectory
+from src.rollout.outcome import blames_task
 
-NO_SPACE = "no space left on device"
 log = logging.getLogger("harbortrainer")
 
 
@@ -27,7 +26,7 @@ class Quarantine:
         task = trajectory.task_name
         if trajectory.reward is not None:
             self._in_a_row[task] = 0
-        elif _the_tasks_own(trajectory):
+        elif blames_task(trajectory):
             self._in_a_row[task] += 1
             if self._limit and self._in_a_row[task] >= self._limit and task not in self.reasons:
                 self.reasons[task] = f"{trajectory.outcome}: {trajectory.detail}"
@@ -35,11 +34,3 @@ class Quarantine:
                     "task %s is left out of the run after %d faults in a row, the last: %s",
                     task, self._in_a_row[task], self.reasons[task],
                 )  # fmt: skip
-
-
-def _the_tasks_own(trajectory: Trajectory) -> bool:
-    if NO_SPACE in trajectory.detail.lower():
-        return False  # of Docker's disk: every task's trials would fail now
-    if trajectory.outcome is Outcome.VERIFIER_ERROR:
-        return True
-    return trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR and not trajectory.detail.startswith(SAMPLING)

@@ -20,7 +20,7 @@ from src.rollout.docker.health import Daemon, Ping, ping_docker
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import tame_harbor_log
 from src.rollout.job_files import write_job_files
-from src.rollout.outcome import SAMPLING
+from src.rollout.outcome import lost_to_server
 from src.rollout.quarantine import Quarantine
 from src.rollout.states import UNWATCHED, Watcher
 from src.rollout.task import Task
@@ -182,6 +182,7 @@ def _import_harbor() -> None:
 
 
 def _refusal(faults: Sequence[Trajectory]) -> BackendError | EnvironmentFault:
-    reason, _ = Counter(fault.detail for fault in faults).most_common(1)[0]
-    message = f"no trial of the batch could be run; {len(faults)} failed, most often with: {reason}"
-    return BackendError(message) if reason.startswith(SAMPLING) else EnvironmentFault(message)
+    most = Counter(fault.detail for fault in faults).most_common(1)[0][0]
+    message = f"no trial of the batch could be run; {len(faults)} failed, most often with: {most}"
+    server = lost_to_server(next(fault for fault in faults if fault.detail == most))
+    return BackendError(message) if server else EnvironmentFault(message)

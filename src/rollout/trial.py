@@ -1,7 +1,6 @@
 """One Harbor trial: container, agent, verifier -> one trajectory, whatever happens in between."""
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from src.backend.kind import kind_of
 from src.chat_template import ChatTemplate
 from src.config import Config
-from src.disk import refuse, refuse_recorded, require_writable, telling
+from src.disk import refuse, require_writable, telling
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.learning.treatment import FAULTS
+from src.rollout.boundary import noting, raise_noted
 from src.rollout.docker.disk_guard import why_ended
 from src.rollout.docker.health import Daemon
 from src.rollout.gates import Gates
@@ -27,13 +27,11 @@ from src.tinker_llm import PolicySampler, TinkerLLM, registered
 
 if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import TrialConfig
-    from harbor.models.trial.result import ExceptionInfo, TimingInfo, TrialResult
+    from harbor.models.trial.result import TimingInfo, TrialResult
     from harbor.trial.trial import Trial
 
 MODE = "HARBORTRAINER_MODE"  # set in every container: train or eval
 CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
-SOURCE = Path(__file__).resolve().parents[1]
-BUGS = {"TypeError", "AttributeError", "NameError", "KeyError", "IndexError", "AssertionError"}
 
 
 async def new_trial(config: "TrialConfig") -> "Trial":
@@ -137,15 +135,15 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
     watched = Watched(request.name, settings.watcher)
     phases = Phases(trial, llm, settings.gates, settings.daemon, limit, watched)
     try:
-        result = await run_to_end(trial.run(), phases.clock)
+        with noting() as noted:
+            result = await run_to_end(trial.run(), phases.clock)
     except TimeoutError:
         detail = f"not over after trial_timeout_sec={limit:g}"
         return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited}
     finally:
         phases.leave()
     for fault in recorded(result):
-        raise_own_bug(fault)
-        refuse_recorded(fault.exception_type, fault.exception_message, request.trials_dir / request.name)
+        raise_noted(fault, noted, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = classify(result, llm)
     if verdict[2] is not None and verdict[2] <= 0:  # by the policy, or for want of what the tests need
@@ -232,15 +230,6 @@ def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
     if result.verifier is not None:
         times |= _between("teardown", result.verifier.finished_at, result.finished_at)
     return times
-
-
-def raise_own_bug(fault: "ExceptionInfo") -> None:
-    """Harbor turns every exception into a failed trial; one of our own mistakes must stop the run instead."""
-    if fault.exception_type not in BUGS:
-        return
-    frames = re.findall(r'File "([^"]+)", line', fault.exception_traceback)
-    if frames and Path(frames[-1]).is_relative_to(SOURCE):
-        raise RuntimeError(f"a bug in harbortrainer ended a trial:\n{fault.exception_traceback}")
 
 
 def _since(started: float) -> float:

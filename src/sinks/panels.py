@@ -40,7 +40,7 @@ LOOK_FIRST = (
     Plot("answers that do not parse", ("turn/parse_failure_rate",), "share"),
     Plot("sampler against trainer", ("logprobs/kl_sampler_trainer",), "nats a token"),
     Plot("a step's time", ("time/sample", "time/update", "time/publish", "time/evaluate"), "s"),
-    Plot("sampler busy", ("util/sampler_busy",), "share"),
+    Plot("requests and agents", ("util/requests_in_flight", "util/agents_at_work"), "mean number"),
 )
 # In one plot within their section, which is that of the first of them.
 TOGETHER = (

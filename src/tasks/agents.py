@@ -10,6 +10,8 @@ from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.trial.paths import TrialPaths
 
+from src.rollout.boundary import boundary
+
 SAID = "said"  # in the context's metadata: what a script printed
 _MOST_SAID = 20_000  # characters
 
@@ -27,6 +29,7 @@ class OfflineOracle(OracleAgent):
         super().__init__(logs_dir, Path(task_dir), TrialPaths(Path(logs_dir).parent), **kwargs)
 
     @override
+    @boundary
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         await cut_network(environment)
         await super().run(instruction, environment, context)
@@ -54,6 +57,7 @@ class ScriptAgent(BaseAgent):
         """Nothing is installed."""
 
     @override
+    @boundary
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         try:
             result = await environment.exec(self._script, timeout_sec=self._seconds)

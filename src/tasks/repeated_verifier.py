@@ -12,6 +12,7 @@ from harbor.models.verifier.result import VerifierResult
 from harbor.utils.env import resolve_env_vars
 from harbor.verifier.verifier import Verifier
 
+from src.rollout.boundary import boundary
 from src.tasks.agents import cut_network
 
 REPEATS_FILE = "repeats.json"  # in the trial's directory: the rewards as the script wrote them, "" = none
@@ -45,6 +46,7 @@ class RepeatedVerifier(Verifier):
         self._offline = offline
 
     @override
+    @boundary
     async def verify(self) -> VerifierResult:
         if self._offline:
             await cut_network(self.environment)

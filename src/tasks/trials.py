@@ -15,14 +15,15 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from src.config import Config
+from src.rollout.boundary import noting, raise_noted
 from src.rollout.docker.health import Daemon
 from src.rollout.docker.options import KEEP
 from src.rollout.environment import environment_config
 from src.rollout.gates import Gates
 from src.rollout.harbor_log import forget_loggers
-from src.rollout.outcome import read_reward, recorded
+from src.rollout.outcome import read_reward, recorded, ungraded
 from src.rollout.phases import Phases
-from src.rollout.trial import raise_own_bug, run_to_end
+from src.rollout.trial import run_to_end
 from src.rollout.verifier_install import failed_install
 from src.tasks.agents import SAID
 from src.tasks.repeated_verifier import REPEATS_FILE
@@ -90,14 +91,15 @@ class Trials:
                     return Tried(None, _plain(type(error).__name__, str(error)))
                 phases = Phases(trial, _NoPolicy(), self.gates, self.daemon, self.config.trial_timeout_sec)
                 try:
-                    result = await run_to_end(trial.run(), phases.clock)
+                    with noting() as noted:
+                        result = await run_to_end(trial.run(), phases.clock)
                 except TimeoutError:
                     return Tried(None, f"not over after trial_timeout_sec={self.config.trial_timeout_sec:g}")
                 finally:
                     phases.leave()
-        for info in recorded(result):
-            raise_own_bug(info)
         folder = self.folder / config.trial_name
+        for info in recorded(result):
+            raise_noted(info, noted, folder)
         tried = _tried(result, folder, time.monotonic() - began - phases.waited)
         if tried.reward is not None and tried.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
             return replace(tried, reward=None, fault=cause)
@@ -133,7 +135,7 @@ def _tried(result: TrialResult, folder: Path, seconds: float) -> Tried:
     verifier_sec = 0.0
     if (ran := result.verifier) and ran.started_at and ran.finished_at:
         verifier_sec = (ran.finished_at - ran.started_at).total_seconds()
-    fault = next((info for info in recorded(result) if info.exception_type != "AgentTimeoutError"), None)
+    fault = ungraded(result)
     if fault is not None:
         message = fault.exception_message.replace(f"{folder}/", "")
         return Tried(None, _plain(fault.exception_type, message), seconds, verifier_sec)

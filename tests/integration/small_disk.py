@@ -37,9 +37,7 @@ def small_disk(mib: int) -> Iterator[SmallDisk]:
 
 
 @contextmanager
-def daemon_on_small_disk(
-    image: str, mib: int, make: str = "mkfs.ext4 -q -F", options: str = "loop"
-) -> Iterator[OwnDaemon]:
+def daemon_on_small_disk(image: str, mib: int) -> Iterator[OwnDaemon]:
     """A running daemon with `image`, its data on a file system of `mib` MiB of its own. Needs root."""
     with tempfile.TemporaryDirectory(prefix="ht-disk-") as name, ExitStack() as undo:
         folder = Path(name)
@@ -47,8 +45,8 @@ def daemon_on_small_disk(
         data.mkdir()
         with disk.open("wb") as file:
             file.truncate(mib * 1024**2)
-        _run(*make.split(), str(disk))
-        _run("mount", "-o", options, str(disk), str(data))
+        _run("mkfs.ext4", "-q", "-F", str(disk))
+        _run("mount", "-o", "loop", str(disk), str(data))
         undo.callback(_run, "umount", "--lazy", str(data))
         daemon = OwnDaemon(folder, data_root=data)
         undo.callback(daemon.stop)

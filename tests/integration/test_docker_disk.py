@@ -5,17 +5,18 @@ import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from src.doctor import main
 from src.process import PID
-from src.rollout.docker import disk_space, owner
+from src.rollout.docker import cleaning, disk_space, owner
 from src.rollout.docker.disk_guard import guarding_disk, why_ended
 from src.rollout.docker.engine import engine
-from src.rollout.docker.image_uses import note_use
 from src.rollout.docker.removal import drain
 from tests.integration.docker_parts import containers, environment_of, run_trial, write_task
 from tests.integration.own_daemon import OwnDaemon
@@ -94,13 +95,15 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    mine, old = owner.labels("r"), {owner.LABEL: "1", owner.BUILT: "2020-01-01T00:00:00+00:00"}
+    mine, shared = owner.labels("r"), {owner.LABEL: "1"}
     dead = _make_things("dead", mine | {PID: f"{os.getpid()}:1"})
     kept = _make_things("mine", mine) | _make_things("strange", {PID: f"{os.getpid()}:1"})
-    unused, held, in_use = _image("unused", **old), _image("held", **old), _image("in-use", **old)
-    kept |= {held, in_use, _image("new", **{owner.LABEL: "1"}), _image("foreign")}
+    unused, held, in_use = (_image(name, **shared) for name in ("unused", "held", "in-use"))
+    in_a_month = time.time() + 30 * 86400.0
+    kept |= {held, in_use, _image("new", **shared), _image("foreign")}
     engine().create_container(held, "true", name="holder")
-    note_use(in_use)
+    engine().tag(in_use, "harbortrainer/task", "in-use")
+    monkeypatch.setattr(cleaning, "time", SimpleNamespace(time=lambda: in_a_month))
     before = _names()
     assert main(["clean", "json=found.json"]) == 1
     found = json.loads((tmp_path / "found.json").read_text())
@@ -112,9 +115,3 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     assert before - _names() == dead | {unused} and kept <= _names()
     assert main(["clean"]) == 0
     assert "nothing to remove" in capsys.readouterr().out
-    assert main(["clean", "images_max_gb=0", "json=-"]) == 1
-    assert {thing["name"] for thing in json.loads(capsys.readouterr().out)} == {"harbortrainer/task:new"}
-
-
-def test_ext4_has_no_quota(small_docker: OwnDaemon, docker_ready: str) -> None:
-    assert disk_space.storage_options(docker_ready, 1024) is None

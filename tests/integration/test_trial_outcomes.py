@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory
 from src.policy_sampler import PolicySampler
 from src.rollout.docker import removal
@@ -181,6 +182,17 @@ async def test_a_task_that_harbor_refuses_is_its_own_trials_fault(tmp_path: Path
     shared, _ = settings(SOLVE)
     trajectory = await run_trial(request(task, tmp_path), shared)
     assert trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR and trajectory.detail.startswith("task hello: ")
+
+
+async def test_a_capability_that_docker_does_not_know_stops_the_run_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^environment_kwargs.cap_add=NET_ROW: Docker refuses it: [^\n]*$"):
+        await run(tmp_path, SOLVE, environment_kwargs={"cap_add": "NET_ROW"})
+
+
+async def test_a_bug_in_the_environment_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("src.rollout.turn.START_LIMIT_SEC", "5")
+    with pytest.raises(RuntimeError, match="a bug in harbortrainer ended a trial"):
+        await run(tmp_path, SOLVE)
 
 
 async def test_an_image_that_does_not_build_is_the_infrastructures(tmp_path: Path) -> None:

@@ -55,7 +55,12 @@ class MadeRun:
         row = batch_metrics(groups) | batch.metrics | self.ledger.metrics()
         row |= {"time/sample": 40 + 5 * self._random.random(), "time/update": 12.0, "time/publish": 1.5}
         row |= {"time/step": 1 + sum(row[f"time/{part}"] for part in ("sample", "update", "publish"))}
-        row |= {"optim/learning_rate": 1e-4, "optim/grad_norm": self._random.random(), "util/sampler_busy": 0.8}
+        row |= {
+            "optim/learning_rate": 1e-4,
+            "optim/grad_norm": self._random.random(),
+            "util/requests_in_flight": 5.0,
+            "util/agents_at_work": 7.0,
+        }
         row |= {f"spend/tokens{part}": 1e4 * (step + 1) * n for part, n in SPENT.items()}
         row |= {f"spend/container_sec{part}": 600.0 * (step + 1) * n for part, n in SPENT.items()}
         row |= self._evaluation(step + 1) if evaluate else {}

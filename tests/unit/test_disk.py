@@ -49,13 +49,6 @@ def test_a_disk_fault_anywhere_ends_a_command_with_one_line(capsys: pytest.Captu
     )
 
 
-def test_an_exception_that_harbor_wrote_down_is_recognised(tmp_path: Path) -> None:
-    with pytest.raises(DiskFault, match="No space left"):
-        disk.refuse_recorded("OSError", "[Errno 28] No space left on device: '/runs/x'", tmp_path)
-    disk.refuse_recorded("RuntimeError", "[Errno 28] said a program in the container", tmp_path)
-    disk.refuse_recorded("OSError", "[Errno 2] No such file", tmp_path)
-
-
 def test_a_folder_is_tried_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.require_writable(tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []

@@ -82,11 +82,11 @@ def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:
 
 
 def test_options_of_our_environment_are_read(make_task: MakeTask) -> None:
-    given = {"allow_sudo": True, "cap_add": "cap_net_raw, SYS_PTRACE", "keep_processes": ["web-*"]}
+    given = {"allow_sudo": True, "cap_add": "NET_RAW, SYS_PTRACE", "keep_processes": ["web-*"]}
     assert environment_config("docker", given, make_task(), "r").kwargs == {
         "run_id": "r",
         "allow_sudo": True,
-        "cap_add": ("NET_RAW", "SYS_PTRACE"),
+        "cap_add": ["NET_RAW", "SYS_PTRACE"],
         "keep_processes": False,
     }
 
@@ -152,12 +152,12 @@ def test_other_environments_pass_through(make_task: MakeTask) -> None:
         ("dockr", {}, "environment_type=dockr.*did you mean docker"),
         ("docker", {"pid_limit": 3}, "environment_kwargs.pid_limit.*did you mean pids_limit"),
         ("docker", {"override_memory_mb": "much"}, "environment_kwargs.override_memory_mb='much'"),
-        ("docker", {"pids_limit": "many"}, "environment_kwargs.pids_limit='many': a number"),
-        ("docker", {"pids_limit": True}, "environment_kwargs.pids_limit=True: a number"),
-        ("docker", {"allow_sudo": 1}, "environment_kwargs.allow_sudo=1: true or false"),
-        ("docker", {"cap_add": "NET_RAW,NET_ROW"}, "environment_kwargs.cap_add=NET_ROW: not a Linux capability"),
-        ("docker", {"cap_add": 3}, "environment_kwargs.cap_add=3: names"),
-        ("docker", {"keep_processes": True}, "environment_kwargs.keep_processes=True: names of tasks"),
+        ("docker", {"pids_limit": "many"}, "environment_kwargs.pids_limit='many': Input should be a valid integer"),
+        ("docker", {"pids_limit": True}, "environment_kwargs.pids_limit=True: Input should be a valid integer"),
+        ("docker", {"allow_sudo": 1}, "environment_kwargs.allow_sudo=1: Input should be a valid boolean"),
+        ("docker", {"cap_add": "NET_RAW, "}, "environment_kwargs.cap_add.1=' ': String should have at least 1"),
+        ("docker", {"cap_add": 3}, "environment_kwargs.cap_add=3: Input should be a valid list"),
+        ("docker", {"keep_processes": True}, "environment_kwargs.keep_processes=True: Input should be a valid list"),
     ],
 )
 def test_wrong_settings_are_named(

@@ -16,7 +16,7 @@ from src.doctor import main
         (["parity", "A=http://a:1", "B=http://b:1", "steps=0"], "steps=0: must be above 0"),
         (["parity", "A=a:1", "B=http://b:1"], "skyrl_tx_url=a:1: must start with http://"),
         (["clean", "remov=true"], "remov: no such field; did you mean remove?"),
-        (["clean", "images_max_gb=-1"], "images_max_gb=-1.0: must be 0 or more, or None"),
+        (["clean", "images_older_than_days=0"], "images_older_than_days=0.0: must be 1 or more, or None"),
         (["docker", "tasks_dir=no/such"], "tasks_dir: no/such is not a folder"),
         (["docker", "n_parallel_envs=0"], "n_parallel_envs=0: must be above 0"),
     ],
@@ -48,7 +48,7 @@ def test_a_server_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
     [
         (["--help"], ("parity A=URL B=URL", "src.doctor docker", "src.doctor clean", "skyrl_tx_url")),
         (["parity", "--help"], ("A=URL", "steps")),
-        (["clean", "--help"], ("remove", "images_older_than_days", "images_max_gb")),
+        (["clean", "--help"], ("remove", "images_older_than_days")),
         (["docker", "--help"], ("tasks_dir", "n_parallel_envs")),
     ],
 )

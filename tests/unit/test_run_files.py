@@ -9,6 +9,7 @@ import pytest
 
 from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from src.plan import installed_versions
 from src.run import trajectory_file
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
@@ -138,6 +139,15 @@ def test_a_new_run_appears_with_its_files_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
     run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {"a": 1}})
     assert [path.name for path in tmp_path.iterdir()] == ["r"] and json.loads(run.config.read_text()) == {"a": 1}
+
+
+def test_a_package_that_is_not_installed_has_no_version(tmp_path, monkeypatch):
+    for name in ("tinker", "harbor", "chz", "transformers", "numpy", "docker"):
+        folder = tmp_path / f"{name}-1.2.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert "wandb" not in installed_versions() and installed_versions()["docker"] == "1.2"
 
 
 def test_run_name_that_exists_says_how_to_resume(tmp_path):

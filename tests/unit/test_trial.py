@@ -1,18 +1,23 @@
 """What surrounds a Harbor trial: cancelled once and awaited, bugs told from faults, loggers dropped."""
 
 import asyncio
+import errno
 import gc
+import json
 import logging
 import weakref
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from harbor.models.trial.result import ExceptionInfo
 
-from src.rollout import trial as module
+from src.errors import DiskFault, EnvironmentFault
+from src.rollout.boundary import boundary, noting, raise_noted
 from src.rollout.harbor_log import HARBOR, forget_loggers, tame_harbor_log
-from src.rollout.trial import raise_own_bug, run_to_end
+from src.rollout.outcome import read_reward
+from src.rollout.trial import run_to_end
 
 
 class Work:
@@ -78,7 +83,7 @@ async def test_cancelled_while_a_late_trial_cleans_up_is_cancelled() -> None:
 
 
 async def test_a_clean_up_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CLEANUP_LIMIT_SEC", 0.02)
+    monkeypatch.setattr("src.rollout.trial.CLEANUP_LIMIT_SEC", 0.02)
     work = Work()
     with pytest.raises(TimeoutError):
         await run_to_end(work.run(), asyncio.timeout(0.01))
@@ -98,19 +103,50 @@ async def test_results_and_errors_pass() -> None:
         await run_to_end(broken(), asyncio.timeout(5))
 
 
-def fault(kind: str, file: str) -> ExceptionInfo:
-    traceback = f'Traceback\n  File "/lib/harbor/trial.py", line 1, in run\n  File "{file}", line 2, in f\n{kind}: x'
-    return ExceptionInfo(
-        exception_type=kind, exception_message="x", exception_traceback=traceback, occurred_at=datetime.now(UTC)
-    )
+@boundary
+async def crossing(call: Callable[[], object]) -> None:
+    call()
 
 
-def test_our_own_bugs_stop_the_run_and_faults_do_not() -> None:
-    own = str(Path(module.__file__))
-    with pytest.raises(RuntimeError, match="a bug in harbortrainer"):
-        raise_own_bug(fault("TypeError", own))
-    raise_own_bug(fault("RuntimeError", own))  # how an environment reports its faults
-    raise_own_bug(fault("TypeError", "/lib/harbor/environments/docker.py"))
+async def harbor(call: Callable[[], object]) -> ExceptionInfo:
+    """Runs our code in a task of its own and keeps names and texts, as Harbor does."""
+    try:
+        await asyncio.wait_for(crossing(call), 5)
+    except Exception as error:  # noqa: BLE001 as Harbor does
+        return ExceptionInfo.from_exception(error)
+    raise AssertionError("nothing was raised")
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def call() -> object:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("call", "stops"),
+    [
+        (lambda: read_reward(cast(Any, 3)), RuntimeError),  # a TypeError in our code
+        (lambda: json.loads(cast(Any, 3)), None),  # one in a library's
+        (raising(RuntimeError("timed out")), None),  # how an environment reports its faults
+        (raising(EnvironmentFault("Docker is away")), EnvironmentFault),
+        (raising(OSError(errno.ENOSPC, "full")), DiskFault),
+        (raising(FileNotFoundError(errno.ENOENT, "gone")), None),
+    ],
+)
+async def test_what_crossed_into_harbor_stops_the_run_or_fails_the_trial(
+    tmp_path: Path, call: Callable[[], object], stops: type[Exception] | None
+) -> None:
+    with noting() as noted:
+        recorded = await harbor(call)
+    if stops is None:
+        raise_noted(recorded, noted, tmp_path)
+        return
+    with pytest.raises(stops):
+        raise_noted(recorded, noted, tmp_path)
+    raise_noted(recorded.model_copy(update={"exception_message": "another"}), noted, tmp_path)  # Harbor dealt with ours
+    raise_noted(recorded, [], tmp_path)  # of the same name and text, but Harbor's
 
 
 def test_loggers_of_a_trial_are_forgotten() -> None:

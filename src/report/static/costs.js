@@ -114,7 +114,7 @@ function times(page, run) {
       ),
     ),
     floorSection(run),
-    plots(page, ["util/sampler_busy", "rollout/trials_per_second", "rollout/tail_ratio"]),
+    plots(page, ["util/requests_in_flight", "util/agents_at_work", "rollout/trials_per_second", "rollout/tail_ratio"]),
     timeline(run),
   ];
 }

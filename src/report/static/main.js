@@ -92,7 +92,7 @@ function ofOneRun(page, run) {
     section(
       "time",
       "Where time went",
-      "Seconds of each step by what the trainer did; evaluation comes on top of the step. util/sampler_busy: share of the sampling time with a request under way.",
+      "Seconds of each step by what the trainer did; evaluation comes on top of the step. util/requests_in_flight and util/agents_at_work: mean numbers while sampling; sampling is the limit only where both are near n_parallel_envs.",
       times(page, run),
     ),
     section(

@@ -44,9 +44,9 @@ def belongings() -> Iterator[Belonging]:
         name = container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12]
         yield Belonging("container", name, container["Labels"], container["Created"], container["Id"])
     for network in engine().networks(filters=_OURS):
-        yield Belonging("network", network["Name"], network["Labels"], _seconds(network["Created"]), network["Id"])
+        yield Belonging("network", network["Name"], network["Labels"], seconds(network["Created"]), network["Id"])
     for volume in engine().volumes(filters=_OURS)["Volumes"] or ():
-        yield Belonging("volume", volume["Name"], volume["Labels"], _seconds(volume.get("CreatedAt", "")))
+        yield Belonging("volume", volume["Name"], volume["Labels"], seconds(volume.get("CreatedAt", "")))
     for image in engine().images(filters=_OURS):
         for name in [tag for tag in image["RepoTags"] or () if tag != "<none>:<none>"] or [image["Id"]]:
             yield Belonging("image", name, image["Labels"], _built(image), image["Id"])
@@ -65,10 +65,10 @@ def remove_container(name: str) -> None:
 
 def _built(image: Mapping[str, Any]) -> float:
     """BuildKit gives an image that comes from its cache the time of the cached one: our label is asked first."""
-    return _seconds(image["Labels"].get(BUILT, "")) or image["Created"]
+    return seconds(image["Labels"].get(BUILT, "")) or image["Created"]
 
 
-def _seconds(time: str) -> float:
+def seconds(time: str) -> float:
     """Of Docker's 2026-01-31T10:20:30.123456789+01:00."""
     head, _, tail = time.partition(".")
     zone = tail.lstrip("0123456789") if tail else ""

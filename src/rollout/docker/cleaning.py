@@ -1,16 +1,15 @@
-"""What of ours can go from a daemon: all of dead runs, and images that were not used for long or take too much."""
+"""What can be removed from a daemon: all of dead runs, and task images that were not used for long."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import CONFLICT
 
-from docker.errors import APIError
+from docker.errors import APIError, ImageNotFound
 
 from src.process import PID
-from src.rollout.docker.belongings import Belonging, belongings
+from src.rollout.docker.belongings import Belonging, belongings, seconds
 from src.rollout.docker.engine import engine
-from src.rollout.docker.image_uses import forget_uses, is_in_use, last_use
 from src.rollout.docker.owner import RUN_ID, is_left_over
 from src.rollout.docker.reaper import reap
 
@@ -36,8 +35,6 @@ class Candidate:
             self.thing.remove()
         except APIError as error:
             return str(error.explanation or error)
-        if self.thing.kind == "image":
-            forget_uses(self.thing.name)
         return ""
 
 
@@ -46,52 +43,50 @@ def tidy(run_id: str | None = None) -> list[str]:
 
     Returns a line on what was removed, or none.
 
-    Only images whose use was noted here: those of another machine on the same daemon may be in use there. Blocking.
-    Raises docker.errors.DockerException when the daemon does not answer.
+    Blocking. Raises docker.errors.DockerException when the daemon does not answer.
     """
     left = reap(run_id)
-    known = [one for one in candidates(UNUSED_DAYS, None, {}) if one.thing.kind == "image" and last_use(one.thing.name)]
-    old = [one for one in known if not one.remove()]
-    told = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
-    told += [f"{len(old)} task images unused for {UNUSED_DAYS:g} days"] if old else []
-    return [f"removed from Docker: {' and '.join(told)}"] if told else []
+    old = [one for one in candidates(UNUSED_DAYS, {}) if one.thing.kind == "image" and not one.remove()]
+    parts = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
+    parts += [f"{len(old)} task images unused for {UNUSED_DAYS:g} days"] if old else []
+    return [f"removed from Docker: {' and '.join(parts)}"] if parts else []
 
 
-def candidates(
-    older_than_days: float | None, max_gb: float | None, sizes: Mapping[tuple[str, str], int]
-) -> list[Candidate]:
+def candidates(older_than_days: float | None, sizes: Mapping[tuple[str, str], int]) -> list[Candidate]:
     """What can go, in an order in which it can be removed; `sizes` as of `disk_usage`. Blocking.
 
-    Never what a live process owns or a container is made of. Images: those not used for `older_than_days`, and the
-    least recently used until the others take at most `max_gb`; None = no limit.
+    Never what a live process owns or a container is made of. Images: those not used for `older_than_days`; None = none.
     """
     things = list(belongings())
     busy = {container["ImageID"] for container in engine().containers(all=True)}
     dead = [thing for thing in things if is_left_over(thing.labels)]
     found = [Candidate(thing, _owner(thing), thing.created, _size(thing, sizes)) for thing in dead]
-    shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels]
-    free = [thing for thing in shared if thing.id not in busy and not is_in_use(thing.name)]
-    excess = sum(_size(thing, sizes) for thing in shared) - max_gb * GB if max_gb is not None else 0.0
-    return found + list(_images(free, older_than_days, excess, sizes))
+    shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels and thing.id not in busy]
+    return found + sorted(_unused(shared, older_than_days, sizes), key=lambda one: one.used)
 
 
-def _images(
-    free: Iterable[Belonging], older_than_days: float | None, excess: float, sizes: Mapping[tuple[str, str], int]
+def _unused(
+    images: Iterable[Belonging], older_than_days: float | None, sizes: Mapping[tuple[str, str], int]
 ) -> Iterator[Candidate]:
-    """Least recently used first, until `excess` bytes are freed."""
     now = time.time()
-    for used, thing in sorted(((_used(thing), thing) for thing in free), key=lambda pair: pair[0]):
-        size, days = _size(thing, sizes), (now - used) / _DAY_SEC
+    for thing in images:
+        used = max(thing.created, _last_tagged(thing.id))
+        days = (now - used) / _DAY_SEC
         if thing.name == thing.id and now - thing.created > _BEING_BUILT_SEC:
             why = "has no name any more"
         elif older_than_days is not None and days > older_than_days:
             why = f"not used for {days:.1f} days"
-        elif excess > 0:
-            why = "least recently used"
         else:
             continue
-        excess -= size
-        yield Candidate(thing, why, used, size)
+        yield Candidate(thing, why, used, _size(thing, sizes))
+
+
+def _last_tagged(image: str) -> float:
+    """Seconds since 1970: a process that uses an image tags it anew every hour (`images`)."""
+    try:
+        return seconds(engine().inspect_image(image)["Metadata"]["LastTagTime"])
+    except ImageNotFound:  # removed since it was listed
+        return 0.0
 
 
 def disk_usage() -> dict[tuple[str, str], int]:
@@ -118,10 +113,6 @@ def disk_usage() -> dict[tuple[str, str], int]:
 
 def _size(thing: Belonging, sizes: Mapping[tuple[str, str], int]) -> int:
     return sizes.get((thing.kind, thing.id or thing.name), 0)
-
-
-def _used(thing: Belonging) -> float:
-    return max(thing.created, last_use(thing.name))
 
 
 def _owner(thing: Belonging) -> str:

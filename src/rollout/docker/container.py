@@ -6,12 +6,15 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
+import docker
+from docker.errors import APIError
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
+from src.errors import UserError
 from src.rollout.docker.belongings import remove_container
-from src.rollout.docker.disk_space import storage_options
 from src.rollout.docker.engine import engine
 from src.rollout.docker.images import Image
 
@@ -50,7 +53,6 @@ class ContainerSpec:
     networked: bool = True
     cpus: float | None = None
     memory_mb: int | None = None
-    storage_mb: int | None = None  # where the storage driver has quotas
     pids_limit: int | None = None
     gpus: int = 0
     mounts: Sequence[Mount] = ()
@@ -64,9 +66,27 @@ def container_name(session_id: str) -> str:
 
 
 def start_container(spec: ContainerSpec) -> str:
-    """Create and start; its ID. What could not start is removed. Raises docker.errors.ImageNotFound, APIError."""
+    """Create and start; its ID. What could not start is removed.
+
+    Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses.
+    """
     client = engine()
-    created = client.create_container(
+    try:
+        created = _create(client, spec)
+    except APIError as error:
+        if spec.cap_add and error.status_code == HTTPStatus.BAD_REQUEST:
+            asked = ",".join(spec.cap_add)
+            raise UserError(f"environment_kwargs.cap_add={asked}: Docker refuses it: {error.explanation}") from error
+        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(remove_container, spec.name)
+        client.start(spec.name)
+        undo.pop_all()
+    return created["Id"]
+
+
+def _create(client: docker.APIClient, spec: ContainerSpec) -> dict[str, str]:
+    return client.create_container(
         spec.image.reference,
         name=spec.name,
         hostname=HOSTNAME,
@@ -77,11 +97,6 @@ def start_container(spec: ContainerSpec) -> str:
         stop_signal="SIGKILL",  # PID 1 heeds no other
         host_config=_host_config(spec),
     )
-    with contextlib.ExitStack() as undo:
-        undo.callback(remove_container, spec.name)
-        client.start(spec.name)
-        undo.pop_all()
-    return created["Id"]
 
 
 def _host_config(spec: ContainerSpec) -> dict[str, Any]:
@@ -101,7 +116,6 @@ def _host_config(spec: ContainerSpec) -> dict[str, Any]:
         security_opt=[] if spec.allow_sudo else ["no-new-privileges"],
         ulimits=_ULIMITS,
         shm_size=_SHM_SIZE,
-        storage_opt=storage_options(spec.image.reference, spec.storage_mb),
     )
 
 

@@ -7,11 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import requests
 from docker.errors import DockerException
 
 from src.rollout.docker.belongings import remove_container
-from src.rollout.docker.cleaning import disk_usage
 from src.rollout.docker.disk_space import Gauge, Space, gauge
 from src.rollout.docker.engine import engine
 from src.rollout.docker.owner import TRIAL, running
@@ -75,7 +73,7 @@ class DiskGuard:
         while not self._closed.wait(pause):
             try:
                 pause = self.look()
-            except (DockerException, requests.RequestException) as error:  # whoever needs the daemon tells of it
+            except (DockerException, OSError) as error:  # of this look; requests' errors are OSErrors
                 _log.debug("disk guard: %s", error)
                 pause = self._gauge.every_sec
 
@@ -104,10 +102,9 @@ class DiskGuard:
     def _end_biggest(self, free: int) -> bool:
         assert self._reserve is not None
         notable = max(1, int(self._reserve * NOTABLE_SHARE))
-        size, container = max(self._sizes(volumes=False), key=lambda pair: pair[0], default=(0, None))
-        if size < notable:  # only then: counting volumes counts everything on the daemon
-            size, container = max(self._sizes(volumes=True), key=lambda pair: pair[0], default=(0, None))
-        if size < notable or container is None:
+        mine = engine().containers(size=True, filters=running(self._run_id))
+        container = max(mine, key=_written, default=None)
+        if container is None or (size := _written(container)) < notable:
             self._warn(free)
             return False
         marks = container["Labels"]
@@ -118,13 +115,6 @@ class DiskGuard:
         remove_container(container["Id"])
         return True
 
-    def _sizes(self, *, volumes: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Bytes that each running container of the run has written, its volumes with it when asked for."""
-        usage = disk_usage() if volumes else {}
-        for container in engine().containers(size=True, filters=running(self._run_id)):
-            mounted = [mount.get("Name", "") for mount in container["Mounts"] if mount["Type"] == "volume"]
-            yield container.get("SizeRw", 0) + sum(usage.get(("volume", name), 0) for name in mounted), container
-
     def _warn(self, free: int) -> None:
         if time.monotonic() - self._warned >= QUIET_SEC:
             self._warned = time.monotonic()
@@ -132,3 +122,8 @@ class DiskGuard:
                 "Docker's disk has %.2f GiB left and no container of this run holds much of it: free some space "
                 "(python -m src.doctor clean)", free / GIB,
             )  # fmt: skip
+
+
+def _written(container: dict[str, Any]) -> int:
+    """Bytes in its own layer; what it wrote into volumes is not counted."""
+    return container.get("SizeRw", 0)

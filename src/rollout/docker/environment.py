@@ -14,6 +14,7 @@ from harbor.environments.definition import require_agent_environment_definition,
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
 
+from src.rollout.boundary import boundary
 from src.rollout.docker import images, owner
 from src.rollout.docker.agent_phases import AgentPhases
 from src.rollout.docker.container import (
@@ -86,6 +87,7 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     # -- life
 
+    @boundary
     async def start(self, force_build: bool) -> None:
         """Build or find the image, start the container, make Harbor's folders. Raises ImageError, docker APIError."""
         prebuilt = should_use_prebuilt_docker_image(
@@ -116,7 +118,6 @@ class DockerEngineEnvironment(BaseEnvironment):
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
-            storage_mb=self._effective_storage_mb,
             pids_limit=self._pids_limit or None,
             gpus=self._effective_gpus,
             allow_sudo=self._allow_sudo,
@@ -128,6 +129,7 @@ class DockerEngineEnvironment(BaseEnvironment):
             await asyncio.shield(self._creation)
         )  # cancelled or not, `stop` waits for it and removes what it made
 
+    @boundary
     async def stop(self, delete: bool) -> None:
         """Returns at once; the container goes in the background (`removal.drain`). Images are kept."""
         self._shells.close()
@@ -135,6 +137,7 @@ class DockerEngineEnvironment(BaseEnvironment):
             in_background(remove_after(self._name, self._creation))
             self._creation = None
 
+    @boundary
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
         await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
 
@@ -150,6 +153,7 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     # -- commands
 
+    @boundary
     async def exec(
         self,
         command: str,
@@ -201,15 +205,19 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     # -- files
 
+    @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         await self._files.upload_file(Path(source_path), target_path)
 
+    @boundary
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         await self._files.upload_dir(Path(source_dir), target_dir)
 
+    @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         await self._files.download_file(source_path, Path(target_path))
 
+    @boundary
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         await self._files.download_dir(source_dir, Path(target_dir))
 

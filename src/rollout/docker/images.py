@@ -1,14 +1,16 @@
 """Images of tasks: built or pulled once a content digest, however many trials ask for them at once."""
 
 import asyncio
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError, ImageNotFound
+from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
@@ -16,16 +18,17 @@ from harbor.models.task.verifier_mode import resolve_verifier_environment_defini
 from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
 from src.rollout.docker import owner
-from src.rollout.docker.build_leftovers import noting_layers, sweeping
 from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
 from src.rollout.docker.context import content_digest
-from src.rollout.docker.engine import engine
-from src.rollout.docker.image_uses import note_use
+from src.rollout.docker.engine import call, engine
 
+MARK_SEC = 3600.0
+_OURS = "harbortrainer/task"
 _LOG_TAIL_LINES = 20
 _log = logging.getLogger(__name__)
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
+_marked: dict[str, float] = {}  # reference -> clock time
 
 
 class ImageError(RuntimeError):
@@ -60,9 +63,8 @@ async def task_image(
         reference = _reference(digest)
     else:
         digest, reference = "", docker_image
-    if docker_image is None:
-        note_use(reference)
     if reference in _ready:
+        await _mark_used()
         return _ready[reference]
 
     def produce(stop: threading.Event) -> Image:
@@ -75,6 +77,21 @@ async def task_image(
         return _inspect(reference, fresh)
 
     return await _shared(reference, produce, limit_sec)
+
+
+async def _mark_used() -> None:
+    """Tag the images of this process anew, each once in MARK_SEC: Docker keeps the time, and `cleaning` reads it."""
+    now = time.monotonic()
+    due = [one for one in _ready if one.startswith(_OURS) and now - _marked.get(one, -MARK_SEC) >= MARK_SEC]
+    if due:
+        _marked.update(dict.fromkeys(due, now))
+        await call(_tag_anew, due)
+
+
+def _tag_anew(references: Sequence[str]) -> None:
+    for reference in references:
+        with contextlib.suppress(DockerException, OSError):
+            engine().tag(reference, *_split_tag(reference))
 
 
 async def prepare_images(
@@ -138,6 +155,7 @@ async def _shared(reference: str, produce: Callable[[threading.Event], Image], l
         _under_way[reference] = task
     image = await asyncio.shield(task)
     _ready[reference] = image
+    await _mark_used()
     return image
 
 
@@ -159,7 +177,7 @@ def task_reference(environment_dir: Path) -> str:
 
 
 def _reference(digest: str) -> str:
-    return f"harbortrainer/task:{digest[:12]}"
+    return f"{_OURS}:{digest[:12]}"
 
 
 def is_here(reference: str) -> bool:
@@ -206,11 +224,10 @@ def _build(environment_dir: Path, reference: str, labels: Mapping[str, str], sto
         _follow(build_with_cli(environment_dir, reference, labels, feature, stop), what, stop)
         return
     try:
-        with sweeping():
-            events = engine().build(
-                path=str(environment_dir), tag=reference, labels=dict(labels), rm=True, forcerm=True, decode=True
-            )
-            _follow(noting_layers(events), what, stop)
+        events = engine().build(
+            path=str(environment_dir), tag=reference, labels=dict(labels), rm=True, forcerm=True, decode=True
+        )
+        _follow(events, what, stop)
     except (APIError, DockerBuildError) as error:
         raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
 
