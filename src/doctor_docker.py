@@ -17,9 +17,9 @@ from src.config import Config
 from src.doctor_output import JSON, give_json
 from src.errors import EnvironmentFault, UserError
 from src.rollout.docker.cleaning import GB, UNUSED_DAYS, Candidate, candidates, disk_usage
-from src.rollout.docker.owner import RUN_ID
+from src.rollout.docker.owned import RUN_ID
 from src.rollout.docker.preflight import check_docker, connect
-from src.rollout.gates import n_containers
+from src.rollout.phases import n_containers
 from src.rollout.task import load_tasks
 
 MB = 1000**2

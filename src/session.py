@@ -24,7 +24,7 @@ from src.outside import Outside
 from src.plan import Plan, make_plan, start_directory, take_course
 from src.rollout.docker.host import Host, build_images, cleaned
 from src.rollout.environment import check_tasks
-from src.rollout.gates import n_containers
+from src.rollout.phases import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
 from src.run.directory import RunDirectory, held, open_run_directory, run_ids, write_json

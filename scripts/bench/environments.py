@@ -23,8 +23,8 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
 from scripts.bench import report
 from scripts.bench.variants import RUN_ID, VARIANTS, Ours, Run, Script, Stock, Variant, light_task
+from src.rollout.docker.cleaning import reap
 from src.rollout.docker.images import prepare_images
-from src.rollout.docker.reaper import reap
 
 SHORT = Script(n_commands=1, turns=3)
 # a machine with CPU to spare, as while a model is sampled; each command may take 1 s, and takes none

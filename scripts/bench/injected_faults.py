@@ -26,10 +26,10 @@ from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Trajectory, TrajectoryGroup
 from src.policy_sampler import PolicySampler
-from src.rollout.docker import owner
-from src.rollout.docker.engine import engine
+from src.rollout.docker import owned
+from src.rollout.docker.cleaning import reap
+from src.rollout.docker.daemon import engine
 from src.rollout.docker.images import prepare_images
-from src.rollout.docker.reaper import reap
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, digest
 from src.run.directory import RunDirectory
@@ -67,7 +67,7 @@ class Injector:
     def _watch(self) -> None:
         client = engine()
         while not self._closed.wait(0.1):
-            for container in client.containers(filters={"label": f"{owner.RUN_ID}={RUN_ID}"}):
+            for container in client.containers(filters={"label": f"{owned.RUN_ID}={RUN_ID}"}):
                 if (identity := container["Id"]) not in self._seen:
                     self._seen.add(identity)
                     if self._chance.random() < self._share:

@@ -26,8 +26,8 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
 from scripts.bench import report
 from scripts.bench.journal import Audit, audit, phase
-from src.rollout.docker import owner
-from src.rollout.docker.engine import engine
+from src.rollout.docker import owned
+from src.rollout.docker.daemon import engine
 from src.run.directory import RunDirectory, run_ids
 from src.run.jsonl import read_lines
 from tests.integration.small_server import MODEL, Server
@@ -167,7 +167,7 @@ def _sleep(trainer: Trainer, seconds: float) -> None:
 def _containers(run: RunDirectory) -> list[str]:
     if not run.ids.exists():
         return []
-    found = engine().containers(all=True, filters={"label": f"{owner.RUN_ID}={run_ids(run).run_id}"})
+    found = engine().containers(all=True, filters={"label": f"{owned.RUN_ID}={run_ids(run).run_id}"})
     return [container["Id"] for container in found]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from src.rollout.docker.engine import engine
+from src.rollout.docker.daemon import engine
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

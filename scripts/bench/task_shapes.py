@@ -18,8 +18,8 @@ from harbor.models.environment_type import EnvironmentType
 from harbor.models.trial.config import EnvironmentConfig
 
 from scripts.bench import report
-from src.rollout.docker import removal
-from src.rollout.docker.reaper import reap
+from src.rollout.docker import cleaning
+from src.rollout.docker.cleaning import reap
 from src.rollout.environment import environment_config
 from tests.support.oracle import Rewards, rewards_of, run_oracle
 from tests.support.shapes import SHAPES, write_shape
@@ -50,7 +50,7 @@ async def _compare(arguments: argparse.Namespace) -> bool:
             ours = await _rewards(task, environment_config("docker", {}, task, RUN_ID))
             rows.append([name, _told(theirs), _told(ours), "" if _agree(theirs, ours) else "**differs**"])
             print(*rows[-1], sep=" | ", flush=True)
-        await removal.drain()
+        await cleaning.drain()
     document = report.DOCS / "task_shapes.md" if arguments.write else None
     report.publish("scripts.bench.task_shapes", "task shapes", HEADINGS, rows, document)
     return all(not row[-1] for row in rows)

@@ -22,10 +22,10 @@ from harbor.trial.trial import Trial
 from src.chat_template import ChatTemplate
 from src.config import Config
 from src.learning.trajectory import Trajectory
-from src.rollout.docker import removal
+from src.rollout.docker import cleaning
+from src.rollout.harbor import without_litellm
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task, digest
-from src.rollout.without_litellm import without_litellm
 from src.tinker_llm import PolicySampler
 from tests.support.task_folder import write_task
 
@@ -136,7 +136,7 @@ class Ours:
         prefix = f"{self.name}{next(_names)}"
         folder = self._folder / prefix  # a batch's own, as in training
         groups = await self._rollouts.run_groups([self._task], n, folder, prefix=prefix, temperature=1.0)
-        await removal.drain()
+        await cleaning.drain()
         return [_ran(t) for group in groups for t in (*group.trajectories_G, *group.lost)]
 
 

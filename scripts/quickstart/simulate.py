@@ -26,11 +26,11 @@ from src.learning.batch import assemble
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.outside import Outside
 from src.policy_sampler import PolicySampler
-from src.rollout.without_litellm import without_litellm
+from src.rollout.harbor import without_litellm
 from src.update import Updater
 
 with without_litellm():
-    from src.rollout.parser import AnswerParser
+    from src.rollout.agent import AnswerParser
     from src.tinker_llm import TinkerLLM
 
 

@@ -24,7 +24,7 @@ from src.learning.trajectory import TrajectoryGroup
 from src.outside import Outside
 from src.rollout.docker.host import Host, build_images, cleaned
 from src.rollout.environment import check_tasks
-from src.rollout.gates import n_containers
+from src.rollout.phases import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.directory import RunDirectory, held, new_run_directory, read_json, run_ids, write_json
 from src.run.ledger import Ledger

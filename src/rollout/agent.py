@@ -1,6 +1,7 @@
 """Terminus-2 as a trainable agent: what the policy causes ends the trial quietly, so that the work is graded."""
 
 import asyncio
+import math
 import time
 from typing import Any, Literal, override
 
@@ -10,19 +11,58 @@ from harbor.llms.chat import Chat
 from harbor.models.agent.context import AgentContext
 from harbor.models.trial.paths import EnvironmentPaths
 
-from src.rollout.boundary import boundary
-from src.rollout.without_litellm import without_litellm
+from src.chat_template import clean_text
+from src.rollout.harbor import boundary, without_litellm
 from src.tinker_llm import TinkerLLM, live_llm
 
 with without_litellm():
     from harbor.agents.terminus_2.terminus_2 import Command, Terminus2
+    from harbor.agents.terminus_2.terminus_json_plain_parser import (
+        ParsedCommand,
+        ParseResult,
+        TerminusJSONPlainParser,
+    )
     from harbor.agents.terminus_2.tmux_session import TmuxSession
 
-    from src.rollout.parser import AnswerParser
     from src.rollout.terminal import CommandWait, KeysRefused, Terminal
 
 StopReason = Literal["done", "max_turns", "context_length", "timeout", "session_ended", "policy_error", "interrupted"]
 SUMMARY_ROOM = 4000  # free tokens that Terminus-2 wants for a summary; a quarter of a smaller context
+LONGEST_WAIT_SEC = 60.0
+
+
+class AnswerParser(TerminusJSONPlainParser):
+    """Never raises; counts the answers that did not parse; what it returns can be typed, logged and stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+
+    @override
+    def parse_response(self, response: str) -> ParseResult:
+        try:
+            result = super().parse_response(response)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            # valid JSON that Harbor's parser trips over: 5000-digit numbers, a thousand brackets, a list at the top
+            result = ParseResult([], False, f"Invalid JSON: {type(error).__name__}", "")
+        self.failures += bool(result.error)
+        return ParseResult(
+            commands=[_command(command) for command in result.commands],
+            is_task_complete=bool(result.is_task_complete),
+            error=clean_text(result.error),
+            warning=clean_text(result.warning),
+            analysis=_text(result.analysis),
+            plan=_text(result.plan),
+        )
+
+
+def _command(command: ParsedCommand) -> ParsedCommand:
+    wait = command.duration if math.isfinite(command.duration) else 1.0
+    return ParsedCommand(clean_text(command.keystrokes), min(max(wait, 0.0), LONGEST_WAIT_SEC))
+
+
+def _text(value: Any) -> str:
+    return clean_text(value if isinstance(value, str) else str(value))
 
 
 class TrainableTerminus2(Terminus2):

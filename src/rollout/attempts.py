@@ -10,7 +10,7 @@ from typing import Protocol
 
 from src.learning.trajectory import Outcome, Trajectory
 from src.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
-from src.rollout.quarantine import Quarantine
+from src.rollout.outcome import Quarantine
 from src.rollout.states import TrialState
 from src.rollout.trial import TrialCancelled, TrialRequest, TrialSettings, run_trial
 from src.stop import Stop, Stopped

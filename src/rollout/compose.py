@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from src.errors import UserError
-from src.rollout.docker import owner
+from src.rollout.docker import owned
 
 COMPOSE = "docker-compose.yaml"
 MAIN = "main"  # Harbor's name of the service that the agent works in
@@ -41,7 +41,7 @@ def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
     """
     own = environment_dir / COMPOSE
     given = read_compose(own) if own.exists() else {"services": {}, "networks": {}, "volumes": {}}
-    labels = owner.labels(run_id)
+    labels = owned.labels(run_id)
     services = {name: _service(_table(service), labels) for name, service in ({MAIN: {}} | given["services"]).items()}
     if not prebuilt:
         services[MAIN] |= _built(labels)

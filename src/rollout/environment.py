@@ -4,20 +4,41 @@ import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from harbor.models.environment_type import EnvironmentType
 from harbor.models.task.config import NetworkMode, TaskConfig
 from harbor.models.trial.config import EnvironmentConfig
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from src.errors import UserError
 from src.rollout.compose import COMPOSE, read_compose
-from src.rollout.docker.options import KEEP, EngineOptions
-from src.rollout.docker.task_needs import network_modes
+from src.rollout.docker.preflight import network_modes
+
+KEEP = "keep_processes"
+
+
+def _split(value: Any) -> Any:
+    return value.split(",") if isinstance(value, str) else value
+
+
+_Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Words = Annotated[list[_Word], BeforeValidator(_split)]
+
+
+class EngineOptions(BaseModel):
+    """`cap_add`: as Docker names them; it refuses one that it does not know. `keep_processes`: globs of task names."""
+
+    model_config = ConfigDict(strict=True)
+
+    pids_limit: NonNegativeInt = 512
+    allow_sudo: bool = False
+    cap_add: _Words = []
+    keep_processes: _Words = []
+
 
 ENGINE_ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
-COMPOSE_ENVIRONMENT = "src.rollout.docker.compose_environment:ComposeEnvironment"
+COMPOSE_ENVIRONMENT = "src.rollout.docker.environment:ComposeEnvironment"
 _OURS = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that are not the user's to set
 _FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _OURS)
 

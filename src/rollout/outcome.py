@@ -1,4 +1,4 @@
-"""How a trial ended: one function. What is done with it stands in `treatment`."""
+"""How a trial ended, and which tasks are left out of a run because their trials keep failing."""
 
 import math
 from typing import TYPE_CHECKING
@@ -8,7 +8,9 @@ from src.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo, TrialResult
-
+import logging
+from collections import Counter
+from collections.abc import Mapping
 
 # The agent's stop reason -> outcome of a trial that was graded.
 GRADED = {
@@ -91,3 +93,32 @@ def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:
 
 def _detail(llm: TinkerLLM) -> str:
     return "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
+
+
+log = logging.getLogger("harbortrainer")
+
+
+class Quarantine:
+    """`limit` faults of a task in a row, none of the server's or the policy's, and it is not started again; 0 = never.
+
+    `reasons`: task name -> why, those of an earlier process included.
+    """
+
+    def __init__(self, limit: int, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        self._limit = limit
+        self._in_a_row: Counter[str] = Counter()
+
+    def note(self, trajectory: Trajectory) -> None:
+        """Count a finished trial."""
+        task = trajectory.task_name
+        if trajectory.reward is not None:
+            self._in_a_row[task] = 0
+        elif blames_task(trajectory):
+            self._in_a_row[task] += 1
+            if self._limit and self._in_a_row[task] >= self._limit and task not in self.reasons:
+                self.reasons[task] = f"{trajectory.outcome}: {trajectory.detail}"
+                log.warning(
+                    "task %s is left out of the run after %d faults in a row, the last: %s",
+                    task, self._in_a_row[task], self.reasons[task],
+                )  # fmt: skip

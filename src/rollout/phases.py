@@ -1,17 +1,117 @@
-"""One trial's way through the gates, by Harbor's hooks: a phase waits for its place, and the trial's clock with it."""
+"""How much of a run happens at once: limits, and Harbor's hooks at which each phase of a trial waits for its place."""
 
 import asyncio
+import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from src.rollout.boundary import boundary
-from src.rollout.docker.environment import DockerEngineEnvironment
-from src.rollout.docker.health import Daemon
-from src.rollout.gates import Gates
+from src.config import Config
+from src.rollout.docker.daemon import Daemon
+from src.rollout.harbor import boundary
 from src.rollout.states import NOT_WATCHED, TrialState, Watched
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
+
+    from src.rollout.docker.environment import DockerEngineEnvironment
+
+
+SLOW_START_SEC = 5.0  # a start below this is never slow,
+SLOW_RATIO = 5.0  # nor one below this many times the fastest
+STARTS_BEFORE_MORE = 8  # good starts in a row before one more at once is tried
+N_PARALLEL_STARTS = 8
+log = logging.getLogger("harbortrainer")
+
+
+class StartLimit:
+    """At most `most` starts at once and `per_second` of them (0 = no rate). Slow or failed starts halve the number.
+
+    Additive increase, multiplicative decrease (Chiu & Jain 1989): the daemon is shared with others we cannot see.
+    """
+
+    def __init__(self, most: int, per_second: float) -> None:
+        self.limit = most
+        self._most = most
+        self._under_way = 0
+        self._changed = asyncio.Event()
+        self._pause = 1 / per_second if per_second else 0.0
+        self._next = 0.0  # clock time of the next start that the rate allows
+        self._fastest = float("inf")
+        self._good = 0
+        self._halved = 0.0  # clock time of the last halving
+
+    async def acquire(self) -> None:
+        while self._under_way >= self.limit:
+            self._changed.clear()
+            await self._changed.wait()
+        self._under_way += 1
+        if self._pause:
+            now = time.monotonic()
+            self._next = max(now, self._next) + self._pause
+            try:
+                await asyncio.sleep(self._next - self._pause - now)
+            except asyncio.CancelledError:
+                self.release()
+                raise
+
+    def release(self, seconds: float | None = None) -> None:
+        """`seconds`: how long the start took; None = it failed or was cancelled, which says nothing."""
+        self._under_way -= 1
+        self._changed.set()
+        if seconds is None:
+            return
+        self._fastest = min(self._fastest, seconds)
+        if seconds > max(SLOW_START_SEC, SLOW_RATIO * self._fastest):
+            self._slow_down(seconds)
+        else:
+            self._speed_up()
+
+    def _slow_down(self, seconds: float) -> None:
+        self._good = 0
+        now = time.monotonic()
+        if self.limit == 1 or now - self._halved < seconds:  # it was under way when the last halving came
+            return
+        self._halved = now
+        before, self.limit = self.limit, max(1, self.limit // 2)
+        log.warning(
+            "environments start slowly (%.1f s, fastest %.1f s): %d at once instead of %d",
+            seconds, self._fastest, self.limit, before,
+        )  # fmt: skip
+
+    def _speed_up(self) -> None:
+        self._good += 1
+        if self.limit < self._most and self._good >= STARTS_BEFORE_MORE:
+            self._good = 0
+            self.limit += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What all trials of a run pass. A trial holds a container's place throughout, and one of the others at a time."""
+
+    containers: asyncio.Semaphore
+    starting: StartLimit
+    running: asyncio.Semaphore
+    verifying: asyncio.Semaphore
+
+    @classmethod
+    def of(cls, config: Config) -> "Gates":
+        return cls(
+            containers=asyncio.Semaphore(n_containers(config)),
+            starting=StartLimit(config.n_parallel_starts, config.env_starts_per_sec),
+            running=asyncio.Semaphore(config.n_parallel_envs),
+            verifying=asyncio.Semaphore(config.n_parallel_verifiers or config.n_parallel_envs),
+        )
+
+
+def n_containers(config: Config) -> int:
+    """Environments alive at once: those whose agent runs or that are verified, and those started ahead."""
+    warm = config.n_warm_envs
+    if warm is None:  # a cloud's environments cost money from their start
+        warm = -(-config.n_parallel_envs // 4) if config.environment_type == "docker" else 0
+    return config.n_parallel_envs + warm
+
 
 VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 
@@ -76,7 +176,7 @@ class Phases:
         self._n_agent_phases += 1
         if (due := self.clock.when()) is not None:
             self._llm.deadline = due - self._reserve
-        if isinstance(environment := self._trial.agent_environment, DockerEngineEnvironment):
+        if environment := self._engine_environment():
             await environment.open_agent_phase()
 
     @boundary
@@ -87,10 +187,15 @@ class Phases:
     async def _before_verifier(self, _: object) -> None:
         await self._enter(self._gates.verifying)
         self._watched.moved(TrialState.VERIFYING)
-        environment = self._trial.agent_environment
-        if isinstance(environment, DockerEngineEnvironment) and self._verified_inside():
+        if (environment := self._engine_environment()) and self._verified_inside():
             steps = self._trial.task.config.steps or ()
             await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
+
+    def _engine_environment(self) -> "DockerEngineEnvironment | None":
+        from src.rollout.docker.environment import DockerEngineEnvironment
+
+        environment = self._trial.agent_environment
+        return environment if isinstance(environment, DockerEngineEnvironment) else None
 
     def _verified_inside(self) -> bool:
         """Whether the verifier is about to run in the agent's own environment."""

@@ -15,13 +15,10 @@ from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from src.learning.treatment import DEFAULT, outcome_policy
 from src.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, takes_place_of, trial_seed
-from src.rollout.docker.engine import client_cpu_seconds
-from src.rollout.docker.health import Daemon, Ping, ping_docker
-from src.rollout.gates import Gates
-from src.rollout.harbor_log import tame_harbor_log
-from src.rollout.job_files import write_job_files
-from src.rollout.outcome import lost_to_server
-from src.rollout.quarantine import Quarantine
+from src.rollout.docker.daemon import Daemon, Ping, client_cpu_seconds, ping_docker
+from src.rollout.harbor import quiet_harbor_log, write_job_files
+from src.rollout.outcome import Quarantine, lost_to_server
+from src.rollout.phases import Gates
 from src.rollout.states import UNWATCHED, Watcher
 from src.rollout.task import Task
 from src.rollout.trial import NewTrial, TrialRequest, TrialSettings, new_trial
@@ -94,14 +91,14 @@ class Rollouts:
         await asyncio.to_thread(_import_harbor)
         gc.collect()
         gc.freeze()  # modules: nothing that a collection in the middle of a batch has to walk through
-        tame_harbor_log()
+        quiet_harbor_log()
 
     async def aclose(self) -> None:
         """At the end of a run: wait for containers that are being removed, give up requests of cancelled trials."""
-        from src.rollout.docker import removal
+        from src.rollout.docker import cleaning
 
         self._daemon.close()
-        await removal.drain()
+        await cleaning.drain()
         await self._settings.sampler.abandon()
 
     async def run_groups(

@@ -2,15 +2,133 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal, Protocol, override
 
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 from harbor.environments.base import ExecResult
 
-from src.rollout import turn
 from src.rollout.docker.shell import IN_SHELL
-from src.rollout.turn import Pane, Screen, Step
+
+# The scripts of a terminal turn: one run in the container types, waits and reads the screen.
+#
+# How it tells that a command has ended is invisible to the policy: from /proc, and the terminal's mode (`terminal.sh`).
+
+AT_REST_SEC, AT_REST_LONG_SEC = 0.01, 0.15  # that shell and tmux sleep before a prompt counts; after a lot of input
+LONG_INPUT = 1000  # bytes; a terminal's buffer takes 4096
+START_LIMIT_SEC = 5  # for the shell's first prompt; then go on without
+FAILED = "failed "
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """Process ids of the pane's shell and of the tmux server, and the terminal, in the container."""
+
+    shell: int
+    server: int
+    tty: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of an answer; `typed` = its keys were typed before."""
+
+    keys: str
+    seconds: float
+    typed: bool = False
+
+    @property
+    def settle(self) -> float:
+        """Seconds that the shell must be at rest: tmux may still be at typing long keys."""
+        return AT_REST_LONG_SEC if self.typed or len(self.keys) >= LONG_INPUT else AT_REST_SEC
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A capture: the scrollback's end and the visible screen behind it, `height` lines."""
+
+    text: str
+    height: int
+
+    @property
+    def visible(self) -> str:
+        lines = self.text.removesuffix("\n").split("\n")  # not splitlines: a screen may hold U+2028
+        return "\n".join([*lines[-self.height :], ""]) if self.text and self.height else self.text
+
+
+def turn_script(steps: Sequence[Step], send: Callable[[str], str], capture: str, pane: Pane | None) -> str:
+    """Take the steps one after the other, then run `capture`. Without a `pane` every step takes its whole time.
+
+    `send(keys)` is the shell command that types keys. Where it fails, the script prints FAILED and the step's number
+    and ends with its exit code.
+    """
+    where = f"P={pane.shell} S={pane.server} T={shlex.quote(pane.tty)}" if pane else "P= S= T="
+    lines = [IN_SHELL]
+    if any(step.seconds for step in steps):
+        lines += [_library(), where]
+    for i, step in enumerate(steps):
+        if not step.seconds:
+            lines += [f"{send(step.keys)} || {{ r=$?; echo {FAILED}{i}; exit $r; }}"] if step.keys else []
+            continue
+        lines.append(f"begin {round(100 * step.seconds)}")
+        if step.keys:
+            lines.append(f"{send(step.keys)} || failed {i}")
+        else:  # a policy that only waits, before a shell that has nothing to do, waits for something else
+            lines.append("K0=" if step.typed else "rests && asks && L0=")
+        lines.append(f"await {step.settle}")
+    return "\n".join([*lines, capture or ":"])
+
+
+def start_script(launch: str, session: str) -> str:
+    """Run `launch`, which prints the pane's shell, tmux and terminal, print those, and wait for the first prompt."""
+    column = f"tmux display-message -p -t {session} '#{{cursor_x}}'"
+    return f"""{IN_SHELL}
+{_library()}
+drawn() {{ [ "$({column})" != 0 ]; }}
+asks() {{ no_news && drawn; }}
+i=$({{ {launch}; }} 9>&-) || exit
+echo "$i"
+set -- $i
+P=$1 S=$2 T=$3
+begin {100 * START_LIMIT_SEC}
+if look "$P"; then L0=none; await {AT_REST_SEC}; else
+    i=0; while [ $i -lt {20 * START_LIMIT_SEC} ] && ! drawn; do i=$((i + 1)); nap 0.05; done
+fi
+tmux has-session -t {session}
+"""
+
+
+def failed_step(stdout: str) -> int | None:
+    """The number of the step that `turn_script` says could not be typed."""
+    found = re.search(rf"^{FAILED}(\d+)\s*$", stdout, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def read_pane(stdout: str) -> Pane | None:
+    """From the output of `start_script`; None where tmux did not tell."""
+    match stdout.split():
+        case [shell, server, tty] if shell.isdigit() and server.isdigit():
+            return Pane(int(shell), int(server), tty)
+    return None
+
+
+def read_screen(stdout: str) -> Screen:
+    """From the pane's height in a line of its own and what `tmux capture-pane` printed."""
+    height, _, text = stdout.partition("\n")
+    return Screen(text, int(height) if height.strip().isdigit() else 0)
+
+
+@cache
+def _library() -> str:
+    """`terminal.sh` without its comments and indentation."""
+    lines = (line.partition(" # ")[0].strip() for line in Path(__file__).with_suffix(".sh").read_text().splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("#"))
+
 
 CommandWait = Literal["prompt", "duration"]
 SCROLLBACK_LINES = 2000  # kept and captured; the agent shows the policy at most 10 kB of it
@@ -57,7 +175,7 @@ class Terminal(TmuxSession):
     @property
     @override
     def _tmux_start_session(self) -> str:
-        """Harbor's, bounded, with `sh` where there is no bash; prints what `turn.Pane` holds."""
+        """Harbor's, bounded, with `sh` where there is no bash; prints what `Pane` holds."""
         changes = {
             f"cat > {self._logging_path}": f"head -c {LOG_BYTES} > {self._logging_path}",
             "tmux new-session": f"tmux start-server \\; set-option -g history-limit {SCROLLBACK_LINES} \\; new-session",
@@ -79,15 +197,15 @@ class Terminal(TmuxSession):
     @override
     async def start(self) -> None:
         """Start the shell and wait for its prompt: keys sent before that can be lost or run after the verifier."""
-        script = turn.start_script(self._tmux_start_session, self._session_name)
-        result = await self._exec(script, turn.START_LIMIT_SEC)
+        script = start_script(self._tmux_start_session, self._session_name)
+        result = await self._exec(script, START_LIMIT_SEC)
         if result.return_code in MISSING:
             await self._attempt_tmux_installation()
-            result = await self._exec(script, turn.START_LIMIT_SEC)
+            result = await self._exec(script, START_LIMIT_SEC)
         if result.return_code != 0:
             raise RuntimeError(f"tmux did not start: {_said(result)}")
         if self._wait == "prompt":
-            self._pane = turn.read_pane(result.stdout or "")
+            self._pane = read_pane(result.stdout or "")
 
     @override
     async def is_session_alive(self) -> bool:
@@ -128,8 +246,8 @@ class Terminal(TmuxSession):
             n = self._fitting(steps)
             result = await self._take_steps(steps[:n], last=n == len(steps))
             if result.return_code == 0 and n == len(steps):
-                return turn.read_screen(result.stdout or "")
-            refused = turn.failed_step(result.stdout or "")
+                return read_screen(result.stdout or "")
+            refused = failed_step(result.stdout or "")
             if result.return_code == 0:
                 steps = steps[n:]
             elif refused is not None and self._is_command_too_long_error(result):  # an old tmux takes less than 16 kB
@@ -140,7 +258,7 @@ class Terminal(TmuxSession):
 
     async def _take_steps(self, steps: Sequence[Step], *, last: bool) -> ExecResult:
         capture = self._tmux_capture_pane() if last else ""
-        script = turn.turn_script(steps, lambda keys: self._send_keys_command([keys]), capture, self._pane)
+        script = turn_script(steps, lambda keys: self._send_keys_command([keys]), capture, self._pane)
         return await self._exec(script, sum(step.seconds for step in steps))
 
     def _fitting(self, steps: Sequence[Step]) -> int:

@@ -14,12 +14,11 @@ from src.config import Config
 from src.disk import refuse, require_writable, telling
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.learning.treatment import FAULTS
-from src.rollout.boundary import noting, raise_noted
-from src.rollout.docker.disk_guard import why_ended
-from src.rollout.docker.health import Daemon
-from src.rollout.gates import Gates
-from src.rollout.harbor_log import forget_loggers
+from src.rollout.docker.daemon import Daemon
+from src.rollout.docker.disk_guard import eviction_reason
+from src.rollout.harbor import forget_loggers, noting, raise_noted
 from src.rollout.outcome import Verdict, classify, recorded
+from src.rollout.phases import Gates
 from src.rollout.states import UNWATCHED, Watched, Watcher
 from src.rollout.task import Task
 from src.rollout.verifier_install import failed_install
@@ -149,7 +148,7 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
     if verdict[2] is not None and verdict[2] <= 0:  # by the policy, or for want of what the tests need
         cause = await asyncio.to_thread(failed_install, request.task.path, request.trials_dir / request.name)
         verdict = (Outcome.VERIFIER_ERROR, cause, None) if cause else verdict
-    if verdict[2] is None and (reason := why_ended(request.name)):  # its own doing, but nobody could grade it
+    if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own doing, but nobody could grade it
         verdict = Outcome.POLICY_ERROR, reason, None
     return verdict, stage_times(result, llm) | times
 

@@ -10,7 +10,7 @@ from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.trial.paths import TrialPaths
 
-from src.rollout.boundary import boundary
+from src.rollout.harbor import boundary
 
 SAID = "said"  # in the context's metadata: what a script printed
 _MOST_SAID = 20_000  # characters

@@ -22,12 +22,12 @@ from src.caches import cache_folder
 from src.config import Config
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
-from src.rollout.docker.health import Daemon
+from src.rollout.docker.daemon import Daemon
 from src.rollout.docker.host import DockerHost, RemoteHost
 from src.rollout.docker.preflight import check_docker
 from src.rollout.environment import check_tasks
-from src.rollout.gates import Gates, n_containers
-from src.rollout.harbor_log import tame_harbor_log
+from src.rollout.harbor import quiet_harbor_log
+from src.rollout.phases import Gates, n_containers
 from src.rollout.quarantine_list import Quarantined, write_quarantine
 from src.rollout.task import Task, digest, find_fault
 from src.tasks.cache import Cache
@@ -101,13 +101,12 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Repor
     """`keep` gets each report as soon as it is made: what was stopped goes on from there."""
     if not paths:
         return []
-    from src.rollout.docker.reaper import reap
-    from src.rollout.docker.removal import drain
+    from src.rollout.docker.cleaning import drain, reap
 
     config = _config(args)
     local = args.environment_type == "docker"
     await asyncio.to_thread(_preflight, paths, config)
-    tame_harbor_log()
+    quiet_harbor_log()
     logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # what matters of it is in the reports
     run_id = f"check-{uuid.uuid4().hex[:8]}"
     limits = Limits(args.n_oracle, args.slow_build_sec, args.slow_trial_sec)

@@ -12,7 +12,7 @@ from harbor.models.verifier.result import VerifierResult
 from harbor.utils.env import resolve_env_vars
 from harbor.verifier.verifier import Verifier
 
-from src.rollout.boundary import boundary
+from src.rollout.harbor import boundary
 from src.tasks.agents import cut_network
 
 REPEATS_FILE = "repeats.json"  # in the trial's directory: the rewards as the script wrote them, "" = none

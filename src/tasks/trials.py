@@ -15,14 +15,11 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from src.config import Config
-from src.rollout.boundary import noting, raise_noted
-from src.rollout.docker.health import Daemon
-from src.rollout.docker.options import KEEP
-from src.rollout.environment import environment_config
-from src.rollout.gates import Gates
-from src.rollout.harbor_log import forget_loggers
+from src.rollout.docker.daemon import Daemon
+from src.rollout.environment import KEEP, environment_config
+from src.rollout.harbor import forget_loggers, noting, raise_noted
 from src.rollout.outcome import read_reward, recorded, ungraded
-from src.rollout.phases import Phases
+from src.rollout.phases import Gates, Phases
 from src.rollout.trial import run_to_end
 from src.rollout.verifier_install import failed_install
 from src.tasks.agents import SAID

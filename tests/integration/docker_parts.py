@@ -12,8 +12,8 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from src.rollout.docker import owner
-from src.rollout.docker.engine import engine
+from src.rollout.docker import owned
+from src.rollout.docker.daemon import engine
 from src.rollout.docker.environment import DockerEngineEnvironment
 from src.rollout.environment import environment_config
 from tests.support.task_folder import BASE as BASE
@@ -55,5 +55,5 @@ def environment_of(task: Path, run_id: str, **kwargs: Any) -> DockerEngineEnviro
 
 
 def containers(run_id: str) -> list[str]:
-    found = engine().containers(all=True, filters={"label": f"{owner.RUN_ID}={run_id}"})
+    found = engine().containers(all=True, filters={"label": f"{owned.RUN_ID}={run_id}"})
     return [container["Id"] for container in found]

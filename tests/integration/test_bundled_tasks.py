@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.dataset_index import DATASETS, TERMINAL, entries
-from src.rollout.docker.reaper import reap
-from src.rollout.docker.removal import drain
+from src.rollout.docker.cleaning import drain, reap
 from tests.conftest import succeed
 from tests.integration.docker_parts import reward, run_trial
 

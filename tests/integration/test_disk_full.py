@@ -8,7 +8,7 @@ import pytest
 
 from src.errors import DiskFault
 from src.learning.trajectory import Trajectory, TrajectoryGroup
-from src.rollout.docker.engine import engine
+from src.rollout.docker.daemon import engine
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.directory import RunDirectory

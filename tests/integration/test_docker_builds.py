@@ -14,10 +14,9 @@ import pytest
 
 from src.errors import UserError
 from src.process import PID
-from src.rollout.docker import images, owner
-from src.rollout.docker.context import content_digest
-from src.rollout.docker.engine import engine
-from src.rollout.docker.images import prepare_images
+from src.rollout.docker import images, owned
+from src.rollout.docker.daemon import engine
+from src.rollout.docker.images import content_digest, prepare_images
 from tests.integration.docker_parts import BASE, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -58,8 +57,8 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
     try:
         built = engine().inspect_image(reference)
         labels = built["Config"]["Labels"]
-        assert labels[owner.BUILT_FOR] == "test-builds" and labels[owner.BUILT].startswith("20")
-        assert (labels[owner.LABEL], PID in labels) == ("1", False)
+        assert labels[owned.BUILT_FOR] == "test-builds" and labels[owned.BUILT].startswith("20")
+        assert (labels[owned.LABEL], PID in labels) == ("1", False)
         await images.task_image(good / "environment", None)
         used = engine().inspect_image(reference)
         assert used["Metadata"]["LastTagTime"] > built["Metadata"]["LastTagTime"] and used["Id"] == built["Id"]

@@ -14,10 +14,10 @@ import pytest
 
 from src.doctor import main
 from src.process import PID
-from src.rollout.docker import cleaning, disk_space, owner
-from src.rollout.docker.disk_guard import guarding_disk, why_ended
-from src.rollout.docker.engine import engine
-from src.rollout.docker.removal import drain
+from src.rollout.docker import cleaning, disk_guard, owned
+from src.rollout.docker.cleaning import drain
+from src.rollout.docker.daemon import engine
+from src.rollout.docker.disk_guard import eviction_reason, guarding_disk
 from tests.integration.docker_parts import containers, environment_of, run_trial, write_task
 from tests.integration.own_daemon import OwnDaemon
 from tests.integration.small_disk import daemon_on_small_disk
@@ -44,7 +44,7 @@ def small_docker(small_disk: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> OwnD
 async def test_who_fills_the_disk_is_ended_alone(
     small_docker: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_space, "LOCAL_SEC", 0.1)
+    monkeypatch.setattr(disk_guard, "LOCAL_SEC", 0.1)
     filler = write_task(tmp_path / "filler", dockerfile=None, toml=PREBUILT, solve=FILL)
     neighbour = environment_of(write_task(tmp_path / "neighbour", dockerfile=None, toml=PREBUILT), RUN)
     await neighbour.start(force_build=False)
@@ -52,12 +52,12 @@ async def test_who_fills_the_disk_is_ended_alone(
         with guarding_disk(RUN):
             going_on = asyncio.create_task(neighbour.exec(GO_ON))
             ended = await run_trial(filler, RUN)
-            assert "its container had written" in why_ended(ended.trial_name) and not why_ended("neighbour")
+            assert "its container had written" in eviction_reason(ended.trial_name) and not eviction_reason("neighbour")
             assert ended.exception_info is not None and ended.verifier_result is None  # not a failure of the policy's
             async with asyncio.timeout(120):
                 while len(containers(RUN)) > 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
-            seen, real = disk_space._below_a_container(RUN), shutil.disk_usage(small_docker.data_root)
+            seen, real = disk_guard._below_a_container(RUN), shutil.disk_usage(small_docker.data_root)
             assert seen is not None and seen.total == real.total and abs(seen.free - real.free) < 64 * 1024**2
             assert (await neighbour.exec("head -c 64M /dev/zero > /more && touch /stop")).return_code == 0
             assert (await going_on).return_code == 0
@@ -95,7 +95,7 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    mine, shared = owner.labels("r"), {owner.LABEL: "1"}
+    mine, shared = owned.labels("r"), {owned.LABEL: "1"}
     dead = _make_things("dead", mine | {PID: f"{os.getpid()}:1"})
     kept = _make_things("mine", mine) | _make_things("strange", {PID: f"{os.getpid()}:1"})
     unused, held, in_use = (_image(name, **shared) for name in ("unused", "held", "in-use"))

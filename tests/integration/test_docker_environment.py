@@ -10,10 +10,9 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from src.errors import UserError
 from src.rollout.docker import images
-from src.rollout.docker.context import content_digest
-from src.rollout.docker.engine import engine
-from src.rollout.docker.images import prepare_images
-from src.rollout.docker.removal import drain
+from src.rollout.docker.cleaning import drain
+from src.rollout.docker.daemon import engine
+from src.rollout.docker.images import content_digest, prepare_images
 from tests.integration.docker_parts import (
     BASE,
     containers,

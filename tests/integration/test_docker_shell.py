@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from src.rollout.docker.belongings import remove_container
+from src.rollout.docker.cleaning import drain
 from src.rollout.docker.container import ContainerSpec, container_name, start_container
-from src.rollout.docker.engine import call
+from src.rollout.docker.daemon import call
 from src.rollout.docker.images import task_image
-from src.rollout.docker.owner import labels
-from src.rollout.docker.removal import drain
-from src.rollout.docker.shell import Command
-from src.rollout.docker.shells import Shells
+from src.rollout.docker.owned import labels, remove_container
+from src.rollout.docker.shell import Command, Shells
 
 
 @pytest_asyncio.fixture

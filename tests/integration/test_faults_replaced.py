@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from src.rollout.docker.engine import engine
+from src.rollout.docker.daemon import engine
 from src.rollout.rollouts import Rollouts
 from src.rollout.task import Task
 from src.run.jsonl import read_lines

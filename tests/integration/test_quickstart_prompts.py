@@ -15,7 +15,7 @@ from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
 from src.rollout.agent import TrainableTerminus2
-from src.rollout.docker.removal import drain
+from src.rollout.docker.cleaning import drain
 
 ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
 DONE = answers.answer(answers.DONE[0], answers.FINISH, None, complete=True)

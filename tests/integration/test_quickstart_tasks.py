@@ -10,7 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from src.rollout.docker.removal import drain
+from src.rollout.docker.cleaning import drain
 
 TASKS = Path("datasets/quickstart")
 NAMES = sorted(path.parent.name for path in TASKS.glob("*/task.toml"))

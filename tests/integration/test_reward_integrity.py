@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from src.learning.trajectory import Outcome, Trajectory
+from src.rollout.docker.cleaning import drain
 from src.rollout.docker.environment import DockerEngineEnvironment
-from src.rollout.docker.removal import drain
 from src.rollout.trial import run_trial
 from tests.integration import docker_parts
 from tests.integration.docker_parts import BASE, environment_of, write_task

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from src.learning.trajectory import Outcome, Trajectory
-from src.rollout.docker.removal import drain
+from src.rollout.docker.cleaning import drain
 from src.rollout.environment import environment_config
 from src.rollout.task import Task, digest
 from src.rollout.trial import run_trial

@@ -10,9 +10,9 @@ import pytest_asyncio
 from harbor.models.trial.paths import EnvironmentPaths
 
 from src.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
-from src.rollout.docker.engine import call, engine
+from src.rollout.docker.cleaning import drain
+from src.rollout.docker.daemon import call, engine
 from src.rollout.docker.environment import DockerEngineEnvironment
-from src.rollout.docker.removal import drain
 from src.rollout.terminal import CommandWait
 from tests.integration.docker_parts import containers, environment_of, write_task
 

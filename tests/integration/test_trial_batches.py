@@ -11,7 +11,7 @@ from harbor.viewer.scanner import JobScanner
 
 from src.learning.trajectory import Outcome, Trajectory
 from src.policy_sampler import PolicySampler
-from src.rollout.docker.engine import engine
+from src.rollout.docker.daemon import engine
 from src.rollout.rollouts import Rollouts
 from tests.fakes import Request, ScriptedClient
 from tests.integration.trial_parts import SOLVE, answer, make_task, settings

@@ -11,8 +11,8 @@ import pytest
 from src.errors import UserError
 from src.learning.trajectory import Outcome, Trajectory
 from src.policy_sampler import PolicySampler
-from src.rollout.docker import removal
-from src.rollout.docker.engine import engine
+from src.rollout.docker import cleaning
+from src.rollout.docker.daemon import engine
 from src.rollout.outcome import SAMPLING
 from src.rollout.trial import run_trial
 from tests.fakes import ScriptedClient
@@ -26,7 +26,7 @@ SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
 async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
     """After every test: none of our containers."""
     yield
-    await removal.drain()
+    await cleaning.drain()
     left = engine().containers(all=True, filters={"label": "harbortrainer.run=test-trials"})
     assert left == []
 
@@ -190,7 +190,7 @@ async def test_a_capability_that_docker_does_not_know_stops_the_run_with_one_lin
 
 
 async def test_a_bug_in_the_environment_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.rollout.turn.START_LIMIT_SEC", "5")
+    monkeypatch.setattr("src.rollout.terminal.START_LIMIT_SEC", "5")
     with pytest.raises(RuntimeError, match="a bug in harbortrainer ended a trial"):
         await run(tmp_path, SOLVE)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from src.config import Config
 from src.policy_sampler import PolicySampler
-from src.rollout.docker.health import Daemon
-from src.rollout.gates import Gates
+from src.rollout.docker.daemon import Daemon
+from src.rollout.phases import Gates
 from src.rollout.task import Task, digest
 from src.rollout.trial import TrialRequest, TrialSettings
 from tests.fakes import ScriptedClient, chat_template

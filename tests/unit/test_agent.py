@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from src.policy_sampler import SamplingError
-from src.rollout.agent import TrainableTerminus2
-from src.rollout.parser import AnswerParser
+from src.rollout.agent import AnswerParser, TrainableTerminus2
 from tests.fakes import response
 from tests.scripted_agent import DONE, Rig, answer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.dataset_index import DATASETS, LEVELS, TERMINAL, digests, entries, held_out, write_index
-from src.rollout.docker.context import content_digest
+from src.rollout.docker.images import content_digest
 from src.rollout.task import find_fault, load_tasks
 from src.tasks.families import families, overlaps
 from src.tasks.identity import identify

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from src.process import PID
-from src.rollout.docker import cleaning, owner
-from src.rollout.docker.belongings import Belonging
+from src.rollout.docker import cleaning, owned
 from src.rollout.docker.cleaning import candidates, tidy
+from src.rollout.docker.owned import OwnedObject
 
 DAY = 86400.0
-DEAD = owner.labels("gone") | {PID: f"{os.getpid()}:1"}
-SHARED = {owner.LABEL: "1"}
+DEAD = owned.labels("gone") | {PID: f"{os.getpid()}:1"}
+SHARED = {owned.LABEL: "1"}
 
 
 class Images:
@@ -22,14 +22,14 @@ class Images:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **ages: float) -> None:
         now = time.time()
-        self.things = [Belonging("image", name, SHARED, now - age * DAY, f"id-{name}") for name, age in ages.items()]
+        self.things = [OwnedObject("image", name, SHARED, now - age * DAY, f"id-{name}") for name, age in ages.items()]
         self.busy: list[str] = []
         self.tagged: dict[str, float] = {}
         self.removed: list[str] = []
         monkeypatch.setattr(cleaning, "engine", lambda: self)
-        monkeypatch.setattr(cleaning, "belongings", lambda: iter(self.things))
+        monkeypatch.setattr(cleaning, "owned_objects", lambda: iter(self.things))
         monkeypatch.setattr(cleaning, "reap", lambda run_id: [])
-        monkeypatch.setattr(Belonging, "remove", lambda thing: self.removed.append(thing.name))
+        monkeypatch.setattr(OwnedObject, "remove", lambda thing: self.removed.append(thing.name))
 
     def containers(self, **_: Any) -> list[dict[str, str]]:
         return [{"ImageID": f"id-{name}"} for name in self.busy]
@@ -56,8 +56,8 @@ def test_images_go_by_their_last_tag_and_never_while_a_container_is_made_of_them
 
 def test_what_the_dead_own_comes_first_and_the_living_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     images = Images(monkeypatch, old=40)
-    mine = Belonging("container", "mine", owner.labels("r"), 0.0)
-    images.things = [mine, Belonging("container", "dead", DEAD), *images.things, Belonging("image", "built", DEAD)]
+    mine = OwnedObject("container", "mine", owned.labels("r"), 0.0)
+    images.things = [mine, OwnedObject("container", "dead", DEAD), *images.things, OwnedObject("image", "built", DEAD)]
     found = candidates(30.0, {})
     assert [one.thing.name for one in found] == ["dead", "built", "old"]
     assert found[0].why == "run gone is dead" and found[2].why == "not used for 40.0 days"
@@ -68,7 +68,7 @@ def test_an_image_without_a_name_goes_when_it_cannot_be_one_that_is_being_built(
 ) -> None:
     images = Images(monkeypatch, fresh=0)
     assert names(None) == []
-    images.things = [Belonging("image", "sha256:1", SHARED, time.time() - DAY, "sha256:1")]
+    images.things = [OwnedObject("image", "sha256:1", SHARED, time.time() - DAY, "sha256:1")]
     assert names(None) == ["sha256:1"]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from src.errors import EnvironmentFault
-from src.rollout.docker import health
-from src.rollout.docker.health import Daemon, ping_docker
+from src.rollout.docker import daemon
+from src.rollout.docker.daemon import Daemon, ping_docker
 
 
 class Docker:
@@ -23,8 +23,8 @@ class Docker:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "FIRST_PAUSE_SEC", 0.001)
-    monkeypatch.setattr(health, "LONGEST_PAUSE_SEC", 0.005)
+    monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
+    monkeypatch.setattr(daemon, "LONGEST_PAUSE_SEC", 0.005)
 
 
 async def test_trials_wait_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from src import disk
 from src.command_line import run_command
 from src.errors import DiskFault
 from src.learning.trajectory import Outcome, Trajectory
-from src.rollout.quarantine import Quarantine
+from src.rollout.outcome import Quarantine
 from src.run import files
 from src.run.jsonl import append_line, read_lines
 

@@ -7,9 +7,8 @@ import pytest
 import requests
 
 from src.rollout.docker import disk_guard
-from src.rollout.docker.disk_guard import GIB, DiskGuard, reserve_of, why_ended
-from src.rollout.docker.disk_space import Gauge, Space
-from src.rollout.docker.owner import TRIAL
+from src.rollout.docker.disk_guard import GIB, DiskGuard, Gauge, Space, eviction_reason, reserve_of
+from src.rollout.docker.owned import TRIAL
 
 EVERY_SEC = 2.0
 
@@ -48,8 +47,8 @@ def test_the_biggest_writer_goes_until_the_reserve_is_free(monkeypatch: pytest.M
     assert disk.guard.look() == 0.0 and set(disk.written) == {"a__env", "c__env"}
     assert disk.guard.look() == 0.0 and set(disk.written) == {"a__env"}
     assert disk.guard.look() == EVERY_SEC and set(disk.written) == {"a__env"}
-    assert why_ended("b").startswith("its container had written 3.00 GiB when Docker's disk had 1.00 GiB left")
-    assert why_ended("c") and not why_ended("a")
+    assert eviction_reason("b").startswith("its container had written 3.00 GiB when Docker's disk had 1.00 GiB left")
+    assert eviction_reason("c") and not eviction_reason("a")
 
 
 def test_nobody_is_ended_for_what_others_write(

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from src.daemon_thread import in_daemon_thread
-from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
-from src.rollout.docker.context import content_digest
+from src.rollout.docker.images import build_with_cli, buildkit_feature, content_digest
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.docker import integrity, layer, tools
-from src.rollout.docker.processes import _parse, _Process, _services, _with_descendants
-from src.rollout.docker.tools import Tools
+from src.rollout.docker import restore
+from src.rollout.docker.agent_phases import _parse, _Process, _services, _with_descendants
+from src.rollout.docker.restore import Tools
 
 KNOWN = Tools(
     files=frozenset({"/usr/bin/cat", "/usr/bin/python3", "/usr/lib/libc.so.6"}),
@@ -22,15 +22,15 @@ def test_a_layers_entries_are_found_and_its_links_are_not_followed(tmp_path: Pat
     (tmp_path / "usr/bin/cat").touch()
     (tmp_path / "etc").symlink_to("/etc")
     (tmp_path / "bin").symlink_to("usr/bin")
-    found = layer.touched(layer._Folder(str(tmp_path)), ["/usr/bin", "/bin", "/opt/bin"], ["/etc/passwd"])
+    found = restore.touched(restore._Folder(str(tmp_path)), ["/usr/bin", "/bin", "/opt/bin"], ["/etc/passwd"])
     assert found == {"/usr/bin/cat", "/bin", "/etc"}
 
 
 def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"/usr": 0, "/usr/bin": 0, "/usr/bin/cat": 0, "/usr/bin/sub": 0, "/usr/bin/sub/x": 1, "/bin": 0, "/opt": 2}
-    changes = layer._Changes("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
+    changes = restore._Changes("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
     monkeypatch.setattr(changes, "_is_folder", lambda path: path != "/bin")
-    found = layer.touched(changes, ["/usr/bin", "/bin", "/opt/bin"], ["/etc/passwd"])
+    found = restore.touched(changes, ["/usr/bin", "/bin", "/opt/bin"], ["/etc/passwd"])
     assert found == {"/usr/bin/cat", "/usr/bin/sub", "/bin", "/opt"}
     assert changes.removed("/opt") and not changes.removed("/bin")
 
@@ -44,7 +44,7 @@ def test_only_what_hides_a_tool_is_a_shadow() -> None:
         "/usr/lib64/libc.so.6",
         "/opt/cat",
     }
-    assert integrity._shadows(found, KNOWN, ["/usr/local/bin", "/usr/bin"]) == {
+    assert restore._shadows(found, KNOWN, ["/usr/local/bin", "/usr/bin"]) == {
         "/usr/local/bin/cat": "/usr/bin/cat",
         "/usr/lib64/libc.so.6": "/usr/lib/libc.so.6",
     }
@@ -58,13 +58,13 @@ def test_only_what_hides_a_tool_is_a_shadow() -> None:
     ],
 )
 def test_a_loader_cache_may_grow_but_not_mislead(monkeypatch: pytest.MonkeyPatch, cached: bytes, misled: bool) -> None:
-    monkeypatch.setattr(integrity, "_content", lambda *_: (integrity._entry("/x", integrity.tarfile.REGTYPE), cached))
-    assert integrity._misleads("container", KNOWN) is misled
+    monkeypatch.setattr(restore, "_content", lambda *_: (restore._entry("/x", restore.tarfile.REGTYPE), cached))
+    assert restore._misleads("container", KNOWN) is misled
 
 
 @pytest.mark.parametrize(("name", "tool"), [("cat", True), ("python3.11", True), ("pytest", False), ("catalog", False)])
 def test_tools_are_known_by_name(name: str, tool: bool) -> None:
-    assert tools.is_tool(name) is tool
+    assert restore.is_tool(name) is tool
 
 
 def test_services_are_what_pid_1_started_but_the_terminal() -> None:

@@ -7,7 +7,7 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from src.rollout.docker import removal
+from src.rollout.docker import cleaning
 
 GONE = requests.ConnectionError("refused")
 
@@ -18,9 +18,9 @@ class Daemon:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> None:
         self.asked = 0
         self._answers = answers
-        monkeypatch.setattr(removal, "remove_container", self.remove)
-        monkeypatch.setattr(removal, "FIRST_PAUSE_SEC", 0.001)
-        monkeypatch.setattr(removal, "LONGEST_PAUSE_SEC", 0.002)
+        monkeypatch.setattr(cleaning, "remove_container", self.remove)
+        monkeypatch.setattr(cleaning, "FIRST_PAUSE_SEC", 0.001)
+        monkeypatch.setattr(cleaning, "LONGEST_PAUSE_SEC", 0.002)
 
     def remove(self, _name: str) -> None:
         self.asked += 1
@@ -36,33 +36,33 @@ def refusal() -> APIError:
 
 async def test_a_daemon_that_comes_back_loses_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon(monkeypatch, GONE, GONE, refusal(), None)
-    removal.in_background(removal.remove_after("c", None))
-    await removal.drain()
-    assert daemon.asked == 4 and not removal._pending
+    cleaning.in_background(cleaning.remove_after("c", None))
+    await cleaning.drain()
+    assert daemon.asked == 4 and not cleaning._pending
 
 
 async def test_a_daemon_that_stays_away_is_given_up_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon = Daemon(monkeypatch, GONE)
-    removal.in_background(removal.remove_after("c", None))
+    cleaning.in_background(cleaning.remove_after("c", None))
     while daemon.asked < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    await removal.drain(patience_sec=0)
-    assert not removal._pending
+    await cleaning.drain(patience_sec=0)
+    assert not cleaning._pending
     assert "container c is left to the reaper" in caplog.text
 
 
 async def test_a_daemon_that_refuses_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon(monkeypatch, refusal())
-    await removal.remove_after("c", None)
-    assert daemon.asked == removal.MAX_REFUSALS
+    await cleaning.remove_after("c", None)
+    assert daemon.asked == cleaning.MAX_REFUSALS
 
 
 async def test_a_container_that_is_still_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon(monkeypatch, None)
     creation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    work = removal.in_background(removal.remove_after("c", creation))
+    work = cleaning.in_background(cleaning.remove_after("c", creation))
     await asyncio.sleep(0)
     assert daemon.asked == 0
     creation.set_exception(RuntimeError("it could not be made"))

@@ -9,10 +9,17 @@ import pytest
 from harbor.environments.docker.docker import DockerEnvironment
 
 from src.errors import EnvironmentFault, UserError
-from src.rollout.docker import capacity, preflight
-from src.rollout.docker.capacity import Findings, check_cpus, check_memory, check_networks, check_tools
-from src.rollout.docker.preflight import check_isolation
-from src.rollout.docker.task_needs import TaskNeeds, task_needs
+from src.rollout.docker import preflight
+from src.rollout.docker.preflight import (
+    Findings,
+    TaskNeeds,
+    check_cpus,
+    check_isolation,
+    check_memory,
+    check_networks,
+    check_tools,
+    task_needs,
+)
 
 GIB = 1024**3
 LOCAL = "http+docker://localhost"
@@ -170,7 +177,7 @@ def test_which_cli_can_buildkit(script: str, able: bool, monkeypatch: pytest.Mon
     cli.write_text(f"#!/bin/sh\n{script} && echo yes\n")
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert capacity.can_buildkit() is able
+    assert preflight.can_buildkit() is able
 
 
 # -- what tasks ask for

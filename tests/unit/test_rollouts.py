@@ -13,7 +13,7 @@ from src.errors import BackendError, EnvironmentFault
 from src.learning.trajectory import Outcome, Trajectory, Turn
 from src.policy_sampler import PolicySampler
 from src.rollout import attempts
-from src.rollout.docker import health
+from src.rollout.docker import daemon
 from src.rollout.docker.host import RemoteHost
 from src.rollout.outcome import SAMPLING
 from src.rollout.rollouts import Rollouts
@@ -157,7 +157,7 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
         answer, up = None if up else "refused", True
         return answer
 
-    monkeypatch.setattr(health, "FIRST_PAUSE_SEC", 0.001)
+    monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
     rig = Rig(tmp_path, monkeypatch, run, n_parallel_envs=2)
     monkeypatch.setattr(rig.rollouts._daemon, "_ping", ping)
     groups = await rig.go()

@@ -14,8 +14,7 @@ import pytest
 from harbor.models.trial.result import ExceptionInfo
 
 from src.errors import DiskFault, EnvironmentFault
-from src.rollout.boundary import boundary, noting, raise_noted
-from src.rollout.harbor_log import HARBOR, forget_loggers, tame_harbor_log
+from src.rollout.harbor import HARBOR, boundary, forget_loggers, noting, quiet_harbor_log, raise_noted
 from src.rollout.outcome import read_reward
 from src.rollout.trial import run_to_end
 
@@ -160,8 +159,8 @@ def test_loggers_of_a_trial_are_forgotten() -> None:
 
 
 def test_harbors_log_is_quiet_and_its_warnings_come_once(caplog: pytest.LogCaptureFixture) -> None:
-    tame_harbor_log()
-    tame_harbor_log()
+    quiet_harbor_log()
+    quiet_harbor_log()
     logger = logging.getLogger(HARBOR)
     assert len(logger.handlers) == 1
     for _ in range(3):

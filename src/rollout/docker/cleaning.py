@@ -1,17 +1,49 @@
-"""What can be removed from a daemon: all of dead runs, and task images that were not used for long."""
+"""Removal of containers, networks, volumes and images with our label: of dead runs, unused ones, and after a trial."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import CONFLICT
+from itertools import groupby
+from typing import Any
 
-from docker.errors import APIError, ImageNotFound
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound
 
 from src.process import PID
-from src.rollout.docker.belongings import Belonging, belongings, seconds
-from src.rollout.docker.engine import engine
-from src.rollout.docker.owner import RUN_ID, is_left_over
-from src.rollout.docker.reaper import reap
+from src.rollout.docker.daemon import call_removal, engine
+from src.rollout.docker.owned import RUN_ID, OwnedObject, is_left_over, owned_objects, remove_container, seconds
+
+_PARALLEL = 4
+_log = logging.getLogger("harbortrainer")
+
+
+def reap(run_id: str | None = None) -> list[str]:
+    """Remove what belongs to dead processes, and what belongs to the run `run_id` unless another process lives by it.
+
+    Images are shared between runs and stay, but for those that Harbor's compose environment builds for one trial.
+    Blocking, safe to repeat. Returns the names removed; what the daemon does not
+    let go is told in the log. Raises docker.errors.DockerException when it does not answer.
+    """
+    removed: list[str] = []
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="docker-reap") as pool:
+        condemned = (thing for thing in owned_objects() if is_left_over(thing.labels, run_id))
+        for _, things in groupby(condemned, key=lambda thing: thing.kind):  # a kind after the other: they depend
+            removed += [name for name in pool.map(_removed, things) if name]
+    return removed
+
+
+def _removed(thing: OwnedObject) -> str:
+    try:
+        thing.remove()
+    except APIError as error:
+        _log.warning("%s %s stays: %s", thing.kind, thing.name, error.explanation or error)
+        return ""
+    return thing.name
+
 
 UNUSED_DAYS = 30.0
 _DAY_SEC = 86400.0
@@ -24,7 +56,7 @@ GB = 1000**3  # as Docker counts
 class Candidate:
     """Something of ours that can be removed, and why. `size`: bytes that its removal frees; 0 = not known."""
 
-    thing: Belonging
+    thing: OwnedObject
     why: str
     used: float  # seconds since 1970; creation where no use is known
     size: int = 0
@@ -57,7 +89,7 @@ def candidates(older_than_days: float | None, sizes: Mapping[tuple[str, str], in
 
     Never what a live process owns or a container is made of. Images: those not used for `older_than_days`; None = none.
     """
-    things = list(belongings())
+    things = list(owned_objects())
     busy = {container["ImageID"] for container in engine().containers(all=True)}
     dead = [thing for thing in things if is_left_over(thing.labels)]
     found = [Candidate(thing, _owner(thing), thing.created, _size(thing, sizes)) for thing in dead]
@@ -66,7 +98,7 @@ def candidates(older_than_days: float | None, sizes: Mapping[tuple[str, str], in
 
 
 def _unused(
-    images: Iterable[Belonging], older_than_days: float | None, sizes: Mapping[tuple[str, str], int]
+    images: Iterable[OwnedObject], older_than_days: float | None, sizes: Mapping[tuple[str, str], int]
 ) -> Iterator[Candidate]:
     now = time.time()
     for thing in images:
@@ -111,9 +143,79 @@ def disk_usage() -> dict[tuple[str, str], int]:
     }
 
 
-def _size(thing: Belonging, sizes: Mapping[tuple[str, str], int]) -> int:
+def _size(thing: OwnedObject, sizes: Mapping[tuple[str, str], int]) -> int:
     return sizes.get((thing.kind, thing.id or thing.name), 0)
 
 
-def _owner(thing: Belonging) -> str:
+def _owner(thing: OwnedObject) -> str:
     return f"run {thing.labels.get(RUN_ID) or '?'} is dead"
+
+
+MAX_REFUSALS = 5  # of a daemon that answers
+FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0
+DRAIN_SEC = 5.0  # the reaper comes after it
+_pending: set[asyncio.Task[Any]] = set()
+_refused: set[asyncio.Task[Any]] = set()  # of those: tried in vain, to be tried again
+
+
+def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Run clean-up that nobody waits for before `drain`."""
+    task = asyncio.get_running_loop().create_task(work)
+    _pending.add(task)
+    task.add_done_callback(_pending.discard)
+    return task
+
+
+async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> None:
+    """Remove container `name` once `creation`, which may still be under way, has ended either way.
+
+    Tried again for as long as the daemon does not answer, until `drain` gives up.
+    """
+    if creation is not None:
+        await asyncio.wait([creation])
+        if not creation.cancelled():
+            creation.exception()  # its own waiter reports it
+    pause, refusals = FIRST_PAUSE_SEC, 0
+    while (error := await _try(name)) is not None:
+        refusals += isinstance(error, APIError)
+        if refusals >= MAX_REFUSALS:
+            _log.warning("container %s is left to the reaper: %s", name, error)
+            return
+        await _sleep_refused(name, pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SEC)
+
+
+async def drain(patience_sec: float = DRAIN_SEC) -> None:
+    """Wait for every removal that is under way; those that the daemon does not answer are given up after a while.
+
+    Await it once, at the end of the run.
+    """
+    loop = asyncio.get_running_loop()
+    give_up = time.monotonic() + patience_sec
+    while mine := [task for task in _pending if task.get_loop() is loop]:
+        late = time.monotonic() >= give_up
+        for task in mine:
+            if late and task in _refused:
+                task.cancel()
+        await asyncio.wait(mine, timeout=1.0 if late else give_up - time.monotonic())
+
+
+async def _try(name: str) -> Exception | None:
+    try:
+        await call_removal(remove_container, name)
+    except (DockerException, requests.RequestException) as error:
+        return error
+    return None
+
+
+async def _sleep_refused(name: str, seconds: float) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    _refused.add(task)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        _log.warning("container %s is left to the reaper: Docker does not answer", name)
+        raise
+    finally:
+        _refused.discard(task)

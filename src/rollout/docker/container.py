@@ -14,9 +14,9 @@ from docker.errors import APIError
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from src.errors import UserError
-from src.rollout.docker.belongings import remove_container
-from src.rollout.docker.engine import engine
+from src.rollout.docker.daemon import engine
 from src.rollout.docker.images import Image
+from src.rollout.docker.owned import remove_container
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
 # PID 1 is a program that starts no other, so none that the agent replaced. It survives `kill -9 -1`, and the kernel

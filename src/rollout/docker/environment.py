@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from docker.types import Mount
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
-from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.environments.docker.docker import DockerEnvironment
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
 
-from src.rollout.boundary import boundary
-from src.rollout.docker import images, owner
+from src.rollout.compose import overlay
+from src.rollout.docker import images, owned
 from src.rollout.docker.agent_phases import AgentPhases
+from src.rollout.docker.cleaning import in_background, remove_after
 from src.rollout.docker.container import (
     ContainerSpec,
     container_name,
@@ -25,11 +28,10 @@ from src.rollout.docker.container import (
     start_container,
     wait_healthy,
 )
-from src.rollout.docker.engine import call
+from src.rollout.docker.daemon import call
 from src.rollout.docker.files import Files
-from src.rollout.docker.removal import in_background, remove_after
-from src.rollout.docker.shell import IN_SHELL, Command, Output
-from src.rollout.docker.shells import Shells
+from src.rollout.docker.shell import IN_SHELL, Command, Output, Shells
+from src.rollout.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
 _WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
@@ -113,7 +115,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         spec = ContainerSpec(
             image=image,
             name=self._name,
-            labels=owner.labels(self._run_id, self.session_id),
+            labels=owned.labels(self._run_id, self.session_id),
             environment=self._container_env,
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
@@ -231,3 +233,27 @@ def _mount(mount: ServiceVolumeConfig) -> Mount:
     if mount["type"] == "image":
         raise ValueError(f"mount {mount['target']}: type image is not supported; use bind or volume")
     return Mount(mount["target"], mount.get("source"), mount["type"], read_only=mount.get("read_only", False))
+
+
+class ComposeEnvironment(DockerEnvironment):
+    """Also of a separate verifier, for which Harbor leaves out the compose files given with the task's environment."""
+
+    def __init__(
+        self,
+        environment_dir: Path,
+        *args: Any,
+        session_id: str,
+        task_env_config: EnvironmentConfig,
+        run_id: str = "",
+        extra_docker_compose: Sequence[Path | str] = (),
+        **kwargs: Any,
+    ) -> None:
+        ours = overlay(environment_dir, run_id, prebuilt=bool(task_env_config.docker_image))
+        super().__init__(
+            environment_dir,
+            *args,
+            session_id=f"{session_id}-{secrets.token_hex(4)}",  # the compose project: runs give trials the same names
+            task_env_config=task_env_config,
+            extra_docker_compose=[*extra_docker_compose, ours],
+            **kwargs,
+        )

@@ -16,9 +16,8 @@ from typing import IO
 from docker.errors import NotFound
 from harbor.environments.base import transfer_tar_filter
 
-from src.rollout.docker.engine import call, engine
-from src.rollout.docker.shell import IN_SHELL
-from src.rollout.docker.shells import Shells
+from src.rollout.docker.daemon import call, engine
+from src.rollout.docker.shell import IN_SHELL, Shells
 
 MAX_INLINE_UPLOAD = 32 * 1024  # base64 characters; bash reads its input byte by byte
 MAX_SHELL_DOWNLOAD = 32 * 1024 * 1024

@@ -11,12 +11,11 @@ import requests
 from docker.errors import DockerException
 
 from src.daemon_thread import in_daemon_thread
-from src.rollout.docker.cleaning import tidy
+from src.rollout.docker.cleaning import reap, tidy
+from src.rollout.docker.daemon import ping_docker
 from src.rollout.docker.disk_guard import guarding_disk
-from src.rollout.docker.health import ping_docker
 from src.rollout.docker.images import prepare_images
 from src.rollout.docker.preflight import check_docker
-from src.rollout.docker.reaper import reap
 
 Say = Callable[[str], None]
 

@@ -2,7 +2,12 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
+import os
+import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,15 +17,98 @@ from typing import Any
 
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
+from docker.utils.build import exclude_paths
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
 from src.daemon_thread import in_daemon_thread
 from src.errors import UserError
-from src.rollout.docker import owner
-from src.rollout.docker.buildkit import build_with_cli, buildkit_feature
-from src.rollout.docker.context import content_digest
-from src.rollout.docker.engine import call, engine
+from src.rollout.docker import owned
+from src.rollout.docker.daemon import call, engine
+
+_digests: dict[Path, tuple[int, str]] = {}  # environment folder -> (hash of its stat results, content digest)
+
+
+def content_digest(environment_dir: Path) -> str:
+    """SHA-256 over names, kinds, modes and contents of the build context; read again only when a stat changed."""
+    paths = _context(environment_dir)
+    stats = [(str(path), *_stat(path)) for path in paths]
+    fingerprint = hash(tuple(stats))
+    known = _digests.get(environment_dir)
+    if known and known[0] == fingerprint:
+        return known[1]
+    digest = hashlib.sha256()
+    for path in paths:
+        kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
+        mode = path.lstat().st_mode & 0o777
+        content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
+        digest.update(f"{path.relative_to(environment_dir).as_posix()}\0{kind}{mode:o}\0{len(content)}\0".encode())
+        digest.update(content)
+    _digests[environment_dir] = fingerprint, digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _context(environment_dir: Path) -> list[Path]:
+    ignore = environment_dir / ".dockerignore"
+    patterns = ignore.read_text().splitlines() if ignore.exists() else []
+    patterns = [line.strip() for line in patterns if line.strip() and not line.startswith("#")]
+    return [environment_dir / name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]
+
+
+def _stat(path: Path) -> tuple[int, int, int]:
+    stat = path.lstat()
+    return stat.st_mode, stat.st_size, stat.st_mtime_ns
+
+
+_FEATURES = {
+    "# syntax=": re.compile(r"\A(?:\s*#[^\n]*\n)*\s*#\s*syntax\s*=", re.IGNORECASE),
+    "RUN --mount/--network/--security": re.compile(r"^\s*RUN\s+(?:--\S+\s+)*--(?:mount|network|security)", re.M | re.I),
+    "COPY/ADD --link/--chmod/--parents/--exclude/--checksum": re.compile(
+        r"^\s*(?:COPY|ADD)\s+(?:--\S+\s+)*--(?:link|chmod|parents|exclude|checksum|keep-git-dir)", re.M | re.I
+    ),
+    "heredoc": re.compile(r"^\s*(?:RUN|COPY|ADD)\s+(?:[^\n]*\s)?<<-?[\"']?[A-Za-z_]\w*[\"']?", re.M | re.I),
+}
+
+
+def buildkit_feature(dockerfile: str) -> str | None:
+    """The first BuildKit-only construct of a Dockerfile's text; None = the classic builder can do it."""
+    return next((name for name, pattern in _FEATURES.items() if pattern.search(dockerfile)), None)
+
+
+def build_with_cli(
+    context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
+) -> Iterator[dict[str, str]]:
+    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
+
+    Ended by `stop`, which has to be set some time.
+    """
+    if shutil.which("docker") is None:
+        yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
+        return
+    command = ["docker", "build", "--progress=plain", "--tag", reference]
+    command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    with subprocess.Popen(
+        [*command, str(context)],
+        env={**os.environ, "DOCKER_BUILDKIT": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
+        for line in process.stdout:
+            yield {"stream": line}
+        code = process.wait()
+    if code != 0:
+        yield {"error": f"docker build (the Dockerfile uses {feature}) ended with code {code}"}
+
+
+def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:
+    stop.wait()
+    process.kill()  # nothing happens when it has ended
+
 
 MARK_SEC = 3600.0
 _OURS = "harbortrainer/task"
@@ -72,7 +160,7 @@ async def task_image(
         if fresh and docker_image is not None:
             _pull(reference, stop)
         elif fresh:
-            _build(environment_dir, reference, owner.image_labels(digest, run_id), stop)
+            _build(environment_dir, reference, owned.image_labels(digest, run_id), stop)
             _refuse_changed(environment_dir, digest, reference)
         return _inspect(reference, fresh)
 
