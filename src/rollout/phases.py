@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # slow to import
 SLOW_START_SEC = 5.0  # a start below this is never slow,
 SLOW_RATIO = 5.0  # nor one below this many times the fastest
 STARTS_BEFORE_MORE = 8  # good starts in a row before one more at once is tried
-N_PARALLEL_STARTS = 8
 log = logging.getLogger("harbortrainer")
 
 

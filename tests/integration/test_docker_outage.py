@@ -12,8 +12,7 @@ import pytest
 
 from src.errors import EnvironmentFault
 from src.learning.trajectory import TrajectoryGroup
-from src.rollout.docker import daemon as docker
-from src.rollout.docker.daemon import engine
+from src.rollout.docker.daemon import engine, ping_docker
 from src.rollout.rollouts import Rollouts
 from tests.integration.own_daemon import OwnDaemon, own_daemon
 from tests.integration.trial_parts import answer, make_task, settings
@@ -87,12 +86,12 @@ async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(
 
 def test_a_frozen_daemon_is_told_from_one_that_answers(daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", daemon.host)
-    assert daemon.ping_docker() is None
-    monkeypatch.setattr(docker, "PING_SEC", 0.2)
+    assert ping_docker() is None
+    monkeypatch.setattr("src.rollout.docker.daemon.PING_SEC", 0.2)
     daemon.freeze()
     try:
         began = time.monotonic()
-        assert "timed out" in (daemon.ping_docker() or "").lower()
+        assert "timed out" in (ping_docker() or "").lower()
         assert time.monotonic() - began < 60
     finally:
         daemon.thaw()

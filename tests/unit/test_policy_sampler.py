@@ -198,10 +198,10 @@ async def test_a_busy_server_with_few_requests_is_not_the_limit(monkeypatch: pyt
         await asyncio.gather(*callers)
         now += 0.09
     trial = Trajectory("t", "n", (), 1.0, Outcome.COMPLETED, times={"agent": 190.0})
-    row = usage.sampled([TrajectoryGroup("t", (trial,), ())])
-    assert row["util/sampler_busy"] == pytest.approx(0.91)
-    assert row["util/requests_in_flight"] == pytest.approx(0.91 * 11.5)
-    assert row["util/agents_at_work"] == pytest.approx(19.0)
+    usage.sampled([TrajectoryGroup("t", (trial,), ())])
+    assert usage.metrics["util/sampler_busy"] == pytest.approx(0.91)
+    assert usage.metrics["util/requests_in_flight"] == pytest.approx(0.91 * 11.5)
+    assert usage.metrics["util/agents_at_work"] == pytest.approx(19.0)
 
 
 async def test_sampling_before_publishing_is_a_bug() -> None:

@@ -4,7 +4,7 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
@@ -106,7 +106,7 @@ def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findi
     have = total // _MIB
     if too_large := [task for task in needs if task.memory_mb > have]:
         findings.errors.append(
-            f"{_named(too_large)}: memory_mb={_most(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
+            f"{_named(too_large)}: memory_mb={max(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
             "run on a larger machine or set environment_kwargs.override_memory_mb"
         )
     mean = sum(task.memory_mb for task in needs) / max(1, len(needs))
@@ -121,12 +121,12 @@ def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings
     too_many = [task for task in needs if task.cpus > have]
     if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
         findings.errors.append(
-            f"{_named(refused)}: cpus={_most(task.cpus for task in refused):g}, Docker has {have}: "
+            f"{_named(refused)}: cpus={max(task.cpus for task in refused):g}, Docker has {have}: "
             "run on a larger machine or set environment_kwargs.override_cpus"
         )
     if slow := [task for task in too_many if not task.compose]:
         findings.warnings.append(
-            f"{_named(slow)}: cpus={_most(task.cpus for task in slow):g}, Docker has {have}: it is slower than meant"
+            f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it is slower than meant"
         )
     mean = sum(task.cpus for task in needs) / max(1, len(needs))
     if mean * n > BUSY_CPUS * have:
@@ -201,10 +201,6 @@ def _output(*command: str) -> str:
 def _named(tasks: Sequence[TaskNeeds]) -> str:
     more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
     return f"task {tasks[0].name}{more}"
-
-
-def _most[N: (int, float)](values: Iterable[N]) -> N:
-    return max(values)
 
 
 MIN_API = (1, 40)  # Docker 19.03
