@@ -25,10 +25,9 @@ sys.path.insert(0, str(ROOT))
 
 from rich.console import Console  # noqa: E402
 
-from src.display.board import Board  # noqa: E402
 from src.display.display import Display  # noqa: E402
-from src.display.live import REFRESH_SEC, LiveView  # noqa: E402
-from src.display.panel import Words  # noqa: E402
+from src.display.state import RunState  # noqa: E402
+from src.display.view import REFRESH_SEC, LiveView, Words  # noqa: E402
 from src.learning.trajectory import Outcome, Trajectory  # noqa: E402
 from src.rollout.states import UNWATCHED, TrialState, Watched, Watcher  # noqa: E402
 
@@ -128,7 +127,7 @@ def measured(how: str, arguments: list[str]) -> dict[str, float]:
 
 
 def an_event_costs(watcher: Watcher) -> float:
-    """CPU microseconds of one event on a board that nobody looks at."""
+    """CPU microseconds of one event on a state that nobody reads."""
     watched = [Watched(f"s000000-p{n // 8:02d}-g{n % 8:02d}", watcher) for n in range(64)]
     began = time.process_time()
     for n in range(N_EVENTS // 3):
@@ -138,27 +137,24 @@ def an_event_costs(watcher: Watcher) -> float:
 
 
 def a_draw_costs() -> float:
-    """CPU milliseconds of one picture of a full board, written to a file that takes everything."""
-    board = Board()
+    """CPU milliseconds of one picture of a full state, written to a file that takes everything."""
+    state = RunState()
     for step in range(1, 61):
-        board.stepped(step, 100, {"reward/mean": step % 7 / 7, "time/step": 60.0})
-    board.begin("step", 192, "step 61: sampling")
+        state.stepped(step, 100, {"reward/mean": step % 7 / 7, "time/step": 60.0})
+    state.begin(True, 192, "step 61: sampling")
     for n in range(64):
-        board.moved(f"s000060-p{n // 8:02d}-g{n % 8:02d}", list(TrialState)[n % 5])
-        board.finished(Trajectory("task", f"s000060-p{n // 8:02d}-g{n % 8:02d}", (), n % 2, Outcome.COMPLETED))
-        board.event(
-            f"trial s000060-p{n // 8:02d}-g{n % 8:02d} is replaced: infrastructure_error: Docker does not answer"
-        )
+        state.moved(f"s000060-p{n // 8:02d}-g{n % 8:02d}", list(TrialState)[n % 5])
+        state.finished(Trajectory("task", f"s000060-p{n // 8:02d}-g{n % 8:02d}", (), n % 2, Outcome.COMPLETED))
     words = Words("run", "cancels running trials, saves the weights and ends; a second one leaves at once")
     with Path(os.devnull).open("w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, color_system="256", soft_wrap=True)
-        view = LiveView(console, board, lambda _: words, threading.RLock())
-        view.start()
+        view = LiveView(console, state, lambda _: words, threading.RLock())
+        view.open()
         began = time.process_time()
         for _ in range(N_DRAWS):
             view.draw()
         cost = (time.process_time() - began) / N_DRAWS * 1e3
-        view.stop()
+        view.close()
         return cost
 
 
