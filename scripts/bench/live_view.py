@@ -27,7 +27,7 @@ from rich.console import Console  # noqa: E402
 
 from src.display.display import Display  # noqa: E402
 from src.display.state import RunState  # noqa: E402
-from src.display.view import REFRESH_SEC, LiveView, Words  # noqa: E402
+from src.display.view import REFRESH_SEC, LiveView  # noqa: E402
 from src.learning.trajectory import Outcome, Trajectory  # noqa: E402
 from src.rollout.states import UNWATCHED, TrialState, Watched, Watcher  # noqa: E402
 
@@ -140,15 +140,15 @@ def a_draw_costs() -> float:
     """CPU milliseconds of one picture of a full state, written to a file that takes everything."""
     state = RunState()
     for step in range(1, 61):
-        state.stepped(step, 100, {"reward/mean": step % 7 / 7, "time/step": 60.0})
+        state.logged(step, {"reward/mean": step % 7 / 7, "time/step": 60.0}, 100)
     state.begin(True, 192, "step 61: sampling")
     for n in range(64):
         state.moved(f"s000060-p{n // 8:02d}-g{n % 8:02d}", list(TrialState)[n % 5])
         state.finished(Trajectory("task", f"s000060-p{n // 8:02d}-g{n % 8:02d}", (), n % 2, Outcome.COMPLETED))
-    words = Words("run", "cancels running trials, saves the weights and ends; a second one leaves at once")
+    notes = {"Ctrl-C": "cancels running trials, saves the weights and ends; a second Ctrl-C leaves at once"}
     with Path(os.devnull).open("w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, color_system="256", soft_wrap=True)
-        view = LiveView(console, state, lambda _: words, threading.RLock())
+        view = LiveView(console, state, lambda: notes, threading.RLock())
         view.open()
         began = time.process_time()
         for _ in range(N_DRAWS):

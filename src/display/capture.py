@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from logging.handlers import MemoryHandler, RotatingFileHandler
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, override
 
@@ -20,32 +20,35 @@ MAX_LINE = 10_000  # characters of a printed line without an end
 log = logging.getLogger("harbortrainer")
 
 
-class RunLog(MemoryHandler):
-    """Keeps records until `open` names the folder, then writes them there. A write error never ends a run."""
+class RunLog(RotatingFileHandler):
+    """Keeps records until `open` names the folder, then writes them there. `broken` gets the first write error."""
 
     def __init__(self, broken: Callable[[str], None]) -> None:
-        super().__init__(capacity=1)
-        self._broken = broken
+        super().__init__(NAME, maxBytes=MAX_BYTES, backupCount=N_BEFORE, encoding="utf-8", errors="replace", delay=True)
+        self.setFormatter(_Format("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._waiting: list[logging.LogRecord] | None = []
+        self._broken: Callable[[str], None] | None = broken
 
     def open(self, folder: Path) -> None:
-        """Append to the file of an earlier process; a failing write is reported once."""
-        self.setTarget(_File(folder / NAME, self._broken))
-        self.flush()
+        """Append to the file of an earlier process."""
+        self.acquire()
+        self.baseFilename = str(folder / NAME)
+        waiting, self._waiting = self._waiting, None
+        for record in waiting or ():
+            self.emit(record)
+        self.release()
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._waiting is None:
+            super().emit(record)
+        else:
+            self._waiting.append(record)
 
     @override
     def close(self) -> None:
-        file = self.target
-        super().close()
-        if file is not None:
-            with contextlib.suppress(OSError):  # a full disk did not take the rest
-                file.close()
-
-
-class _File(RotatingFileHandler):
-    def __init__(self, path: Path, broken: Callable[[str], None]) -> None:
-        super().__init__(path, maxBytes=MAX_BYTES, backupCount=N_BEFORE, encoding="utf-8", errors="replace", delay=True)
-        self.setFormatter(_Format("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        self._broken: Callable[[str], None] | None = broken
+        with contextlib.suppress(OSError):  # a full disk did not take the rest
+            super().close()
 
     @override
     def handleError(self, record: logging.LogRecord) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from src.display.capture import RunLog, WarningHandler, captured, harmless
 from src.display.state import RunState
-from src.display.view import LiveView, Words
+from src.display.view import LiveView, Notes
 from src.learning.trajectory import Outcome, Trajectory
 from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
@@ -44,7 +43,6 @@ class Display:
         self._log = RunLog(lambda text: self._warn(logging.WARNING, text))
         self._stop: Stop | None = None
         self._waits = self._began = False
-        self._title = "harbortrainer"
         self._under_way: list[str] = []  # a batch, and an evaluation beside it
         self._held = contextlib.ExitStack()
         self.spent: Callable[[], str] | None = None  # cost so far, in words; the live view asks at every draw
@@ -54,8 +52,8 @@ class Display:
         self._held.enter_context(captured(self._log, WarningHandler(self._warn)))
         log.info("process %d: %s", os.getpid(), " ".join(sys.argv))
         if self._mode == "auto" and self._console.file.isatty() and not self._console.is_dumb_terminal:
-            self._live = LiveView(self._console, self._state, self._words, self._lock)
-            self._held.callback(self._end_live)
+            self._live = LiveView(self._console, self._state, self._notes, self._lock)
+            self._held.callback(self._live.close)
             self._live.open()
         return self
 
@@ -88,7 +86,7 @@ class Display:
 
     def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
         """Open the run's log file and show the metrics of its earlier processes. Raises UserError."""
-        self._title = run.name
+        self._state.title = run.name
         self._log.open(run.path)
         self._state.do("preparing images, agent and weights")
         self._state.plan(total_steps, read_lines(run.metrics))
@@ -99,10 +97,10 @@ class Display:
 
         If another batch is running, `total` includes its trials.
         """
-        training, during, after = _phases(label)
+        during, after = _activity(label)
         self._began = True
         self._under_way.append(during)
-        self._state.begin(training, total, during)
+        self._state.begin(label.startswith("step "), total, during)
         try:
             yield self._finished
         finally:
@@ -113,7 +111,7 @@ class Display:
         """Print the line of a finished step."""
         signal = row["group/count"] * (1 - row["group/constant_fraction"])
         lost = f"  lost {row['group/trials_lost']:.0f}" if row["group/trials_lost"] else ""
-        self._state.stepped(step, total, row)
+        self._state.logged(step, row, total)
         self.say(
             f"step {step}/{total}  reward {row['reward/mean']:.3f}  "
             f"groups with signal {signal:.0f}/{row['group/count']:.0f}  trials {row['rollout/trials']:.0f}{lost}  "
@@ -123,7 +121,7 @@ class Display:
     def evaluation(self, step: int, row: dict[str, float]) -> None:
         """Print the line of an evaluation."""
         ungraded = f"  ungraded {row['eval/trials_ungraded']:.0f}" if row["eval/trials_ungraded"] else ""
-        self._state.evaluated(step, row)
+        self._state.logged(step, row)
         self.say(
             f"held-out after step {step}: reward {row['eval/reward_mean']:.3f} ± {row['eval/reward_stderr']:.3f} "
             f"({row['eval/tasks']:.0f} tasks, {row['eval/trials']:.0f} trials){ungraded}"
@@ -148,36 +146,25 @@ class Display:
         elif self._mode != "quiet" or level >= logging.ERROR:
             print(harmless(line), file=self._errors, flush=True)
 
-    def _words(self, running: int) -> Words:
-        spent = self.spent() if self.spent is not None else ""
-        return Words(self._title, self._interrupt(running), self._stop is not None and self._stop.asked, spent)
-
-    def _interrupt(self, running: int) -> str:
-        """What Ctrl-C does, or how far a stop is."""
-        stop = self._stop
+    def _notes(self) -> Notes:
+        """The cost so far, and what Ctrl-C does or how far a stop is."""
+        stop, notes = self._stop, {"cost": self.spent()} if self.spent is not None else {}
         if stop is None:
-            return "ends it; finished trials are kept"
+            return notes | {"Ctrl-C": "ends it; finished trials are kept"}
         if stop.asked:
             how = "may finish" if stop.lets_end else "are cancelled"
-            trials = f"{running} running trials {how}, then " if running else ""
-            return f"{stop.why}: {trials}the weights are saved; {AT_ONCE}"
+            trials = f"running trials {how}, then " if self._under_way else ""
+            return notes | {"stop": f"{stop.why}: {trials}the weights are saved; {AT_ONCE}"}
         if not self._began:
-            return "ends the run before it begins"
+            return notes | {"Ctrl-C": "ends the run before it begins"}
         how = "lets running trials finish" if self._waits else "cancels running trials"
-        return f"{how}, saves the weights and ends; a second one leaves at once"
-
-    def _end_live(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            live.close()
+        return notes | {"Ctrl-C": f"{how}, saves the weights and ends; {AT_ONCE}"}
 
 
-def _phases(label: str) -> tuple[bool, str, str]:
-    """Whether trials of that label train, the activity while they run, and after them."""
-    match = re.fullmatch(r"(step|eval) (\d+)", label)
-    if match is None:
-        return False, label, "saving"
-    kind, number = match.group(1), int(match.group(2))
+def _activity(label: str) -> tuple[str, str]:
+    """What the run does while trials of that label run, and after them."""
+    kind, _, number = label.partition(" ")
     if kind == "step":
-        return True, f"step {number + 1}: sampling", f"step {number + 1}: update of the weights"
-    return False, f"evaluation after step {number}", "saving"
+        step = f"step {int(number) + 1}"
+        return f"{step}: sampling", f"{step}: update of the weights"
+    return f"evaluation after step {number}" if kind == "eval" else label, "saving"

@@ -42,6 +42,8 @@ class Batch:
 class RunState:
     """Updating costs one dictionary write; totals are computed on read. Read it while you hold `lock`."""
 
+    title = "harbortrainer"
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.lock = threading.Lock()
         self.batch: Batch | None = None  # runs now, or ran last
@@ -51,7 +53,7 @@ class RunState:
         self.held_out: tuple[int, float, float] | None = None  # after which step, mean reward, standard error
         self.doing = "checking tasks, Docker and model"
         self._clock = clock
-        self._began = self._since = clock()
+        self.began = self.since = clock()  # the run; what it is doing
         self._states: dict[str, TrialState] = {}
         self._step_began: float | None = None
 
@@ -74,9 +76,6 @@ class RunState:
             if self.batch is not None:
                 self.batch.replaced += 1
 
-    def kept(self, trajectory: Trajectory) -> None:
-        self.finished(trajectory)
-
     def finished(self, trajectory: Trajectory) -> None:
         """Count a filled slot, graded or given up; rewards only of the batch itself, not of an evaluation beside it."""
         with self.lock:
@@ -90,18 +89,28 @@ class RunState:
             if name.startswith("s" if batch.training else "e"):
                 batch.groups[name.rpartition("-g")[0]].append(trajectory.reward)
 
+    kept = finished
+
     # -- updates from the run
 
     def plan(self, total_steps: int, rows: Iterable[Mapping[str, float]]) -> None:
         """Set the length of the run; `rows`: logged by an earlier process."""
+        self.total_steps = total_steps
+        for row in rows:
+            self.logged(int(row["global_step"]), row)
+
+    def logged(self, step: int, row: Mapping[str, float], total_steps: int = 0) -> None:
+        """Note the metrics of a step, of an evaluation, or of both."""
         with self.lock:
-            self.total_steps = total_steps
-            for row in rows:
-                self.step = int(row["global_step"])
-                if "reward/mean" in row:
-                    self.rewards.append(row["reward/mean"])
-                    self.step_seconds.append(row.get("time/step", 0.0) + row.get("time/evaluate", 0.0))
-                self._note_held_out(self.step, row)
+            self.total_steps = total_steps or self.total_steps
+            if "reward/mean" in row:
+                self.step, self._step_began = step, None
+                self.rewards.append(row["reward/mean"])
+                self.step_seconds.append(row.get("time/step", 0.0))
+            if "eval/reward_mean" in row:
+                self.held_out = step, row["eval/reward_mean"], row.get("eval/reward_stderr", 0.0)
+                if self.step_seconds:
+                    self.step_seconds[-1] += row.get("time/evaluate", 0.0)
 
     def begin(self, training: bool, total: int, doing: str) -> None:
         """Start a batch, or an evaluation."""
@@ -114,32 +123,13 @@ class RunState:
     def do(self, what: str) -> None:
         with self.lock:
             if what != self.doing:
-                self.doing, self._since = what, self._clock()
+                self.doing, self.since = what, self._clock()
 
-    def stepped(self, step: int, total: int, row: Mapping[str, float]) -> None:
-        with self.lock:
-            self.step, self.total_steps = step, total
-            self.rewards.append(row["reward/mean"])
-            self.step_seconds.append(row["time/step"])
-            self._step_began = None
-        self.do("saving")
-
-    def evaluated(self, step: int, row: Mapping[str, float]) -> None:
-        with self.lock:
-            self._note_held_out(step, row)
-            if step and self.step_seconds:
-                self.step_seconds[-1] += row.get("time/evaluate", 0.0)
-        self.do("saving")
-
-    # -- totals, in seconds where they are times
+    # -- totals
 
     @property
-    def elapsed(self) -> float:
-        return self._clock() - self._began
-
-    @property
-    def doing_for(self) -> float:
-        return self._clock() - self._since
+    def now(self) -> float:
+        return self._clock()
 
     @property
     def states(self) -> Counter[TrialState]:
@@ -147,19 +137,10 @@ class RunState:
         return Counter(self._states.values())
 
     @property
-    def tokens_per_second(self) -> float:
-        """Mean of the batch so far."""
-        return self.batch.tokens / max(1.0, self._clock() - self.batch.began) if self.batch else 0.0
-
-    @property
     def remaining(self) -> float | None:
         """Estimate: each remaining step takes as long as the last ones did on average; None before the first."""
         if not self.step_seconds or not self.total_steps:
             return None
         a_step = fmean(self.step_seconds)
-        under_way = self._clock() - self._step_began if self._step_began is not None else 0.0
+        under_way = self.now - self._step_began if self._step_began is not None else 0.0
         return max(0.0, (self.total_steps - self.step) * a_step - min(under_way, a_step))
-
-    def _note_held_out(self, step: int, row: Mapping[str, float]) -> None:
-        if "eval/reward_mean" in row:
-            self.held_out = step, row["eval/reward_mean"], row.get("eval/reward_stderr", 0.0)

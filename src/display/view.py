@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -16,6 +15,7 @@ from src.display.state import Batch, RunState
 from src.rollout.states import TrialState
 
 Line = list[tuple[str, str]]  # parts: text, style of rich
+Notes = dict[str, str]  # rows besides the state: name, text
 
 REFRESH_SEC = 0.5
 END_LIMIT_SEC = 2.0  # wait this long for the thread: a stopped terminal (Ctrl-S) takes nothing
@@ -23,29 +23,19 @@ BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"  # for terminals without UTF-8
 LABEL = 8  # columns of a row's name
 SPARE = 3  # free columns: the terminal echoes ^C behind the last line
-# A low terminal drops rows in this order; other rows stay.
-DROPPED = ("", "cost", "groups", "tokens", "time", "reward", "Ctrl-C")
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Texts of the view besides the state. `spent`: cost so far, "" without a ledger."""
-
-    title: str
-    interrupt: str
-    stopping: bool = False
-    spent: str = ""
+NOTES = {"cost": "", "Ctrl-C": "dim", "stop": "bold yellow"}  # styles
+DROPPED = ("", "cost", "groups", "tokens", "time", "reward", "Ctrl-C")  # on a low terminal, in this order
 
 
 class LiveView(Live):
-    """Draws the view twice a second. `words` gets the number of running trials; who prints holds `lock`."""
+    """Draws the view twice a second. `notes`: more rows; who prints holds `lock`."""
 
-    def __init__(self, console: Console, state: RunState, words: Callable[[int], Words], lock: threading.RLock) -> None:
+    def __init__(self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock) -> None:
         super().__init__(
             self, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False,
             vertical_overflow="visible",
         )  # fmt: skip
-        self._state, self._words, self._drawing = state, words, lock
+        self._state, self._notes, self._drawing = state, notes, lock
         self._widths: list[int] = []  # of the lines on the screen
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_drawing, name="live view", daemon=True)
@@ -83,12 +73,9 @@ class LiveView(Live):
         return [erase, *super().process_renderables(renderables)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        notes, bars = self._notes(), BARS if console.encoding.startswith("utf") else PLAIN_BARS
         with self._state.lock:
-            running = self._state.states.total()
-        words = self._words(running)
-        bars = BARS if console.encoding.startswith("utf") else PLAIN_BARS
-        with self._state.lock:
-            lines = view(self._state, words, options.max_width, options.size.height, bars)
+            lines = view(self._state, notes, options.max_width, options.size.height, bars)
         self._widths = [sum(cell_len(text) for text, _ in line) for line in lines]
         for number, line in enumerate(lines):
             if number:
@@ -96,21 +83,21 @@ class LiveView(Live):
             yield from (Segment(text, console.get_style(style) if style else None) for text, style in line)
 
 
-def view(state: RunState, words: Words, width: int, height: int, bars: str = BARS) -> list[Line]:
+def view(state: RunState, notes: Notes, width: int, height: int, bars: str = BARS) -> list[Line]:
     """At most two thirds of `height` lines (one at least), each shorter than `width` cells."""
     room = max(1, width - SPARE)
+    done = [(f"{state.step}/{state.total_steps} done", "bold")] if state.total_steps else []
     rows = {
-        "step": _step(state),
+        "step": [*done, (f"{state.doing}, {clock(state.now - state.since)}", "")],
         "time": _time(state),
         "reward": _reward(state, room, bars),
         **(_batch(state.batch, state) if state.batch is not None else {}),
-        "cost": [(words.spent, "")] if words.spent else [],
-        "stop" if words.stopping else "Ctrl-C": [
-            (word, "bold yellow" if words.stopping else "dim") for word in words.interrupt.split()
-        ],
     }
-    lines = {"": [[(set_cell_size(f"-- {words.title} " + "-" * width, room), "dim")]]}
-    lines |= {name: _row(name, parts, room) for name, parts in rows.items() if parts}
+    lines = {"": [[(set_cell_size(f"-- {state.title} " + "-" * width, room), "dim")]]}
+    lines |= {name: _row(name, parts, room, "  ") for name, parts in rows.items() if parts}
+    lines |= {
+        name: _row(name, [(word, NOTES[name]) for word in text.split()], room, " ") for name, text in notes.items()
+    }
     most = max(1, height * 2 // 3)
     for name in DROPPED:
         if sum(map(len, lines.values())) > most:
@@ -132,13 +119,8 @@ def sparkline(values: Sequence[float], bars: str = BARS) -> str:
     return "".join(bars[int((value - low) / (high - low) * (len(bars) - 1) + 0.5)] for value in values)
 
 
-def _step(state: RunState) -> Line:
-    done = [(f"{state.step}/{state.total_steps} done", "bold")] if state.total_steps else []
-    return [*done, (f"{state.doing}, {clock(state.doing_for)}", "")]
-
-
 def _time(state: RunState) -> Line:
-    parts = [(f"{clock(state.elapsed)} so far", "")]
+    parts = [(f"{clock(state.now - state.began)} so far", "")]
     if (remaining := state.remaining) is not None:
         n_steps = len(state.step_seconds)
         steps = "the last step" if n_steps == 1 else f"the last {n_steps} steps"
@@ -174,13 +156,13 @@ def _batch(batch: Batch, state: RunState) -> dict[str, Line]:
     groups = [(f"{batch.with_signal} of {len(batch.groups)} so far with signal", "")] if batch.training else []
     if (reward := batch.reward) is not None:
         groups.append((f"reward {reward:.3f}", ""))
-    tokens = [(f"{state.tokens_per_second:,.0f} a second", ""), (f"{batch.tokens:,} sampled in this batch", "")]
+    per_second = batch.tokens / max(1.0, state.now - batch.began)
+    tokens = [(f"{per_second:,.0f} a second", ""), (f"{batch.tokens:,} sampled in this batch", "")]
     return {"trials": trials, "groups": groups, "tokens": tokens}
 
 
-def _row(name: str, parts: Line, room: int) -> list[Line]:
+def _row(name: str, parts: Line, room: int, gap: str) -> list[Line]:
     """The parts side by side, on more lines where one does not hold them."""
-    gap = " " if name in ("Ctrl-C", "stop") else "  "
     label = name.ljust(LABEL) if room >= 2 * LABEL else ""
     lines: list[Line] = [[(label, "dim")]]
     used = len(label)

@@ -147,7 +147,10 @@ def test_a_second_ctrl_c_leaves_the_terminal_usable() -> None:
     assert status == 130 and terminal.cursor_shown, sent
     lines = terminal.text.splitlines()
     assert "SIGINT: trials that run are cancelled, then the weights are saved" in lines[0]
-    assert lines[-2].startswith("stop    SIGINT: the weights are saved;") and lines[-1] == "left at once; go on with: x"
+    assert (
+        lines[-2].startswith("stop    SIGINT: running trials are cancelled,")
+        and lines[-1] == "left at once; go on with: x"
+    )
 
 
 def test_an_evaluation_beside_a_batch_is_counted_with_it(terminal: Terminal) -> None:
@@ -167,13 +170,15 @@ def test_an_evaluation_beside_a_batch_is_counted_with_it(terminal: Terminal) -> 
 async def test_the_panel_says_what_a_stop_does(terminal: Terminal) -> None:
     stop, display = Stop(), Display(console_of(Pane(terminal)))
     display.follow(stop, waits=False)
-    assert "before it begins" in display._words(0).interrupt
+    assert "before it begins" in display._notes()["Ctrl-C"]
     with display.trials("step 0", 4):
-        assert "cancels running trials, saves the weights" in display._words(4).interrupt
+        assert "cancels running trials, saves the weights" in display._notes()["Ctrl-C"]
         stop.request("SIGINT", 130)
-        words = display._words(3)
-    assert words.stopping and words.interrupt.startswith("SIGINT: 3 running trials are cancelled, then the weights are")
-    assert words.interrupt.endswith("a second Ctrl-C leaves at once")
+        notes = display._notes()
+    assert list(notes) == ["stop"] and notes["stop"].startswith(
+        "SIGINT: running trials are cancelled, then the weights"
+    )
+    assert notes["stop"].endswith("a second Ctrl-C leaves at once")
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,19 +1,18 @@
 """The live view: what the state counts and what the view shows of it."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import ConsoleDimensions
 
 from src.display.state import Batch, RunState
-from src.display.view import LiveView, Words, clock, sparkline, view
+from src.display.view import LiveView, Notes, clock, sparkline, view
 from src.learning.trajectory import Outcome
 from src.rollout.states import TrialState
 from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
 
-WORDS = Words("run", "cancels running trials, saves the weights and ends; a second one leaves at once")
+NOTES = {"Ctrl-C": "cancels running trials, saves the weights and ends; a second Ctrl-C leaves at once"}
 
 
 class Clock:
@@ -34,8 +33,8 @@ def state(time: Clock) -> RunState:
     return RunState(time)
 
 
-def lines(state: RunState, width: int = 120, height: int = 40, words: Words = WORDS) -> list[str]:
-    return ["".join(text for text, _ in line) for line in view(state, words, width, height)]
+def lines(state: RunState, width: int = 120, height: int = 40, notes: Notes = NOTES) -> list[str]:
+    return ["".join(text for text, _ in line) for line in view(state, notes, width, height)]
 
 
 def batch_of(state: RunState) -> Batch:
@@ -46,8 +45,8 @@ def batch_of(state: RunState) -> Batch:
 def busy(state: RunState, time: Clock) -> None:
     """A run in the middle of everything."""
     for step in range(1, 13):
-        state.stepped(step, 50, ROW | {"reward/mean": step / 20})
-    state.evaluated(10, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.05, "time/evaluate": 30.0})
+        state.logged(step, ROW | {"reward/mean": step / 20}, 50)
+    state.logged(10, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.05, "time/evaluate": 30.0})
     state.begin(True, 48, "step 13: sampling")
     for member, one in enumerate(TrialState):
         state.moved(f"s000012-p07-g{member:02d}", one)
@@ -77,24 +76,23 @@ def test_the_remaining_time_follows_past_steps(state: RunState, time: Clock) -> 
     for step in (1, 2):
         state.begin(True, 4, "")
         time.now += 100
-        state.stepped(step, 10, ROW)
+        state.logged(step, ROW)
     assert state.remaining == pytest.approx(800)
     state.begin(True, 4, "")
     time.now += 40
     assert state.remaining == pytest.approx(760)
     time.now += 400
     assert state.remaining == pytest.approx(700), "a step that takes longer does not change the others"
-    state.evaluated(2, {"eval/reward_mean": 0.5, "time/evaluate": 20.0})
+    state.logged(2, {"eval/reward_mean": 0.5, "time/evaluate": 20.0})
     assert state.remaining == pytest.approx(8 * 110 - 110), "one evaluation in two steps"
 
 
 def test_tokens_a_second_are_those_of_the_batch(state: RunState, time: Clock) -> None:
     state.begin(True, 4, "")
-    state.sampled(600)
-    assert state.tokens_per_second == 600
-    time.now = 30
-    state.sampled(600)
-    assert state.tokens_per_second == pytest.approx(40) and batch_of(state).tokens == 1200
+    for seconds, shown in ((0, "600 a second  600 sampled"), (30, "40 a second  1,200 sampled")):
+        time.now = seconds
+        state.sampled(600)
+        assert any(shown in line for line in lines(state))
 
 
 def test_many_threads_may_update_the_state(state: RunState) -> None:
@@ -125,12 +123,12 @@ def test_an_earlier_process_is_remembered(state: RunState) -> None:
 
 def test_the_view_shows_all_of_it(state: RunState, time: Clock) -> None:
     busy(state, time)
-    text = "\n".join(lines(state, words=replace(WORDS, spent="$1.20 of $5")))
+    text = "\n".join(lines(state, notes={"cost": "$1.20 of $5"} | NOTES))
     for shown in (
         "12/50 done", "step 13: sampling, 0:00:20", "0:00:20 so far", "to come", "estimate from the last 10 steps",
         "0.600", "▁", "█", "held-out 0.500 ± 0.050  after step 10", " 3/48 done", "failed 1", "replaced 1", "queued 39",
         "starting 1", "waiting 1", "sampling 1", "in command 1", "verifying 1", "1 of 2 so far with signal",
-        "50 a second", "1,000 sampled in this batch", "$1.20 of $5", "a second one",
+        "50 a second", "1,000 sampled in this batch", "$1.20 of $5", "a second Ctrl-C",
     ):  # fmt: skip
         assert shown in text, text
 
@@ -140,8 +138,9 @@ def test_the_view_shows_all_of_it(state: RunState, time: Clock) -> None:
 def test_the_view_fits_any_terminal(state: RunState, time: Clock, width: int, height: int) -> None:
     fresh = RunState()
     busy(state, time)
-    for shown, words in ((state, WORDS), (state, replace(WORDS, title="中" * 300)), (fresh, WORDS)):
-        drawn = lines(shown, width, height, words)
+    state.title = "中" * 300
+    for shown, notes in ((state, NOTES), (state, {"cost": "中" * 300}), (fresh, {})):
+        drawn = lines(shown, width, height, notes)
         assert 1 <= len(drawn) <= max(1, height)
         assert all(cell_len(line) <= max(1, width - 3) for line in drawn), drawn
 
@@ -165,10 +164,11 @@ class Screen:
     """A live view on a terminal whose size the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, state: RunState, columns: int = 80, height: int = 24) -> None:
+        state.title = "run"
         self.terminal = Terminal(columns, height)
         self.console = console_of(Pane(self.terminal))
         self.console.size = ConsoleDimensions(columns, height)
-        self.live = LiveView(self.console, state, lambda _: Words("run", "ends it"), threading.RLock())
+        self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, threading.RLock())
         monkeypatch.setattr("src.display.view.REFRESH_SEC", 1e9)
 
     def resize(self, columns: int) -> None:
@@ -241,7 +241,7 @@ def test_threads_that_print_leave_no_stray_line(state: RunState, monkeypatch: py
     """The view grows and shrinks meanwhile, and is drawn all the time."""
     lock = threading.RLock()
     screen = Screen(monkeypatch, state, height=40)
-    screen.live = LiveView(screen.console, state, lambda _: Words("run", "ends it"), lock)
+    screen.live = LiveView(screen.console, state, lambda: {"Ctrl-C": "ends it"}, lock)
     monkeypatch.setattr("src.display.view.REFRESH_SEC", 0.0005)
 
     def say(thread: int) -> None:
