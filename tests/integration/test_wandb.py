@@ -15,10 +15,9 @@ from scripts.bench.made_run import MadeRun
 from src.run.jsonl import append_line, read_lines
 from src.sinks.samples import EVALUATION, TRAINING
 from tests.integration.small_disk import small_disk
-from tests.wandb_server import WandbServer, wandb_server
+from tests.wandb_server import KEY, synced, wandb_server
 
 ROOT = Path(__file__).parents[2]
-KEY = "a" * 40
 PATIENT, SHORT = 300, 2  # seconds: where an answer comes; where none does
 TALK = [{"role": "user", "content": "the task"}, {"role": "assistant", "content": "ls"}]
 
@@ -58,18 +57,6 @@ def output(process: subprocess.Popen[str]) -> list[str]:
     told, _ = process.communicate(timeout=600)
     assert process.returncode in (0, -9), told
     return told.splitlines()
-
-
-def synced(run: Path) -> WandbServer:
-    """A server to which `wandb sync` has sent the offline parts of a run, as a user does."""
-    parts = sorted(map(str, run.glob("wandb/offline-run-*")))
-    with wandb_server() as server:
-        environment = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
-        subprocess.run(
-            [Path(sys.executable).with_name("wandb"), "sync", *parts],
-            env=os.environ | environment | {"HOME": str(run.parent)}, check=True, capture_output=True, timeout=300,
-        )  # fmt: skip
-    return server
 
 
 def logged(run: Path) -> list[int]:
