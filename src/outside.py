@@ -21,13 +21,13 @@ from src.rollout.docker.host import DockerHost, Host, RemoteHost
 from src.rollout.trial import NewTrial, new_trial
 from src.run.curve import draw_reward_curve
 from src.run.directory import RunDirectory
-from src.run.metrics_log import Follower
+from src.run.metrics_log import RowSink
 from src.sinks.wandb_log import start_wandb
 
 Say = Callable[[str], None]
 log = logging.getLogger("harbortrainer")
 Measure = Callable[[Session, ServerKind, str, Say], Awaitable[Contract]]
-StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], Follower | None]
+StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], RowSink | None]
 
 
 def leave_pages(run: RunDirectory, model_name: str) -> str:

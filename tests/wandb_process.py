@@ -1,18 +1,19 @@
 """A process that logs as a run does: python -m tests.wandb_process RUN ROWS SECONDS [kill].
 
-RUN: its folder; ROWS: JSON lines, of which those are logged that the run lacks; SECONDS: wandb's limits; kill: by
-SIGKILL, after the last row.
+RUN: its folder; ROWS: JSON lines, of which the process logs those that the run lacks; SECONDS: wandb's limits; kill:
+the process ends by SIGKILL as soon as wandb's offline file has a byte.
 """
 
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from src.run.directory import RunDirectory
 from src.run.jsonl import read_lines
 from src.run.metrics_log import MetricsLog
-from src.sinks.aside import Limits
+from src.sinks.background import SinkLimits
 from src.sinks.wandb_log import start_wandb
 
 
@@ -22,12 +23,14 @@ def main(folder: str, rows: str, seconds: str, *how: str) -> None:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    limits = Limits(start=float(seconds), finish=float(seconds))
+    limits = SinkLimits(float(seconds), float(seconds))
     log = MetricsLog(run, start_wandb(run, "p", None, {"seed": 1, "effective": {"loss": "ppo"}}, say, limits))
     for row in read_lines(Path(rows)):
         if row["global_step"] > log.last_step:
             log.log(row.pop("global_step"), row)
     if how:
+        while not any(file.stat().st_size for file in run.path.glob("wandb/latest-run/*.wandb")):
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
     log.close(0)
     say("over")

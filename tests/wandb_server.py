@@ -2,13 +2,19 @@
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+KEY = "a" * 40
 
 
 class WandbServer(ThreadingHTTPServer):
@@ -48,6 +54,18 @@ def wandb_server(status: int = 200, silent: str | None = None) -> Iterator[Wandb
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def synced(run: Path) -> WandbServer:
+    """A server to which `wandb sync` has sent the offline parts of a run, as a user does."""
+    parts = sorted(map(str, run.glob("wandb/offline-run-*")))
+    with wandb_server() as server:
+        environment = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
+        subprocess.run(
+            [Path(sys.executable).with_name("wandb"), "sync", *parts],
+            env=os.environ | environment | {"HOME": str(run.parent)}, check=True, capture_output=True, timeout=300,
+        )  # fmt: skip
+    return server
 
 
 class _Handler(BaseHTTPRequestHandler):

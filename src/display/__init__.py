@@ -1,1 +1,1 @@
-"""What a person sees of a run: the board that everything is noted on, the panel made of it, the run's log file."""
+"""What a person sees of a run: state of the run, live view, log file."""

@@ -6,8 +6,8 @@ from src.run.directory import RunDirectory
 from src.run.jsonl import append_line, cut_torn_line, read_lines
 
 
-class Follower(Protocol):
-    """Gets every row, in order; knows which it has had."""
+class RowSink(Protocol):
+    """Gets every row in order and skips those it has."""
 
     def log(self, row: dict[str, Any]) -> None: ...
     def finish(self, exit_code: int | None = None) -> None: ...
@@ -16,11 +16,11 @@ class Follower(Protocol):
 class MetricsLog:
     """`log` is called once for each `global_step`, which only grows; the wandb run ends in `close` and nowhere else.
 
-    A row stays when the run goes on from a state before it: the same trials make the same step again. `wandb` is first
-    given the rows that an earlier process wrote, of which it takes those that it lacks.
+    A row stays when the run goes on from a state before it: the same trials make the same step again. On resume,
+    earlier rows are replayed to wandb, which skips those it has.
     """
 
-    def __init__(self, run: RunDirectory, wandb: Follower | None = None) -> None:
+    def __init__(self, run: RunDirectory, wandb: RowSink | None = None) -> None:
         self._path = run.metrics
         self._wandb = wandb
         cut_torn_line(self._path)

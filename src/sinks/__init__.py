@@ -1,1 +1,1 @@
-"""Where a run's rows go besides metrics.jsonl. Nothing here may stop a run."""
+"""Copies of a run's rows besides metrics.jsonl. A sink never stops a run."""

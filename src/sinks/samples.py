@@ -1,4 +1,4 @@
-"""A few conversations of a step, for a table: read from what the run keeps of them, never more than fits."""
+"""Tables of a few conversations of a step, read from the run directory's conversations/."""
 
 import json
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "turns", "conver
 TRAINING, EVALUATION = "samples/training", "samples/evaluation"
 MOST_ROWS = 8  # of a table
 MOST_CHARACTERS = 6000  # of one conversation
-MOST_LINE = 4_000_000  # bytes of a stored conversation that is looked at
+MOST_LINE = 4_000_000  # bytes; a longer stored conversation is skipped
 
 Row = list[Any]
 
 
 def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row]]:
-    """Rows of COLUMNS for the batch and the evaluation that a row of metrics.jsonl is about. Nothing kept: no table."""
+    """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
     step = row["global_step"]
     folder = run.path / "conversations"
     files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "reward/mean" in row else {}
@@ -34,7 +34,7 @@ def _rows(file: Path, step: int) -> list[Row]:
 
 
 def _chosen(file: Path) -> list[bytes]:
-    """MOST_ROWS lines, evenly spread: tasks lie in order. Only they are held in memory."""
+    """Pick MOST_ROWS lines, evenly spread because tasks lie in order; only these are held in memory."""
     with file.open("rb") as lines:
         short = [number for number, line in enumerate(lines) if len(line) <= MOST_LINE]
     count = min(len(short), MOST_ROWS)
@@ -55,7 +55,7 @@ def _text(messages: Sequence[dict[str, Any]]) -> str:
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Of a long one the beginning and, mostly, the end: what was done and how it ended."""
+    """Keep a third of `most` from the beginning of a long text, the rest from its end."""
     if len(text) <= most:
         return text
     head, tail = text[: most // 3], text[-(most - most // 3) :]

@@ -1,33 +1,41 @@
-"""The run at Weights & Biases: each row of metrics.jsonl once, however often the run was stopped and went on."""
+"""Sends each row of metrics.jsonl to Weights & Biases once, across any number of resumes."""
 
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from requests.utils import get_netrc_auth
 
-from src.run.directory import RunDirectory, run_ids
+from src.run.directory import RunDirectory, read_json, run_ids, write_json
 from src.run.jsonl import read_lines
-from src.sinks.aside import Aside, Limits
+from src.sinks.background import BackgroundSink, SinkLimits
 from src.sinks.samples import COLUMNS, sampled_tables
-from src.sinks.wandb_files import last_offline_step
 
 CLOUD = "https://api.wandb.ai"
-FLUSH_SEC = 0.1  # to wandb's own file: a process that is killed has lost no row that it believes to have sent
+FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
+WRITTEN_SEC = 1.0  # after this time a row is in that file
 CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "tasks.json", "versions.json")
 OFFLINE = ("offline", "dryrun")
+LIMITS = SinkLimits()
 
 
 class WandbLog:
-    """`last_step`: the last global_step that wandb has already, -1 = none. Rows up to there are not sent again."""
+    """Sends the rows that wandb lacks. A server knows its last step; offline, a note in the run directory does.
 
-    def __init__(self, run: RunDirectory, wandb_run: Any, last_step: int) -> None:
-        self.last_step = last_step
+    A row is noted when the next one comes and wandb had time to write it: `kill -9` loses no row, and the row that is
+    sent twice is merged by its step.
+    """
+
+    def __init__(self, run: RunDirectory, wandb_run: Any) -> None:
         self._directory = run
         self._run = wandb_run
+        self._note = run.path / "wandb" / "last_step.json"
+        self._last_step = self._noted() if wandb_run.offline else wandb_run.starting_step - 1  # -1: no row
+        self._handed_over = 0.0
 
     @property
     def about(self) -> str:
@@ -36,24 +44,33 @@ class WandbLog:
         return f"offline in {self._directory.path / 'wandb'}; send it with: wandb sync {Path(self._run.dir).parent}"
 
     def log(self, row: dict[str, Any]) -> None:
-        """One call, tables of conversations included.
-
-        wandb's own step is the global_step: parts of a run that were logged offline are merged by it.
-        """
-        if row["global_step"] > self.last_step:
-            self.last_step = row["global_step"]
-            self._run.log(row | self._tables(row), step=self.last_step, commit=True)
+        """One call a row, tables of conversations included. wandb's own step is the global_step."""
+        step = row["global_step"]
+        if step > self._last_step:
+            if time.monotonic() - self._handed_over > WRITTEN_SEC:
+                self._keep_note()
+            self._run.log(row | self._tables(row), step=step, commit=True)
+            self._last_step, self._handed_over = step, time.monotonic()
 
     def finish(self, exit_code: int | None = None) -> None:
-        """Artifacts come last: a server that does not take them has every row by then."""
+        """Artifacts come last: a server that refuses them has every row by then."""
         try:
             self._record_config()
             self._record_checkpoints()
         finally:
             self._run.finish(exit_code=exit_code)
+            self._keep_note()
+
+    def _noted(self) -> int:
+        note = read_json(self._note) if self._note.is_file() else {}
+        return note["last_step"] if note.get("id") == self._run.id else -1
+
+    def _keep_note(self) -> None:
+        if self._run.offline:
+            write_json(self._note, {"id": self._run.id, "last_step": self._last_step})
 
     def _record_config(self) -> None:
-        """What the run is and really trains with, as an artifact: a version when it changed."""
+        """Log the settings and effective values as an artifact; wandb makes a new version only when they changed."""
         import wandb
 
         artifact = wandb.Artifact(f"{self._run.id}-config", "config")
@@ -64,7 +81,7 @@ class WandbLog:
         self._run.log_artifact(artifact)
 
     def _record_checkpoints(self) -> None:
-        """Where the saved states are, never the weights: steps and tinker:// paths."""
+        """Log steps and tinker:// paths of the saved states as an artifact, never the weights."""
         import wandb
 
         states = read_lines(self._directory.checkpoints)
@@ -77,12 +94,10 @@ class WandbLog:
         self._run.log_artifact(artifact)
 
     def _tables(self, row: dict[str, Any]) -> dict[str, Any]:
-        tables = sampled_tables(self._directory, row)
-        if not tables:
-            return {}
         import wandb
 
-        return {name: wandb.Table(columns=list(COLUMNS), data=rows) for name, rows in tables.items()}
+        tables = sampled_tables(self._directory, row).items()
+        return {name: wandb.Table(columns=list(COLUMNS), data=rows) for name, rows in tables}
 
 
 def start_wandb(
@@ -91,9 +106,9 @@ def start_wandb(
     name: str | None,
     config: dict[str, Any],
     say: Callable[[str], None],
-    limits: Limits | None = None,
-) -> Aside | None:
-    """A wandb run, the same one whenever this run directory goes on; None without a project. It never raises.
+    limits: SinkLimits = LIMITS,
+) -> BackgroundSink | None:
+    """The wandb run of this run directory, None without a project. Never raises.
 
     Offline without a key, or as WANDB_MODE says; then nothing leaves this machine.
     """
@@ -102,17 +117,15 @@ def start_wandb(
     if os.environ.get("WANDB_MODE") == "disabled":
         say("wandb: off (WANDB_MODE=disabled)")
         return None
-    limits = limits or Limits()
-    return Aside("wandb", lambda: open_wandb(run, project, name, config, limits), say, limits)
+    return BackgroundSink("wandb", lambda: _open(run, project, name, config, limits.finish), say, limits)
 
 
-def open_wandb(run: RunDirectory, project: str, name: str | None, config: dict[str, Any], limits: Limits) -> WandbLog:
-    """Raises whatever wandb does."""
+def _open(run: RunDirectory, project: str, name: str | None, config: dict[str, Any], limit: float) -> WandbLog:
+    """Start or resume the run. Raises whatever wandb raises."""
     _settle(run)
     import wandb
 
     wandb_id = run_ids(run).wandb_id
-    before = last_offline_step(run.path / "wandb", wandb_id)
     wandb_run = wandb.init(
         project=project,
         name=name or run.name,
@@ -123,29 +136,24 @@ def open_wandb(run: RunDirectory, project: str, name: str | None, config: dict[s
         settings=wandb.Settings(
             console="off",
             silent=True,
-            init_timeout=limits.finish,
-            finish_timeout=limits.finish,
+            init_timeout=limit,
+            finish_timeout=limit,
             x_transaction_log_flush_interval=FLUSH_SEC,
         ),
     )
     wandb_run.define_metric("global_step")
     wandb_run.define_metric("*", step_metric="global_step")
-    return WandbLog(run, wandb_run, before if wandb_run.offline else wandb_run.starting_step - 1)
+    return WandbLog(run, wandb_run)
 
 
 def _settle(run: RunDirectory) -> None:
-    """What wandb reads when it is imported: where it may write, that it says nothing in the run's terminal."""
-    if not has_key():
+    """Set what wandb reads from the environment at import: its mode, its folder, no output on the terminal."""
+    server = os.environ.get("WANDB_BASE_URL", CLOUD)
+    if not os.environ.get("WANDB_API_KEY") and get_netrc_auth(server) is None:
         os.environ["WANDB_MODE"] = "offline"
     if os.environ.get("WANDB_MODE") in OFFLINE:
         os.environ["WANDB_ERROR_REPORTING"] = "false"
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to wandb, of its own faults
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports to wandb about its own faults
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
-    logging.raiseExceptions = False  # its debug.log on a full disk: a traceback a line
-
-
-def has_key() -> bool:
-    """In the environment, or in .netrc for wandb's server."""
-    server = os.environ.get("WANDB_BASE_URL", CLOUD)
-    return bool(os.environ.get("WANDB_API_KEY")) or get_netrc_auth(server) is not None
+    logging.raiseExceptions = False  # on a full disk its debug.log would print a traceback a line

@@ -24,10 +24,10 @@ from src.run.jsonl import read_lines
 from src.run.log_ratios import read_log_ratios
 from src.run.trajectory_file import read_batch
 from src.sinks.samples import EVALUATION, TRAINING
-from src.sinks.wandb_files import offline_steps, records
 from tests.conftest import ROOT, live_server
 from tests.pty_parts import on_terminal
 from tests.terminal import Terminal
+from tests.wandb_server import synced
 
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 HELD_OUT = "create-6,copy-6"
@@ -242,13 +242,11 @@ def test_stopped_run_is_saved_and_goes_on_by_its_name(relative_server: str, whol
     assert batches(folder) == batches(whole_run)
     started = [record["trial"] for record in read_lines(folder / "ledger.jsonl") if record["event"] == "started"]
     assert all(started.count(name) == 1 for name in finished), "no finished trial was run again"
-    files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
-    assert len(files) == 2
-    assert [step for file in files for step in offline_steps(file)] == [0, 1, 2, 3], "each once, in the order of time"
-    rows = [record.history.item for file in files for record in records(file) if len(record.history.item)]
-    names = [{item.key or item.nested_key[0] for item in row} for row in rows]
-    for logged, row in zip(read_lines(folder / "metrics.jsonl"), names, strict=True):
-        assert logged.keys() <= row, "every metric of every group"
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 2
+    rows = sorted(synced(folder).rows, key=lambda row: row["global_step"])
+    assert [row["global_step"] for row in rows] == [0, 1, 2, 3], "each once"
+    for logged, row in zip(read_lines(folder / "metrics.jsonl"), rows, strict=True):
+        assert logged.keys() <= row.keys(), "every metric of every group"
         assert (TRAINING in row) == ("reward/mean" in row) and (EVALUATION in row) == ("eval/reward_mean" in row)
 
     again = run(arguments)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from src.display import run_log
+from src.display import capture
 from src.display.display import Display, Mode
 from src.rollout.states import TrialState
 from src.run.directory import RunDirectory
@@ -67,7 +67,7 @@ def test_on_a_terminal_ours_stays_and_the_panel_goes(tmp_path: Path, terminal: T
         "step 1/3  reward 0.250  groups with signal 1/2  trials 4  turns 2.0  sample 80.0s  update 10.0s",
     ]
     assert terminal.text.startswith("[  0:") and "Ctrl-C" not in terminal.text and terminal.cursor_shown
-    log = (run.path / run_log.NAME).read_text()
+    log = (run.path / capture.NAME).read_text()
     for text in ("chatter on stdout", "chatter on stderr", "a warning of Python", "chatter of tinker", "Harbor"):
         assert text in log and text not in terminal.text
 
@@ -112,7 +112,7 @@ def test_a_printed_traceback_is_told(tmp_path: Path, terminal: Terminal) -> None
         logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: x")
     assert "ERROR: a traceback was printed; it is in run.log" in terminal.text
     assert "ERROR: Task exception was never retrieved (the rest is in run.log)" in terminal.text
-    assert "of a library" not in terminal.text and "of a library" in (tmp_path / run_log.NAME).read_text()
+    assert "of a library" not in terminal.text and "of a library" in (tmp_path / capture.NAME).read_text()
 
 
 LEFT = """
@@ -132,8 +132,7 @@ async def main():
             os.kill(os.getpid(), signal.SIGINT)
             await stop.wait()
             signals.ONE_PRESS_SEC = 0
-            with display._lock:
-                display._live.draw()
+            display._live.draw()
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(600)
 
@@ -148,50 +147,55 @@ def test_a_second_ctrl_c_leaves_the_terminal_usable() -> None:
     assert status == 130 and terminal.cursor_shown, sent
     lines = terminal.text.splitlines()
     assert "SIGINT: trials that run are cancelled, then the weights are saved" in lines[0]
-    assert lines[-2].startswith("stop    SIGINT: the weights are saved;") and lines[-1] == "left at once; go on with: x"
+    assert (
+        lines[-2].startswith("stop    SIGINT: running trials are cancelled,")
+        and lines[-1] == "left at once; go on with: x"
+    )
 
 
 def test_an_evaluation_beside_a_batch_is_counted_with_it(terminal: Terminal) -> None:
     display = Display(console_of(Pane(terminal)))
     with display.trials("step 3", 4):
         with display.trials("eval 3", 2):
-            assert display._board.look().doing == "evaluation after step 3"
-        assert display._board.look().doing == "step 4: sampling"
+            assert display._state.doing == "evaluation after step 3"
+        assert display._state.doing == "step 4: sampling"
     with display.trials("eval 3", 2), display.trials("step 3", 4) as finished:
         finished(trajectory("e000003-p00-g00", 1.0))
         finished(trajectory("s000003-p00-g00", 0.0))
-        trials = display._board.look().trials
-        assert trials is not None and (trials.done, trials.total, trials.groups, trials.reward) == (2, 4, 1, 0.0)
-    assert display._board.look().doing == "saving"
+        batch = display._state.batch
+        assert batch is not None and (batch.done, batch.total, len(batch.groups), batch.reward) == (2, 4, 1, 0.0)
+    assert display._state.doing == "saving"
 
 
 async def test_the_panel_says_what_a_stop_does(terminal: Terminal) -> None:
     stop, display = Stop(), Display(console_of(Pane(terminal)))
     display.follow(stop, waits=False)
-    assert "before it begins" in display._words(0).interrupt
+    assert "before it begins" in display._notes()["Ctrl-C"]
     with display.trials("step 0", 4):
-        assert "cancels running trials, saves the weights" in display._words(4).interrupt
+        assert "cancels running trials, saves the weights" in display._notes()["Ctrl-C"]
         stop.request("SIGINT", 130)
-        words = display._words(3)
-    assert words.stopping and words.interrupt.startswith("SIGINT: 3 running trials are cancelled, then the weights are")
-    assert words.interrupt.endswith("a second Ctrl-C leaves at once")
+        notes = display._notes()
+    assert list(notes) == ["stop"] and notes["stop"].startswith(
+        "SIGINT: running trials are cancelled, then the weights"
+    )
+    assert notes["stop"].endswith("a second Ctrl-C leaves at once")
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
-    (run.path / run_log.NAME).symlink_to("/dev/full")
+    (run.path / capture.NAME).symlink_to("/dev/full")
     with Display(mode="plain") as display:
         display.keep_log(run)
         for _ in range(3):
             display.say("goes on")
     said = capsys.readouterr()
     assert said.out.count("goes on") == 3 and "Traceback" not in said.err
-    assert said.err.count("run.log cannot be written: No space left on device; the run goes on without it") == 1
+    assert said.err.count("run.log cannot be written: No space left on device; the run continues without it") == 1
 
 
 def test_the_log_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_log, "MAX_BYTES", 2000)
+    monkeypatch.setattr(capture, "MAX_BYTES", 2000)
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
     for process in range(2):
@@ -199,11 +203,11 @@ def test_the_log_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
             logging.getLogger("harbortrainer").info("early %d", process)
             display.keep_log(run)
             display.say("two\nlines")
-    text = (run.path / run_log.NAME).read_text()
+    text = (run.path / capture.NAME).read_text()
     assert "early 0" in text and "early 1" in text and "two\n    lines" in text
     with Display(mode="quiet") as display:
         display.keep_log(run)
         for _ in range(200):
             display.say("x" * 50)
-    files = list(run.path.glob(f"{run_log.NAME}*"))
+    files = list(run.path.glob(f"{capture.NAME}*"))
     assert len(files) == 3 and all(file.stat().st_size <= 2000 for file in files)

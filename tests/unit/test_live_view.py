@@ -1,19 +1,18 @@
-"""The live view: what the board counts, what the panel shows of it, how it is drawn."""
+"""The live view: what the state counts and what the view shows of it."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from rich.console import ConsoleDimensions
 
-from src.display.board import Board
-from src.display.panel import Words, clock, panel, sparkline
-from src.display.snapshot import Snapshot
+from src.display.state import Batch, RunState
+from src.display.view import LiveView, Notes, clock, sparkline, view
 from src.learning.trajectory import Outcome
 from src.rollout.states import TrialState
-from tests.terminal import ROW, trajectory
+from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
 
-WORDS = Words("run", "cancels running trials, saves the weights and ends; a second one leaves at once")
+NOTES = {"Ctrl-C": "cancels running trials, saves the weights and ends; a second Ctrl-C leaves at once"}
 
 
 class Clock:
@@ -25,140 +24,237 @@ class Clock:
 
 
 @pytest.fixture
-def clock_of_board() -> Clock:
+def time() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def board(clock_of_board: Clock) -> Board:
-    return Board(clock_of_board)
+def state(time: Clock) -> RunState:
+    return RunState(time)
 
 
-def lines(now: Snapshot, width: int = 120, height: int = 40, words: Words = WORDS) -> list[str]:
-    return ["".join(text for text, _ in line) for line in panel(now, words, width, height)]
+def lines(state: RunState, width: int = 120, height: int = 40, notes: Notes = NOTES) -> list[str]:
+    return ["".join(text for text, _ in line) for line in view(state, notes, width, height)]
 
 
-def busy(board: Board, clock: Clock) -> Snapshot:
+def batch_of(state: RunState) -> Batch:
+    assert state.batch is not None
+    return state.batch
+
+
+def busy(state: RunState, time: Clock) -> None:
     """A run in the middle of everything."""
     for step in range(1, 13):
-        board.stepped(step, 50, ROW | {"reward/mean": step / 20})
-    board.evaluated(10, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.05, "time/evaluate": 30.0})
-    board.begin("step", 48, "step 13: sampling")
-    for member, state in enumerate(TrialState):
-        board.moved(f"s000012-p07-g{member:02d}", state)
-    board.finished(trajectory("s000012-p00-g00", 1.0))
-    board.finished(trajectory("s000012-p00-g01", 0.0))
-    board.finished(trajectory("s000012-p01-g00", 0.0))
-    board.finished(trajectory("s000012-p02-g00", None, Outcome.INFRASTRUCTURE_ERROR))
-    board.replaced("s000012-p02-g01")
-    clock.now += 10
-    board.sampled(500)
-    clock.now += 10
-    board.sampled(500)
-    for number in range(4):
-        board.event(f"trial s000012-p02-g0{number} is replaced: infrastructure_error: Docker does not answer")
-    return board.look()
+        state.logged(step, ROW | {"reward/mean": step / 20}, 50)
+    state.logged(10, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.05, "time/evaluate": 30.0})
+    state.begin(True, 48, "step 13: sampling")
+    for member, one in enumerate(TrialState):
+        state.moved(f"s000012-p07-g{member:02d}", one)
+    state.finished(trajectory("s000012-p00-g00", 1.0))
+    state.finished(trajectory("s000012-p00-g01", 0.0))
+    state.finished(trajectory("s000012-p01-g00", 0.0))
+    state.finished(trajectory("s000012-p02-g00", None, Outcome.INFRASTRUCTURE_ERROR))
+    state.replaced("s000012-p02-g01")
+    time.now += 20
+    state.sampled(1000)
 
 
-def test_the_board_counts_trials_by_state_and_groups_with_signal(board: Board, clock_of_board: Clock) -> None:
-    trials = busy(board, clock_of_board).trials
-    assert trials is not None
-    assert (trials.total, trials.done, trials.failed, trials.replaced) == (48, 3, 1, 1)
-    assert trials.states == dict.fromkeys(TrialState, 1) and trials.queued == 48 - 4 - 5
-    assert (trials.with_signal, trials.groups) == (1, 2) and trials.reward == pytest.approx(1 / 3)
+def test_the_state_counts_trials_by_state_and_groups_with_signal(state: RunState, time: Clock) -> None:
+    busy(state, time)
+    batch = batch_of(state)
+    assert (batch.total, batch.done, batch.failed, batch.replaced) == (48, 3, 1, 1)
+    assert state.states == dict.fromkeys(TrialState, 1) and any("queued 39" in line for line in lines(state))
+    assert (batch.with_signal, len(batch.groups)) == (1, 2) and batch.reward == pytest.approx(1 / 3)
     for member in range(len(TrialState)):
-        board.moved(f"s000012-p07-g{member:02d}", None)
-    again = board.look().trials
-    assert again is not None and not again.states and again.queued == 44
+        state.moved(f"s000012-p07-g{member:02d}", None)
+    assert not state.states and any("queued 44" in line for line in lines(state))
 
 
-def test_the_board_estimates_from_past_steps(board: Board, clock_of_board: Clock) -> None:
-    board.plan(10, [])
-    assert board.look().to_come is None
+def test_the_remaining_time_follows_past_steps(state: RunState, time: Clock) -> None:
+    state.plan(10, [])
+    assert state.remaining is None
     for step in (1, 2):
-        board.begin("step", 4, "")
-        clock_of_board.now += 100
-        board.stepped(step, 10, ROW)
-    assert board.look().to_come == pytest.approx(800)
-    board.begin("step", 4, "")
-    clock_of_board.now += 40
-    assert board.look().to_come == pytest.approx(760)
-    clock_of_board.now += 400
-    assert board.look().to_come == pytest.approx(700), "a step that takes longer is not taken for the others"
-    board.evaluated(2, {"eval/reward_mean": 0.5, "time/evaluate": 20.0})
-    assert board.look().to_come == pytest.approx(8 * 110 - 110), "an evaluation in two steps"
+        state.begin(True, 4, "")
+        time.now += 100
+        state.logged(step, ROW)
+    assert state.remaining == pytest.approx(800)
+    state.begin(True, 4, "")
+    time.now += 40
+    assert state.remaining == pytest.approx(760)
+    time.now += 400
+    assert state.remaining == pytest.approx(700), "a step that takes longer does not change the others"
+    state.logged(2, {"eval/reward_mean": 0.5, "time/evaluate": 20.0})
+    assert state.remaining == pytest.approx(8 * 110 - 110), "one evaluation in two steps"
 
 
-def test_tokens_a_second_are_those_of_the_last_minute(board: Board, clock_of_board: Clock) -> None:
-    board.begin("step", 4, "")
-    board.sampled(600)
-    assert board.look().tokens_per_second == 600
-    clock_of_board.now = 30
-    board.sampled(600)
-    assert board.look().tokens_per_second == pytest.approx(40)
-    clock_of_board.now = 1000
-    assert board.look().tokens_per_second == 0
-    trials = board.look().trials
-    assert trials is not None and trials.tokens == 1200
+def test_tokens_a_second_are_those_of_the_batch(state: RunState, time: Clock) -> None:
+    state.begin(True, 4, "")
+    for seconds, shown in ((0, "600 a second  600 sampled"), (30, "40 a second  1,200 sampled")):
+        time.now = seconds
+        state.sampled(600)
+        assert any(shown in line for line in lines(state))
 
 
-def test_many_threads_may_tell_the_board(board: Board) -> None:
-    board.begin("step", 10_000, "")
+def test_many_threads_may_update_the_state(state: RunState) -> None:
+    state.begin(True, 10_000, "")
 
-    def tell(thread: int) -> None:
+    def work(thread: int) -> None:
         for n in range(1000):
-            board.moved(f"{thread}-{n}", TrialState.SAMPLING)
-            board.sampled(1)
-            board.finished(trajectory(f"s-p{thread}-g{n}", 1.0))
-            board.moved(f"{thread}-{n}", None)
+            state.moved(f"{thread}-{n}", TrialState.SAMPLING)
+            state.sampled(1)
+            state.finished(trajectory(f"s-p{thread}-g{n}", 1.0))
+            state.moved(f"{thread}-{n}", None)
 
-    threads = [threading.Thread(target=tell, args=(n,)) for n in range(8)]
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        board.look()
-    now = board.look()
-    assert now.trials is not None and not now.trials.states
-    assert (now.trials.done, now.trials.tokens, now.version) == (8000, 8000, 32001)
+        with state.lock:
+            lines(state)
+    assert not state.states and (batch_of(state).done, batch_of(state).tokens) == (8000, 8000)
 
 
-def test_an_earlier_process_is_remembered(board: Board) -> None:
+def test_an_earlier_process_is_remembered(state: RunState) -> None:
     rows = [{"global_step": 0, "eval/reward_mean": 0.1}, {"global_step": 1, **ROW}, {"global_step": 2, **ROW}]
-    board.plan(5, rows)
-    now = board.look()
-    assert (now.step, now.total_steps, now.rewards, now.held_out) == (2, 5, (0.25, 0.25), (0, 0.1, 0.0))
-    assert now.to_come == pytest.approx(300)
+    state.plan(5, rows)
+    assert (state.step, state.total_steps, list(state.rewards)) == (2, 5, [0.25, 0.25])
+    assert state.held_out == (0, 0.1, 0.0) and state.remaining == pytest.approx(300)
 
 
-def test_the_panel_shows_all_of_it(board: Board, clock_of_board: Clock) -> None:
-    text = "\n".join(lines(busy(board, clock_of_board), words=replace(WORDS, spent="$1.20 of $5")))
+def test_the_view_shows_all_of_it(state: RunState, time: Clock) -> None:
+    busy(state, time)
+    text = "\n".join(lines(state, notes={"cost": "$1.20 of $5"} | NOTES))
     for shown in (
         "12/50 done", "step 13: sampling, 0:00:20", "0:00:20 so far", "to come", "estimate from the last 10 steps",
         "0.600", "▁", "█", "held-out 0.500 ± 0.050  after step 10", " 3/48 done", "failed 1", "replaced 1", "queued 39",
         "starting 1", "waiting 1", "sampling 1", "in command 1", "verifying 1", "1 of 2 so far with signal",
-        "100 a second", "1,000 sampled in this batch", "$1.20 of $5", "s000012-p02-g03 is replaced", "a second one",
+        "50 a second", "1,000 sampled in this batch", "$1.20 of $5", "a second Ctrl-C",
     ):  # fmt: skip
         assert shown in text, text
 
 
 @pytest.mark.parametrize("height", [1, 2, 5, 10, 24, 60])
 @pytest.mark.parametrize("width", [1, 8, 20, 40, 80, 200])
-def test_the_panel_fits_any_terminal(board: Board, clock_of_board: Clock, width: int, height: int) -> None:
-    now = busy(board, clock_of_board)
-    board.event("\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 300)
-    for shown in (now, board.look(), Board().look()):
-        drawn = lines(shown, width, height)
+def test_the_view_fits_any_terminal(state: RunState, time: Clock, width: int, height: int) -> None:
+    fresh = RunState()
+    busy(state, time)
+    state.title = "中" * 300
+    for shown, notes in ((state, NOTES), (state, {"cost": "中" * 300}), (fresh, {})):
+        drawn = lines(shown, width, height, notes)
         assert 1 <= len(drawn) <= max(1, height)
         assert all(cell_len(line) <= max(1, width - 3) for line in drawn), drawn
 
 
-def test_a_low_panel_keeps_steps_and_trials(board: Board, clock_of_board: Clock) -> None:
-    now = busy(board, clock_of_board)
-    assert lines(now, 40, 24)[-1].endswith("at once"), "what Ctrl-C does is whole"
-    text = "\n".join(lines(now, 120, 4))
+def test_a_low_view_keeps_steps_and_trials(state: RunState, time: Clock) -> None:
+    busy(state, time)
+    assert lines(state, 40, 40)[-1].endswith("at once"), "what Ctrl-C does is whole"
+    text = "\n".join(lines(state, 120, 4))
     assert "12/50 done" in text and "3/48 done" in text and "tokens" not in text
 
 
 def test_sparkline_and_clock() -> None:
     assert sparkline([0, 1, 0.5]) == "▁█▅" and sparkline([0.3, 0.3]) == "▄▄" and sparkline([]) == ""
     assert (clock(0), clock(61.9), clock(100_000)) == ("0:00:00", "0:01:01", "27:46:40")
+
+
+# -- on a terminal
+
+
+class Screen:
+    """A live view on a terminal whose size the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, state: RunState, columns: int = 80, height: int = 24) -> None:
+        state.title = "run"
+        self.terminal = Terminal(columns, height)
+        self.console = console_of(Pane(self.terminal))
+        self.console.size = ConsoleDimensions(columns, height)
+        self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, threading.RLock())
+        monkeypatch.setattr("src.display.view.REFRESH_SEC", 1e9)
+
+    def resize(self, columns: int) -> None:
+        """As a terminal that folds what it shows; the cursor stays behind the last line of the view."""
+        shown = self.terminal.cells[: self.terminal._row + 1]
+        rows = [row[at : at + columns] for row in shown for at in range(0, max(1, len(row)), columns)]
+        self.terminal.cells, self.terminal.columns = rows, columns
+        self.terminal._row, self.terminal._column = len(rows) - 1, len(rows[-1])
+        self.console.size = ConsoleDimensions(columns, self.terminal.height)
+
+    @property
+    def above(self) -> str:
+        """What stands above the view."""
+        return self.terminal.text.partition("-- run")[0]
+
+
+def test_the_view_is_drawn_in_place_below_what_is_printed(
+    state: RunState, time: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen(monkeypatch, state)
+    screen.live.open()
+    assert screen.terminal.text.startswith("-- run") and not screen.terminal.cursor_shown
+    busy(state, time)
+    for _ in range(3):
+        screen.live.draw()
+    assert screen.terminal.text.count("-- run") == screen.terminal.text.count("12/50 done") == 1
+    screen.console.print("x" * 100)
+    screen.terminal.feed("^C")
+    screen.live.draw()
+    assert screen.above == f"{'x' * 80}\n{'x' * 20}\n" and screen.terminal.text.count("-- run") == 1
+    assert "^C" not in screen.terminal.text
+    screen.live.close()
+    assert screen.terminal.text == screen.above.strip() and screen.terminal.cursor_shown
+    screen.console.print("after")
+    assert screen.terminal.text.endswith(f"{'x' * 20}\nafter")
+
+
+@pytest.mark.parametrize("sizes", [(40,), (40, 20), (40, 80), (79, 81)])
+def test_a_resized_terminal_keeps_no_rest(
+    state: RunState, time: Clock, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    busy(state, time)
+    screen = Screen(monkeypatch, state, height=60)
+    screen.live.open()
+    screen.console.print("said")
+    for columns in sizes:
+        screen.resize(columns)
+        screen.live.draw()
+        assert screen.above == "said\n" and screen.terminal.text.count("-- run") == 1
+        assert all(len(row) < columns for row in screen.terminal.rows)
+    screen.resize(30)
+    screen.live.close()
+    assert screen.terminal.text == "said"
+
+
+def test_a_low_terminal_that_scrolls_keeps_what_was_said(
+    state: RunState, time: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy(state, time)
+    screen = Screen(monkeypatch, state, height=8)
+    screen.live.open()
+    for number in range(20):
+        screen.live.draw()
+        screen.console.print(f"line {number}")
+    screen.live.close()
+    assert screen.terminal.text == "\n".join(f"line {number}" for number in range(20))
+
+
+def test_threads_that_print_leave_no_stray_line(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view grows and shrinks meanwhile, and is drawn all the time."""
+    lock = threading.RLock()
+    screen = Screen(monkeypatch, state, height=40)
+    screen.live = LiveView(screen.console, state, lambda: {"Ctrl-C": "ends it"}, lock)
+    monkeypatch.setattr("src.display.view.REFRESH_SEC", 0.0005)
+
+    def say(thread: int) -> None:
+        for n in range(100):
+            state.plan(n % 2, [])
+            with lock:
+                screen.console.print(f"{thread}-{n:03d}")
+
+    screen.live.open()
+    threads = [threading.Thread(target=say, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    screen.live.close()
+    assert sorted(screen.terminal.text.splitlines()) == [f"{t}-{n:03d}" for t in range(4) for n in range(100)]

@@ -1,4 +1,4 @@
-"""What follows the rows: wandb's part of a run, kept aside so that nothing it does can stop one."""
+"""Sinks: wandb's part of a run, in the background so that nothing it does can stop the run."""
 
 import json
 import subprocess
@@ -12,21 +12,21 @@ import pytest
 from src.run.directory import RunDirectory
 from src.run.jsonl import append_line
 from src.run.metrics_log import MetricsLog
-from src.sinks import samples
-from src.sinks.aside import Aside, Limits
+from src.sinks import samples, wandb_log
+from src.sinks.background import BackgroundSink, SinkLimits
 from src.sinks.samples import COLUMNS, EVALUATION, MOST_ROWS, TRAINING, cut, sampled_tables
-from src.sinks.wandb_files import last_offline_step
 from src.sinks.wandb_log import WandbLog, start_wandb
 
-LONG = Limits(start=60, silence=60, finish=60)
+LONG = SinkLimits(start=60, finish=60)
 
 
 class FakeRun:
     """A wandb run on the other side of `WandbLog`."""
 
-    id, offline, url, dir = "r", False, "https://wandb", "/"
+    url, dir = "https://wandb", "/"
 
-    def __init__(self) -> None:
+    def __init__(self, starting_step: int = 0, *, offline: bool = False, id: str = "r") -> None:
+        self.starting_step, self.offline, self.id = starting_step, offline, id
         self.calls: list[object] = []
 
     def log(self, data: dict[str, Any], step: int, commit: bool) -> None:
@@ -63,7 +63,7 @@ class Sink:
 
 def test_one_call_a_step_and_an_end_only_on_close(tmp_path: Path) -> None:
     sink, said = Sink(), []
-    log = MetricsLog(RunDirectory(tmp_path), Aside("w", lambda: sink, said.append, LONG))
+    log = MetricsLog(RunDirectory(tmp_path), BackgroundSink("w", lambda: sink, said.append, LONG))
     log.log(0, {"reward/mean": 1.0})
     log.log(1, {})
     assert not sink.ended
@@ -72,23 +72,64 @@ def test_one_call_a_step_and_an_end_only_on_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("had", [-1, 0, 2])
-def test_wandb_gets_what_it_lacks_when_a_run_goes_on_and_nothing_twice(tmp_path: Path, had: int) -> None:
-    """-1: wandb_project was given for the first time; 0: killed before its file was whole."""
-    run, fake = RunDirectory(tmp_path), FakeRun()
+def test_a_resumed_run_sends_what_the_server_lacks(tmp_path: Path, had: int) -> None:
+    """-1: wandb_project is new to the run."""
+    run, fake = RunDirectory(tmp_path), FakeRun(had + 1)
     log = MetricsLog(run)
     for step in range(3):
         log.log(step, {})
-    MetricsLog(run, WandbLog(run, fake, had)).log(3, {})
+    MetricsLog(run, WandbLog(run, fake)).log(3, {})
     assert fake.calls == list(range(had + 1, 4))
+
+
+def test_offline_a_killed_run_sends_one_row_again_and_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps take longer than wandb's file needs; the row that was under way when the process was killed comes again."""
+    monkeypatch.setattr(wandb_log, "WRITTEN_SEC", -1.0)
+    run = offline_run(tmp_path)
+    log = MetricsLog(run, WandbLog(run, killed := FakeRun(offline=True)))
+    for step in range(3):
+        log.log(step, {})
+    log = MetricsLog(run, WandbLog(run, resumed := FakeRun(offline=True)))
+    log.log(3, {})
+    log.close()
+    MetricsLog(run, WandbLog(run, last := FakeRun(offline=True))).log(4, {})
+    assert (killed.calls, [call for call in resumed.calls if isinstance(call, int)]) == ([0, 1, 2], [2, 3])
+    assert last.calls == [4], "closed: nothing twice"
+
+
+def test_offline_a_row_that_wandb_may_hold_back_is_not_noted(tmp_path: Path) -> None:
+    run = offline_run(tmp_path)
+    log = MetricsLog(run, WandbLog(run, FakeRun(offline=True)))
+    for step in range(3):
+        log.log(step, {})
+    MetricsLog(run, WandbLog(run, fake := FakeRun(offline=True))).log(3, {})
+    assert fake.calls == [0, 1, 2, 3]
+
+
+def test_a_note_of_another_wandb_run_does_not_count(tmp_path: Path) -> None:
+    run = offline_run(tmp_path)
+    log = MetricsLog(run, WandbLog(run, FakeRun(offline=True)))
+    log.log(0, {})
+    log.close()
+    MetricsLog(run, WandbLog(run, other := FakeRun(offline=True, id="other")))
+    assert other.calls == [0]
+
+
+def offline_run(path: Path) -> RunDirectory:
+    """With the folder that wandb makes."""
+    (path / "wandb").mkdir()
+    return RunDirectory(path)
 
 
 def test_a_sink_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
     run, said = RunDirectory(tmp_path), []
-    log = MetricsLog(run, Aside("w", lambda: Sink(fails=ConnectionError("gone\nfar")), said.append, LONG))
+    log = MetricsLog(run, BackgroundSink("w", lambda: Sink(fails=ConnectionError("gone\nfar")), said.append, LONG))
     for step in range(4):
         log.log(step, {})
     log.close()
-    assert sum("w: off (ConnectionError: gone); the run goes on" in line for line in said) == 1
+    assert sum("w: off (ConnectionError: gone); metrics.jsonl has every row" in line for line in said) == 1
     assert all("off" in line or "somewhere" in line for line in said)
     assert [json.loads(line)["global_step"] for line in run.metrics.read_text().splitlines()] == [0, 1, 2, 3]
 
@@ -99,10 +140,10 @@ def test_a_sink_that_cannot_be_opened_is_told_at_the_start(error: BaseException)
         raise error
 
     said: list[str] = []
-    aside = Aside("w", opening, said.append, LONG)
+    background = BackgroundSink("w", opening, said.append, LONG)
     assert len(said) == 1 and type(error).__name__ in said[0]
-    aside.log({"global_step": 0})
-    aside.finish()
+    background.log({"global_step": 0})
+    background.finish()
     assert len(said) == 1
 
 
@@ -113,31 +154,32 @@ def test_a_sink_that_hangs_is_left_behind() -> None:
         never.wait()
         raise AssertionError
 
-    aside = Aside("w", opening, said.append, Limits(start=0.01, silence=0.0, finish=0.01))
+    background = BackgroundSink("w", opening, said.append, SinkLimits(start=0.01, finish=0.01))
     for step in range(3):
-        aside.log({"global_step": step})
-    aside.finish()
-    aside.finish()
+        background.log({"global_step": step})
+    background.finish()
+    background.finish()
     never.set()
-    assert [line.partition(";")[0] for line in said] == [
-        "w: no answer in 0.01 s", "w: no answer for 0 s", "w: not done in 0.01 s, left behind",
-    ]  # fmt: skip
+    assert said == [
+        "w: no response after 0.01 s; continuing without it",
+        "w: not finished after 0.01 s; metrics.jsonl has every row",
+    ]
 
 
 def test_a_sink_that_wakes_up_late_gets_every_row() -> None:
     gate, said = threading.Event(), []
     sink = Sink(waits=gate)
-    aside = Aside("w", lambda: sink, said.append, LONG)
+    background = BackgroundSink("w", lambda: sink, said.append, LONG)
     for step in range(5):
-        aside.log({"global_step": step})
+        background.log({"global_step": step})
     gate.set()
-    aside.finish(0)
+    background.finish(0)
     assert [row["global_step"] for row in sink.rows] == list(range(5)) and sink.ended == [0]
 
 
 def test_rows_come_before_artifacts_and_the_run_ends_when_those_fail(tmp_path: Path) -> None:
     fake = FakeRun()
-    log = WandbLog(RunDirectory(tmp_path), fake, -1)
+    log = WandbLog(RunDirectory(tmp_path), fake)
     log.log({"global_step": 0})
     fake.log_artifact = lambda artifact: (_ for _ in ()).throw(ConnectionError("not taken"))
     with pytest.raises(ConnectionError):
@@ -151,7 +193,7 @@ def test_artifacts_hold_paths_and_settings_and_no_weights(tmp_path: Path) -> Non
     run.effective.write_text("{}")
     for step in (0, 3):
         append_line(run.checkpoints, {"step": step, "path": f"tinker://m/weights/{step}"})
-    WandbLog(run, fake, -1).finish(0)
+    WandbLog(run, fake).finish(0)
     config, checkpoints, end = fake.calls
     assert isinstance(config, object) and end == "finish"
     assert set(config.manifest.entries) == {"config.json", "effective.json"}  # type: ignore[attr-defined]
@@ -194,13 +236,6 @@ def test_a_conversation_that_is_too_large_is_left_out(tmp_path: Path, monkeypatc
 def test_cut_keeps_the_beginning_and_the_end() -> None:
     assert cut("abc", 3) == "abc"
     assert cut("a" * 10 + "b" * 20, 9) == "aaa\n[… 21 characters left out …]\nbbbbbb"
-
-
-def test_a_file_that_is_no_wandb_file_has_no_step(tmp_path: Path) -> None:
-    folder = tmp_path / "offline-run-20260101_000000-r"
-    folder.mkdir()
-    (folder / "run-r.wandb").write_bytes(b"nothing of wandb's")
-    assert last_offline_step(tmp_path, "r") == -1
 
 
 def test_disabled_is_said_and_without_a_project_there_is_nothing(

@@ -1,0 +1,71 @@
+"""Private parts of other packages that the code uses: each test fails when an upgrade changes the part."""
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from harbor.environments.docker.docker import DockerEnvironment
+
+from src.rollout.docker import shell
+
+CREATED = b'HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 10\r\n\r\n{"Id":"x"}'
+UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Path]:
+    """A socket that answers as Docker does to an exec: the head of its stream comes together with the first output."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path := tmp_path / "docker.sock"))
+    server.listen()
+
+    def serve() -> None:
+        for answer in (CREATED, UPGRADED + b"early"):
+            client, _ = server.accept()
+            with client, client.makefile("rb") as requests:
+                head = b"".join(iter(requests.readline, b"\r\n"))
+                requests.read(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
+                client.sendall(answer)
+                if answer is not CREATED:
+                    assert requests.readline() == b"input\n"
+                    client.sendall(b"late")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield path
+    thread.join(10)
+    server.close()
+
+
+def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stream._response.raw._fp.fp.peek()` in src/rollout/docker/shell.py."""
+    client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=5)
+    monkeypatch.setattr(shell, "engine", lambda: client)
+    stream, early = shell._exec_socket("container", "user")
+    with stream:
+        assert early == b"early"
+        stream.setblocking(True)
+        stream.sendall(b"input\n")
+        assert stream.recv(100) == b"late"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_harbor_says_whether_the_kernel_can_isolate(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`DockerEnvironment._egress_control_kernel_support()` in src/rollout/docker/preflight.py."""
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {status}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    support = DockerEnvironment._egress_control_kernel_support
+    support.__func__.cache_clear()  # type: ignore[attr-defined]
+    try:
+        assert support() is (status == 0)
+        assert DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE in (tmp_path / "asked").read_text()
+    finally:
+        support.__func__.cache_clear()  # type: ignore[attr-defined]
