@@ -7,7 +7,7 @@ from typing import Any, Literal
 Verdict = Literal["same", "differs", "unusable", "unclear", "not measured", "info"]
 Reduction = Literal["sum", "example_mean", "unknown"]
 PromptLogprobs = Literal["leading_none", "short", "refused"]
-FORMAT = 1  # of the JSON; a report of another format is measured again
+FORMAT = 2  # of the JSON; a report of another format is measured again
 
 
 @dataclass(frozen=True, slots=True)

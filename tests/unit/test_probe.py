@@ -1,14 +1,18 @@
 """The probe's own parts: reports, their cache, judgements. What it finds on real servers: tests/integration."""
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import pytest
 from rich.console import Console
 
 from src.caches import cache_folder
 from src.errors import BackendError
-from src.probe import cache
+from src.probe import cache, reduction
 from src.probe.findings import Findings
-from src.probe.optimizer import _judge_reduction, _shrunk, share
+from src.probe.optimizer import _shrunk, share
 from src.probe.parity import bootstrap
+from src.probe.reduction import VARIANTS, norm_places, places
 from src.probe.report import Facts, Row, ServerReport
 from src.probe.table import show
 
@@ -61,19 +65,50 @@ def test_between_the_margins_is_unclear(value, expected):
     assert share(value, 1.0, 0.1, 0.5) is expected
 
 
-@pytest.mark.parametrize(
-    ("ratios", "expected"),
-    [
-        ([4.1, 1.9, 2.0], "sum"),
-        ([1.0, 1.05, 0.95], "example_mean"),
-        ([1.0, 2.0, 2.0], "unknown"),
-        ([2.0, 1.5, 1.5], "unknown"),
-    ],
-)
-def test_reduction_is_told_by_three_ratios(ratios, expected):
+def gains(kind: str, curve: Callable[[float], float], noise: float = 0.0, seed: int = 0) -> list[float]:
+    """Of reduction.programme on a server that sums or means; `curve`: gain of a step of so many plain rates."""
+    rng = np.random.default_rng(seed)
+    multiples = [m for v in VARIANTS for m in (1, v.factor, v.factor if kind == "sum" else 1, v.factor)]
+    return [curve(m) + rng.uniform(-noise, noise) for m in [*multiples, 1]]
+
+
+def verdict(gains: list[float], noise: float, norms: Sequence[float | None] = (None,) * 13) -> str:
     findings = Findings()
-    _judge_reduction(findings, ratios)
-    assert findings.facts["reduction"] == expected
+    reduction.report(findings, places(gains, noise), norm_places(norms), noise)
+    return findings.facts["reduction"]
+
+
+def smollm2(multiple: float) -> float:
+    """Gains of steps of 1, 2 and 4 times 1 nat, measured on SmolLM2-135M in float32: far from linear."""
+    return {1.0: 1.0, 2.0: 1.72, 4.0: 2.1}[multiple]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("sum", "sum"), ("mean", "example_mean")])
+@pytest.mark.parametrize("curve", [smollm2, float])
+def test_the_reduction_of_a_real_model_is_told_by_effect(kind, expected, curve):
+    assert verdict(gains(kind, curve), 1e-4) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("kind", "expected"), [("sum", "sum"), ("mean", "example_mean")])
+def test_noise_never_turns_the_verdict(kind, expected, seed):
+    assert verdict(gains(kind, float, 0.1, seed), 0.1) == expected
+    assert verdict(gains(kind, float, 0.6, seed), 0.6) == "unknown"
+
+
+def test_a_step_that_changes_with_the_data_in_another_way_is_unknown():
+    assert verdict([1, 4, 2, 4, 1, 2, 1.5, 2, 1, 2, 1.5, 2, 1], 1e-4) == "unknown"
+    assert verdict([1, 4, 4, 4, 1, 2, 1, 2, 1, 2, 2, 2, 1], 1e-4) == "unknown"  # a sum of tokens, a mean of datums
+    assert verdict([0.0] * 13, 1e-4) == "unknown"
+
+
+def test_reported_norms_decide_only_where_noise_hides_the_effect():
+    sums = [230, 229, 918, 228, 229, 229, 458, 228, 229, 229, 458, 229, 229]
+    hidden = gains("sum", float, 3.0)
+    assert verdict(hidden, 3.0) == "unknown"
+    assert verdict(hidden, 3.0, sums) == "sum"
+    assert verdict(hidden, 3.0, [100.0] * 13) == "example_mean"
+    assert verdict(gains("mean", float), 1e-4, sums) == "example_mean"
 
 
 def test_decay_below_the_noise_is_unclear():
@@ -92,8 +127,6 @@ async def test_a_fault_in_one_part_is_a_row():
 
 
 def test_the_interval_holds_the_mean_and_is_reproducible():
-    import numpy as np
-
     values = np.random.default_rng(1).normal(0.5, 0.1, 50)
     low, high = bootstrap(values)
     assert low < values.mean() < high
