@@ -16,10 +16,9 @@ from src.config import Backend, Config
 from src.daemon_thread import in_daemon_thread
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
-from src.probe.parity import ParityReport, compare
+from src.probe.parity import ParityReport, compare, show_parity
 from src.probe.probe import load_or_probe
-from src.probe.report import ServerReport
-from src.probe.table import show, show_parity
+from src.probe.report import ServerReport, show
 
 
 @chz.chz

@@ -10,12 +10,13 @@ from src.errors import BackendError
 from src.probe import reduction
 from src.probe.bench import Bench
 from src.probe.climb import Climb, Step, adam, climb, idle, sgd, total
-from src.probe.findings import Findings
+from src.probe.report import Findings
 
 GROUP, ISOLATION = "optimizer", "several adapters"
 RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # tried in this order until the steps of signs show what eps does
 VISIBLE = 0.5  # nats; what a step must gain before ratios are taken of it: far above a bf16 model's noise
 TARGET = 1.0  # nats a step of plain gradient descent
+Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
 DECAY = 1e-3  # learning rate times weight decay: 0.1 %, for on some servers it is everybody's
 
 
@@ -29,7 +30,7 @@ def share(value: float, whole: float, low: float, high: float) -> bool | None:
 async def measure(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
     """Sets facts adam, reduction, decays_other_adapters and bench.rate. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
-    signs, norm = await _signs(client, known)
+    norm = await _signs(client, known)
     if known["eps"]:
         bench.rate = await _rate(client, norm)
     if not bench.rate:
@@ -39,10 +40,10 @@ async def measure(bench: Bench, client: tinker.TrainingClient, findings: Finding
         )
     else:
         await _linear(bench, client, findings, known)
-    _report(findings, known, signs)
+    _report(findings, known, norm)
 
 
-async def _signs(client: tinker.TrainingClient, known: dict[str, bool | None]) -> tuple[Climb, float | None]:
+async def _signs(client: tinker.TrainingClient, known: Known) -> float | None:
     """Steps with a tiny eps are of the size learning_rate in every element, whatever the gradient."""
     chain = Climb((), (), ())
     for rate in RATES:
@@ -65,7 +66,7 @@ async def _signs(client: tinker.TrainingClient, known: dict[str, bool | None]) -
     )
     known["eps"] = share(damped, one, 0.1, 0.5) if visible else None
     known["beta2"] = share(remembered, min(one, again), 0.4, 0.7) if visible and again > 0.3 * one else None
-    return chain, chain.grad_norms[0]
+    return chain.grad_norms[0]
 
 
 async def _rate(client: tinker.TrainingClient, norm: float | None) -> float:
@@ -79,9 +80,7 @@ async def _rate(client: tinker.TrainingClient, norm: float | None) -> float:
     return 0.0
 
 
-async def _linear(
-    bench: Bench, client: tinker.TrainingClient, findings: Findings, known: dict[str, bool | None]
-) -> None:
+async def _linear(bench: Bench, client: tinker.TrainingClient, findings: Findings, known: Known) -> None:
     noise = await reduction.noise_of(client, bench.rate)
     await reduction.measure(client, bench.rate, noise, findings)
     plain = sgd(bench.rate)
@@ -96,13 +95,7 @@ async def _linear(
     await _decay(bench, client, findings, known, max(noise, abs(gains[4])))
 
 
-async def _decay(
-    bench: Bench,
-    client: tinker.TrainingClient,
-    findings: Findings,
-    known: dict[str, bool | None],
-    noise: float,
-) -> None:
+async def _decay(bench: Bench, client: tinker.TrainingClient, findings: Findings, known: Known, noise: float) -> None:
     """Weight decay by a step with gradient 0, of this adapter and of another user's."""
     try:
         twin = await bench.adapter()
@@ -129,7 +122,7 @@ async def _decay(
                 "weight decay stays with its adapter (defect 5)",
                 None if other is None else not other,
                 ("yes", f"no: another adapter moved by {moved:.2g} nats"),
-                "use weight_decay=0, or share the server with nobody",
+                "use weight_decay=0, or share the server with no other user",
             )
     finally:
         if twin is not None:
@@ -154,11 +147,10 @@ NOTES = {
 }
 
 
-def _report(findings: Findings, known: dict[str, bool | None], signs: Climb) -> None:
+def _report(findings: Findings, known: Known, norm: float | None) -> None:
     for name, note in NOTES.items():
         known.setdefault(name, None)
         findings.judge(GROUP, name, known[name], ("reaches the optimizer", "without effect"), note)
-    norm = signs.grad_norms[0]
     value = "not reported" if norm is None else f"{norm:.4g}"
     findings.row(GROUP, "grad_norm in the answer", value, "info")
 

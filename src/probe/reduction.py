@@ -8,14 +8,11 @@ with the rate: on a real model a step of 1 nat is far from linear.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import tinker
 
-from src.probe.climb import Step, climb, sgd
-from src.probe.data import weighted
-from src.probe.findings import Findings
-from src.probe.report import Reduction
+from src.probe.climb import Step, climb, sgd, weighted
+from src.probe.report import Findings, Reduction, Verdict
 
 GROUP = "gradient"
 TARGETS = (0.1, 0.3, 1.0, 3.0)  # nats of a plain step; the smallest that noise does not hide is tried first
@@ -23,6 +20,7 @@ CLEAR = 8.0  # a step must gain this many times the noise
 N_NOISE = 6  # steps of a thousandth of the rate
 BLOCK = 4  # steps before the next variant: plain, larger, variant, larger
 NORM_ERROR = 0.1  # of a place that reported gradient norms give
+VERDICTS: dict[Reduction, Verdict] = {"sum": "same", "example_mean": "differs", "unknown": "unusable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +50,11 @@ class Place:
         return not self.error < 0.5
 
     @property
-    def meaning(self) -> Literal["sum", "mean"] | None:
-        """The nearer end, if it stays the nearer one with the largest error."""
+    def meaning(self) -> Reduction:
+        """Of the nearer end, if it stays the nearer one with the largest error."""
         if abs(self.value - 1) + self.error < 0.5:
             return "sum"
-        return "mean" if abs(self.value) + self.error < 0.5 else None
+        return "example_mean" if abs(self.value) + self.error < 0.5 else "unknown"
 
 
 async def noise_of(client: tinker.TrainingClient, rate: float) -> float:
@@ -75,7 +73,7 @@ async def measure(client: tinker.TrainingClient, rate: float, noise: float, find
             continue
         chain = await climb(client, programme(rate * target))
         found, norms = places(chain.gains, noise), norm_places(chain.grad_norms)
-        if all(place.meaning for place in found):
+        if all(place.meaning != "unknown" for place in found):
             break
     report(findings, found, norms, noise)
 
@@ -121,14 +119,13 @@ def report(findings: Findings, found: list[Place], norms: list[Place] | None, no
     used = norms if hidden and norms is not None else found
     source = f"; by the reported norms, for noise of {noise:.2g} nats hides the effect" if by_norms else ""
     for variant, place in zip(VARIANTS, used, strict=True):
-        error = (variant.factor - 1) * place.error
-        value = f"gradient x{1 + (variant.factor - 1) * place.value:.2f} ± {error:.2g}{source}"
-        verdict = "same" if place.meaning == "sum" else "differs" if place.meaning == "mean" else "unclear"
+        more = variant.factor - 1
+        value = f"gradient x{1 + more * place.value:.2f} ± {more * place.error:.2g}{source}"
+        verdict = "unclear" if place.meaning == "unknown" else VERDICTS[place.meaning]
         findings.row(GROUP, variant.what, value, verdict, "" if verdict == "same" else "Tinker: sum")
-    meanings = {place.meaning for place in used}
-    reduction: Reduction = "sum" if meanings == {"sum"} else "example_mean" if meanings == {"mean"} else "unknown"
+    meanings: set[Reduction] = {place.meaning for place in used}
+    reduction: Reduction = meanings.pop() if len(meanings) == 1 else "unknown"
     findings.facts["reduction"] = reduction
     unknown = f"training here is refused: the step size would be a guess (noise {noise:.2g} nats)"
     notes = {"sum": "", "example_mean": "advantages are scaled up, so that each step is the sum's", "unknown": unknown}
-    verdict = {"sum": "same", "example_mean": "differs", "unknown": "unusable"}[reduction]
-    findings.row(GROUP, "reduction", reduction, verdict, notes[reduction])
+    findings.row(GROUP, "reduction", reduction, VERDICTS[reduction], notes[reduction])

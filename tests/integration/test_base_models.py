@@ -16,7 +16,7 @@ from scripts.models import tiny_model
 from src.chat_template import ChatTemplate
 from src.probe import optimizer
 from src.probe.bench import Bench
-from src.probe.findings import Findings
+from src.probe.report import Findings
 from tests.conftest import live_server, succeed
 from tests.integration.engine_parts import adapters, loss, raw, step
 from tests.integration.small_server import checkpoints_base
