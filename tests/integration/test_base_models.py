@@ -72,6 +72,9 @@ def datum(prompt: list[int], answer: list[int]) -> tinker.Datum:
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
 
+ONE = datum([5, 6, 7], [8, 9])  # of the probe's length for the compiler
+
+
 async def test_a_step_towards_sampled_tokens_makes_them_likelier(bfloat16: Served) -> None:
     """With Adam's beta2 of 0.999, which is 1 in bfloat16."""
     prompt = ChatTemplate.load(str(bfloat16.model), enable_thinking=False).first_prompt(MESSAGES)
@@ -107,11 +110,9 @@ async def test_a_small_learning_rate_moves_every_trained_weight(bfloat16: Served
     """A weight of 0.1 in bfloat16 would not move by a step of 1e-6, nor by a hundred."""
     small = tinker.AdamParams(learning_rate=1e-6, beta1=0.9, beta2=0.95, eps=1e-12)
     async with adapters(bfloat16.url, bfloat16.model) as (_, training):
-        await step(
-            training, [datum([5, 6, 7], [8, 9])], adam=small
-        )  # lora_B is 0 before it, and lora_A without gradient
+        await step(training, [ONE], adam=small)  # lora_B is 0 before it, and lora_A without gradient
         before = saved_weights(bfloat16, (await training.save_weights_for_sampler("before")).path)
-        await step(training, [datum([5, 6, 7], [8, 9])], adam=small)
+        await step(training, [ONE], adam=small)
         after = saved_weights(bfloat16, (await training.save_weights_for_sampler("after")).path)
     moved = [np.abs(after[name] - before[name]) for name in before if "lora_A" in name and "self_attn" in name]
     assert moved and all((0 < part.max() < 3e-6) for part in moved)
@@ -132,16 +133,16 @@ checkpoints.save_checkpoint_multiprocess(
 
 async def test_a_state_in_bfloat16_of_an_earlier_version_is_restored(bfloat16: Served) -> None:
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
-        await step(training, [datum([5, 6, 7], [8, 9])])
-        trained = await loss(training)
+        await step(training, [ONE])
+        trained = await loss(training, [ONE])
         path = (await training.save_state("old")).path
         folder = checkpoints_base(bfloat16.url) / training.model_id / "old.tar.gz"
         succeed("server/.venv/bin/python", "-c", TO_BFLOAT16, folder, env={"JAX_PLATFORMS": "cpu"})
         copy = await service.create_training_client_from_state_with_optimizer(path)
         try:
-            assert await loss(copy) == pytest.approx(trained, rel=0.01)
-            await step(copy, [datum([5, 6, 7], [8, 9])], adam=tinker.AdamParams(learning_rate=1e-3, beta2=0.999))
-            assert math.isfinite(await loss(copy))
+            assert await loss(copy, [ONE]) == pytest.approx(trained, rel=0.01)
+            await step(copy, [ONE], adam=tinker.AdamParams(learning_rate=1e-3, beta2=0.999))
+            assert math.isfinite(await loss(copy, [ONE]))
         finally:
             await raw(bfloat16.url, "unload_model", {"model_id": copy.model_id, "type": "unload_model"})
 
