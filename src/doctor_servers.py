@@ -17,10 +17,9 @@ from src.config import Backend, Config
 from src.doctor_output import JSON, give_json
 from src.errors import UserError
 from src.probe.bench import Bench
-from src.probe.parity import ParityReport, compare
+from src.probe.parity import ParityReport, compare, show_parity
 from src.probe.probe import load_or_probe
-from src.probe.report import ServerReport
-from src.probe.table import show, show_parity
+from src.probe.report import ServerReport, show
 
 log = logging.getLogger("harbortrainer")
 

@@ -4,6 +4,8 @@ Upstream: skyrl/backends/jax.py, JaxBackendImpl._create_loss_and_grad_fn, Accumu
 There a pass holds all adapter slots: where ragged_dot multiplies every row by every slot and masks (as on CPU), one
 slot's NaN weights are NaN in every user's result, and time and memory grow with the number of slots.
 Here gradients are kept for each model, in float32, and a request whose result is not finite adds nothing to them.
+Upstream keeps adapters, and so Adam's moments, in the base weights' dtype: in bfloat16 a step of 1e-4 does not move a
+weight of 0.05 at all. Here they are float32; a pass computes with a copy in the base weights' dtype.
 """
 
 # pyright: reportMissingImports=false
@@ -17,8 +19,9 @@ from flax import nnx
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
 from skyrl.tinker.loss_fns import LOSS_FUNCTIONS, LossFnConfig
+from skyrl.tx.utils.models import get_dtype
 
-from repairs.engine_slots import all_finite, take_slot, with_slots
+from repairs.engine_slots import all_finite, in_dtype, take_slot, with_slots
 
 NOT_FINITE = (
     "loss, log-probabilities or gradient of this request are not finite (a token id beyond the vocabulary, or an "
@@ -45,8 +48,15 @@ def datum_mean(datums: int) -> float:
     return max(datums, 1)
 
 
+def base_dtype(self: Any) -> jnp.dtype:
+    """In which the base weights are, and in which the model computes."""
+    return get_dtype(self.model_config.get_config().dtype)
+
+
 def create_pass(self: Any) -> None:
     """Replaces JaxBackendImpl._create_loss_and_grad_fn; the functions keep the signature that _model_pass calls."""
+    dtype = base_dtype(self)
+    nnx.update(self.lora_params, in_dtype(self.lora_params, jnp.float32))  # the model's own variables
     self.own_view = with_slots(self.model, 1)
     graphdef, own_lora, _ = nnx.split(self.own_view, self.own_view.is_lora_param, ...)
     self.accumulated_grads = None  # the stock buffer for all slots
@@ -56,7 +66,7 @@ def create_pass(self: Any) -> None:
     def losses(
         lora, others, ids, mask, targets, weights, kinds, sampling_logprobs, advantages, config: LossFnConfig
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        model = nnx.merge(graphdef, lora, others)
+        model = nnx.merge(graphdef, in_dtype(lora, dtype), others)
         adapters = jnp.zeros(ids.shape[0], jnp.int32)
         output = model(ids, attention_mask=mask, adapter_indices=adapters, is_training=True)
         logprobs = model.compute_logprobs(output.last_hidden_state, targets, adapters)

@@ -26,7 +26,8 @@ from repairs.engine_own_pass import Gradient
 from repairs.engine_slots import all_finite, put, put_slot, take, take_slot
 
 REFUSED = "gradient is not finite: step refused, weights unchanged, accumulated gradient dropped"
-ADAM = optax.inject_hyperparams(optax.adamw)(learning_rate=0.0)  # one object: models share one compiled step
+# One object, so that models share one compiled step. float32: in bfloat16 a beta2 of 0.999 is 1, and weights become NaN
+ADAM = optax.inject_hyperparams(optax.adamw, hyperparam_dtype=jnp.float32)(learning_rate=0.0)
 HYPERPARAMETERS = {"learning_rate": "learning_rate", "b1": "beta1", "b2": "beta2", "eps": "eps"} | {
     "weight_decay": "weight_decay"
 }
@@ -151,7 +152,8 @@ def insert_checkpoint_data(self: Any, model_id: str, checkpoint_data: dict, load
     nnx.update(self.lora_params, put(self.lora_params, model.adapter_index, weights))
     if load_optimizer:
         state = nnx.state(self.optimizers[model_id])
-        insert_adapter_state(0, state, checkpoint_data["optimizer_state"], rank)
+        saved = jax.tree.map(lambda new, old: new.astype(old.dtype), checkpoint_data["optimizer_state"], state)
+        insert_adapter_state(0, state, saved, rank)
 
 
 def apply() -> None:

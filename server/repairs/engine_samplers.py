@@ -29,7 +29,8 @@ from skyrl.utils.log import logger
 from skyrl.utils.storage import download_and_unpack
 
 from repairs import engine_expert_adapters
-from repairs.engine_slots import all_finite, put, slots_of, take, with_slots
+from repairs.engine_own_pass import base_dtype
+from repairs.engine_slots import all_finite, in_dtype, put, slots_of, take, with_slots
 
 PREFIX = "base_model.model."  # of every tensor's name in a sampler checkpoint
 Key = tuple[str, int, int]
@@ -46,8 +47,9 @@ class BackendConfig(backend.JaxBackendConfig):
 class SamplerSlots:
     """The sampling view: slot 0 is the base model, the others a cache of sampler checkpoints, oldest use out first."""
 
-    def __init__(self, model: nnx.Module, count: int) -> None:
+    def __init__(self, model: nnx.Module, count: int, dtype: Any) -> None:
         self.model = with_slots(model, 1 + count)
+        nnx.update(self.model, in_dtype(nnx.state(self.model, self.model.is_lora_param), dtype))
         self.parts = nnx.split(self.model, self.model.is_lora_param, ...)
         self._free = list(range(1, 1 + count))
         self._slots: OrderedDict[Key, int] = OrderedDict()
@@ -141,7 +143,7 @@ def init(self: Any, base_model: str, config: BackendConfig, process_id: int) -> 
         raise ValueError("several hosts: their workers run without repairs, start the server with --repairs none")
     stock_init(self, base_model, config, process_id)
     with jax.set_mesh(self.mesh):
-        self.samplers = SamplerSlots(self.model, config.sampler_slots)
+        self.samplers = SamplerSlots(self.model, config.sampler_slots, base_dtype(self))
 
 
 def save_sampler_checkpoint(self: Any, output_path: Any, model_id: str, persist: bool = True) -> None:

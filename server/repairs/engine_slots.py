@@ -53,6 +53,11 @@ def all_finite(state: nnx.State) -> jax.Array:
 take, put = jax.jit(take_slot), jax.jit(put_slot)
 
 
+def in_dtype(state: nnx.State, dtype: jnp.dtype) -> nnx.State:
+    """The state with every array in this dtype. Traceable."""
+    return jax.tree.map(lambda value: value.astype(dtype), state)
+
+
 def slots_of(model: nnx.Module) -> nnx.State:
     """The model's own variables that have slots, base weights left out."""
     return nnx.state(model, lambda path, _value: path[-1] in PER_ADAPTER or is_connector_path(path))

@@ -8,10 +8,8 @@ from src.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract
 from src.backend.kind import ServerKind
 from src.backend.sessions import Session
 from src.errors import BackendError
-from src.probe import cache
-from src.probe.identity import identify
-from src.probe.probe import load_or_probe
-from src.probe.report import ServerReport
+from src.probe.probe import identify, load_or_probe
+from src.probe.report import ServerReport, load
 
 
 async def contract_of(session: Session, kind: ServerKind, model_name: str, say: Callable[[str], None]) -> Contract:
@@ -34,7 +32,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
 
 async def _known(url: str, model_name: str) -> ServerReport | None:
     try:
-        return cache.load((await identify(url)).fingerprint, model_name)
+        return load((await identify(url)).fingerprint, model_name)
     except httpx.HTTPError:
         return None
 

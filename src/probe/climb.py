@@ -1,4 +1,6 @@
-"""Chains of optimizer steps, and how far each moves the logprob of the same tokens.
+"""Fixed training data, chains of optimizer steps on it, and how far each step moves the logprob of the same tokens.
+
+The data have one length, so that a server compiles little, and token ids that every vocabulary has.
 
 A very large eps and no memory (beta1 = beta2 = 0) make Adam plain gradient descent with the rate learning_rate / eps:
 each step's gain is then linear in the gradient that the server made of the data, whatever it reports.
@@ -10,14 +12,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tinker
 
 from src.backend.faults import SDK_ERRORS, plain
 from src.errors import BackendError
 from src.probe.bench import CALL_LIMIT_SEC
-from src.probe.data import still, weighted
 
 EPS = 1e5  # far above any element of a gradient
+N_TOKENS = 25  # 24 positions in training, 25 as a prompt
+PROMPT_TOKENS = 17
+NEW_TOKENS = N_TOKENS - PROMPT_TOKENS  # so that prompt and answer together are as long as the rest
+LOW_ID, HIGH_ID = 20, 220
+
+
+def tokens_of(seed: int) -> list[int]:
+    """N_TOKENS ids, the same everywhere for one seed."""
+    return np.random.default_rng(seed).integers(LOW_ID, HIGH_ID, N_TOKENS).tolist()
+
+
+TOKENS = tokens_of(0)
+PROMPT = tinker.ModelInput.from_ints(TOKENS[:PROMPT_TOKENS])
+SEQUENCE = tinker.ModelInput.from_ints(TOKENS)
+
+
+def datum(tokens: Sequence[int] = TOKENS, **inputs: Sequence[float]) -> tinker.Datum:
+    """tokens[:-1] -> tokens[1:], with inputs of the loss as given."""
+    tensors = {name: tinker.TensorData(data=list(values), dtype="float32") for name, values in inputs.items()}
+    tensors["target_tokens"] = tinker.TensorData(data=list(tokens[1:]), dtype="int64")
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints(list(tokens[:-1])), loss_fn_inputs=tensors)
+
+
+def weighted(weight: float = 1.0, tokens: Sequence[int] = TOKENS) -> tinker.Datum:
+    """For cross_entropy, the same weight for every target."""
+    return datum(tokens, weights=[weight] * (len(tokens) - 1))
+
+
+def policy(logprobs: Sequence[float], advantages: Sequence[float] | float, **more: Sequence[float]) -> tinker.Datum:
+    """For the policy losses; `logprobs` of the sampling policy, one for each target."""
+    n = len(TOKENS) - 1
+    values = [advantages] * n if isinstance(advantages, int | float) else list(advantages)
+    return datum(TOKENS, logprobs=logprobs, advantages=values, **more)
+
+
+def still() -> tinker.Datum:
+    """For importance_sampling: its gradient is exactly 0."""
+    return policy([-1.0] * (len(TOKENS) - 1), 0.0)
 
 
 def sgd(rate: float, **changes: float) -> tinker.AdamParams:
@@ -32,7 +72,7 @@ def adam(learning_rate: float, eps: float = 1e-12, **changes: float) -> tinker.A
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Calls of forward_backward, then a step. The first datum of the first call must be of data.TOKENS."""
+    """Calls of forward_backward, then a step. The first datum of the first call must be of TOKENS."""
 
     optimizer: tinker.AdamParams
     calls: tuple[tuple[tinker.Datum, ...], ...] = ((weighted(),),)
@@ -73,22 +113,25 @@ async def climb(client: tinker.TrainingClient, steps: Sequence[Step] = ()) -> Cl
 
 
 async def total(client: tinker.TrainingClient) -> float:
-    """Summed logprob of data.TOKENS under the weights in training; changes nothing."""
+    """Summed logprob of TOKENS under the weights in training; changes nothing."""
     return (await climb(client)).totals[-1]
 
 
 async def _all(futures: Sequence[Any]) -> list[Any]:
-    gathered = asyncio.gather(*(_one(future) for future in futures), return_exceptions=True)
+    """CALL_LIMIT_SEC is for each next answer: on a slow machine a chain takes minutes."""
+    tasks = [asyncio.ensure_future(_one(future)) for future in futures]
     try:
-        results = await asyncio.wait_for(gathered, CALL_LIMIT_SEC)
-    except TimeoutError:
-        raise BackendError(f"training: no answer within {CALL_LIMIT_SEC:.0f} s") from None
-    for result in results:
-        if isinstance(result, SDK_ERRORS):
-            raise BackendError(f"training: {plain(result)}")
-        if isinstance(result, BaseException):
-            raise result
-    return results
+        for task in tasks:
+            done, _ = await asyncio.wait({task}, timeout=CALL_LIMIT_SEC)
+            if not done:
+                raise BackendError(f"training: no answer within {CALL_LIMIT_SEC:.0f} s")
+    finally:
+        for task in tasks:
+            task.cancel()
+    for error in [task.exception() for task in tasks]:
+        if isinstance(error, SDK_ERRORS):
+            raise BackendError(f"training: {plain(error)}")
+    return [task.result() for task in tasks]
 
 
 async def _one(future: Any) -> Any:

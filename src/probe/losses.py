@@ -9,21 +9,18 @@ import tinker
 
 from src.backend.faults import SDK_ERRORS, plain
 from src.errors import BackendError
-from src.probe.bench import REFUSAL_LIMIT_SEC, Bench
-from src.probe.climb import climb
-from src.probe.data import policy, weighted
-from src.probe.findings import Findings
+from src.probe.bench import CALL_LIMIT_SEC, Bench
+from src.probe.climb import climb, policy, weighted
+from src.probe.report import Findings
 
 GROUP = "losses"
 NEEDED = ("cross_entropy", "importance_sampling", "ppo", "cispo")
-OTHERS = ("dro", "gspo", "stable_reinforce")
 DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 CHANGED = {"clip_low_threshold": 0.6, "clip_high_threshold": 1.6}
-NO_SETTING = {"no_such_setting": 1.0}
 
 
 async def measure(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
-    """Sets facts losses, weights_with_policy_losses. Raises BackendError."""
+    """Sets fact losses. Raises BackendError."""
     now = (await climb(client)).logprobs
     # ratios of 2 and 1/2 with advantages of both signs: every branch of a clipped loss
     ratios = [math.log(2.0) * (1 if index % 2 else -1) for index in range(len(now))]
@@ -31,27 +28,18 @@ async def measure(bench: Bench, client: tinker.TrainingClient, findings: Finding
     sampled = [lp - r for lp, r in zip(now, ratios, strict=True)]
     data = policy(sampled, advantages)
     losses = findings.facts.setdefault("losses", {})
-    for name in (*NEEDED, *OTHERS):
+    for name in NEEDED:
         one = weighted() if name == "cross_entropy" else data
         await _loss(client, one, name, losses, findings)
-    with_weights = policy(sampled, advantages, weights=[1.0] * len(now))
-    refusal = await bench.refusal("weights", client.forward([with_weights], "importance_sampling"))
-    findings.facts["weights_with_policy_losses"] = refusal is None
-    findings.row(GROUP, "input weights with policy losses", "accepted" if refusal is None else "refused", "info")
-    refusal = await bench.refusal("a setting", client.forward([data], "ppo", NO_SETTING))
-    findings.judge(GROUP, "unknown loss setting", refusal is not None, ("refused", "accepted in silence"), "never sent")
-    custom = "through cross_entropy with any weights (the SDK needs torch); right only where the gradient is a sum"
-    findings.row(GROUP, "custom (forward_backward_custom)", custom, "info")
 
 
 async def _loss(
     client: tinker.TrainingClient, one: tinker.Datum, name: str, losses: dict[str, Any], findings: Findings
 ) -> None:
-    clips = name in ("ppo", "cispo", "gspo")
+    clips = name in ("ppo", "cispo")
     base, refusal = await _value(client, one, name, DEFAULTS if clips else None)
     if refusal is not None:
-        note = "not used by this trainer" if name in OTHERS else f"loss_fn={name} is refused"
-        findings.row(GROUP, name, "refused", "differs" if name in OTHERS else "unusable", f"{note}: {refusal[:90]}")
+        findings.row(GROUP, name, "refused", "unusable", f"loss_fn={name} is refused: {refusal[:90]}")
         return
     effective = []
     for setting in DEFAULTS if clips else ():
@@ -75,7 +63,7 @@ async def _value(
     """Summed loss where one is reported, and why the request is refused."""
     try:
         asked = client.forward([one], name, dict(settings) if settings else None)
-        output = await asyncio.wait_for(asked, 40 * REFUSAL_LIMIT_SEC)
+        output = await asyncio.wait_for(asked, CALL_LIMIT_SEC)
     except TimeoutError:
         raise BackendError(f"loss {name}: no answer") from None
     except SDK_ERRORS as error:

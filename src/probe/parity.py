@@ -9,12 +9,26 @@ from typing import Any, Literal
 
 import numpy as np
 import tinker
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from src.chat_template import hub_options
 from src.errors import BackendError
 from src.probe.bench import Bench
-from src.probe.climb import Climb, Step, adam, climb, sgd
-from src.probe.data import NEW_TOKENS, PROMPT, PROMPT_TOKENS, TOKENS, tokens_of, weighted
+from src.probe.climb import (
+    NEW_TOKENS,
+    PROMPT,
+    PROMPT_TOKENS,
+    TOKENS,
+    Climb,
+    Step,
+    adam,
+    climb,
+    sgd,
+    tokens_of,
+    weighted,
+)
 from src.probe.optimizer import calibrate
 from src.probe.sampling import settings
 
@@ -193,3 +207,16 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
     drawn = np.random.default_rng(0).choice(values, (N_BOOTSTRAP, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
+
+
+def show_parity(report: ParityReport, console: Console) -> None:
+    console.print(f"A = {report.a}, B = {report.b}, {report.model_name}; tolerances for {report.precision} weights")
+    table = Table(pad_edge=False)
+    for name in ("", "A", "B", "difference", "tolerance", "verdict"):
+        table.add_column(name, overflow="fold")
+    colours = {"equal": "green", "differs": "red", "unclear": "magenta"}
+    for row in report.rows:
+        cells = map(Text, (row.what, row.a, row.b, row.difference, row.tolerance))
+        table.add_row(*cells, Text(row.verdict, colours.get(row.verdict, "dim")))
+    console.print(table)
+    console.print("equal within the tolerances" if report.equal else "they differ")

@@ -1,23 +1,63 @@
 """Probe a server, or take the report of a former probe of exactly this server."""
 
 import asyncio
-import contextlib
-import importlib
+import hashlib
+import json
 import logging
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import tinker
 
 from src.backend.sessions import Session
 from src.errors import BackendError
-from src.probe import cache, checkpoints, losses, optimizer, refusals, sampling, server, snapshots, timing
+from src.probe import losses, optimizer, sampling
 from src.probe.bench import RANK, Bench
-from src.probe.findings import Findings
-from src.probe.identity import Identity, identify
-from src.probe.report import ServerReport
+from src.probe.report import Findings, ServerReport, load, store
 
+SERVER = "server"  # a group of rows
+IDENTITY_LIMIT_SEC = 10.0
 log = logging.getLogger("harbortrainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`server`: what healthz of this project's server reports, {} for other servers."""
+
+    fingerprint: str
+    server: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        if not self.server:
+            return "unnamed"
+        return f"{self.server.get('name')} on skyrl {self.server.get('skyrl')}"
+
+
+async def identify(url: str) -> Identity:
+    """From healthz, else from the URL and the API that it describes. Raises httpx.HTTPError without an answer."""
+    async with httpx.AsyncClient(timeout=IDENTITY_LIMIT_SEC) as http:
+        server = _server(await http.get(f"{url}/api/v1/healthz"))
+        if server:
+            lasting = {name: value for name, value in server.items() if name != "instance"}
+            return Identity(_hash(json.dumps(lasting, sort_keys=True)), server)
+        described = await http.get(f"{url}/openapi.json")
+        api = described.text if described.status_code == httpx.codes.OK else ""
+        return Identity(_hash(f"{url}\n{api}"), {})
+
+
+def _server(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json().get("server")
+    except (ValueError, AttributeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 async def load_or_probe(session: Session, model_name: str, refresh: bool = False) -> ServerReport:
@@ -26,12 +66,12 @@ async def load_or_probe(session: Session, model_name: str, refresh: bool = False
     Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
     """
     identity = await _identify(session.url)
-    known = None if refresh else cache.load(identity.fingerprint, model_name)
+    known = None if refresh else load(identity.fingerprint, model_name)
     if known is not None:
         return known
     report = await probe(session, model_name)
     try:
-        cache.store(report)
+        store(report)
     except OSError as error:
         log.warning("the report on %s is not kept: %s", session.url, error)
     return report
@@ -47,14 +87,12 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # requests that must fail are part of it
-    loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "transformers"))  # takes seconds
     try:
         bench.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
         await _measure(bench, identity, findings)
     finally:
         await asyncio.shield(bench.close())
         sdk.setLevel(before)
-        await loading
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return ServerReport(
         session.url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows)
@@ -63,27 +101,33 @@ async def probe(session: Session, model_name: str) -> ServerReport:
 
 async def _measure(bench: Bench, identity: Identity, findings: Findings) -> None:
     """Each part may fail alone. One free slot is enough; the parts that need two say so."""
-    await findings.section(server.GROUP, lambda: server.measure(bench, identity, findings))
+    await findings.section(SERVER, lambda: describe(bench, identity, findings))
     client = await bench.adapter()
     findings.facts.update(can_sample=False)
     await findings.section(losses.GROUP, lambda: losses.measure(bench, client, findings))
     await findings.section(optimizer.GROUP, lambda: optimizer.measure(bench, client, findings))
-    sampler: tinker.SamplingClient | None = None
-    with contextlib.suppress(BackendError):
-        sampler = await bench.sampler(await bench.published(client, "first"))
-    if sampler is None:
-        findings.row(sampling.GROUP, "samples with this SDK", "no sampling client", "unusable", "no run is possible")
-    else:
-        first = sampler
-        if not await findings.section(sampling.GROUP, lambda: sampling.measure(bench, client, first, findings)):
-            sampler = sampler if findings.facts["can_sample"] else None
-    await findings.section(timing.GROUP, lambda: timing.measure(bench, client, sampler, findings))
-    if bench.rate and sampler is not None:
-        await findings.section(snapshots.GROUP, lambda: snapshots.measure(bench, client, findings))
-    if bench.rate:
-        await findings.section(checkpoints.GROUP, lambda: checkpoints.measure(bench, client, findings))
+    await findings.section(sampling.GROUP, lambda: sampling.measure(bench, client, findings))
+    if bench.rate and findings.facts["can_sample"]:
+        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(bench, client, findings))
     await bench.release(client)
-    await findings.section(refusals.GROUP, lambda: refusals.measure(bench, findings))
+
+
+async def describe(bench: Bench, identity: Identity, findings: Findings) -> None:
+    """Rows of what the server reports. Raises BackendError."""
+    server = identity.server
+    findings.row(SERVER, "name", identity.name, "info")
+    if server:
+        findings.row(SERVER, "repairs", ", ".join(server.get("repairs", [])) or "none", "info")
+    findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
+    findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")
+    answer = await bench.wait("capabilities", bench.rest.get_server_capabilities())
+    served = {model.model_name: model.max_context_length for model in answer.supported_models if model.model_name}
+    findings.row(SERVER, "models", ", ".join(sorted(served)[:8]) or "none named", "info")
+    limit = served.get(bench.model_name) or server.get("context_limit")
+    note = "" if limit else "context_limit is not checked"
+    findings.row(SERVER, "context length", limit or "not reported", "same" if limit else "differs", note)
+    alpha = server.get("lora_alpha")
+    findings.row(SERVER, "LoRA alpha", alpha if alpha is not None else "not reported", "info")
 
 
 async def _identify(url: str) -> Identity:

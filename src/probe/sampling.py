@@ -1,51 +1,56 @@
-"""Samples: seeds, stops, temperatures, logprobs of prompts, and agreement with the trainer."""
+"""Sampling from saved weights: logprobs of the trainer, frozen snapshots, and the weights in training left alone."""
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import numpy as np
 import tinker
 
-from src.backend.faults import SDK_ERRORS
 from src.errors import BackendError
 from src.probe.bench import Bench
-from src.probe.climb import climb
-from src.probe.data import N_TOKENS, NEW_TOKENS, PROMPT, PROMPT_TOKENS, SEQUENCE, TOKENS, weighted
-from src.probe.findings import Findings
+from src.probe.climb import (
+    N_TOKENS,
+    NEW_TOKENS,
+    PROMPT,
+    PROMPT_TOKENS,
+    SEQUENCE,
+    TOKENS,
+    Step,
+    climb,
+    sgd,
+    total,
+    weighted,
+)
+from src.probe.optimizer import share
+from src.probe.report import Findings
 
-GROUP = "sampling"
+GROUP, SNAPSHOTS = "sampling", "snapshots"
 CLOSE = 0.05  # nats a token, mean: of one bf16 model computed in two ways; two temperatures differ by far more
 COLD = 0.5
+N_STEPS = 4  # of one nat each
 
 
-def settings(seed: int = 0, temperature: float = 1.0, stop: Any = None) -> tinker.SamplingParams:
-    return tinker.SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed, stop=stop)
+def settings(seed: int = 0, temperature: float = 1.0) -> tinker.SamplingParams:
+    return tinker.SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed)
 
 
 async def draw(bench: Bench, client: tinker.SamplingClient, **more: Any) -> tinker.SampledSequence:
-    """One sample after data.PROMPT. Raises BackendError."""
+    """One sample after PROMPT. Raises BackendError."""
     answer = await bench.wait("sampling", client.sample(PROMPT, 1, settings(**more)))
     return answer.sequences[0]
 
 
-async def measure(
-    bench: Bench, client: tinker.TrainingClient, sampler: tinker.SamplingClient, findings: Findings
-) -> None:
-    """Of a sampler that has the trainer's weights. Sets facts can_sample, prompt_logprobs. Raises BackendError."""
+async def measure(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
+    """Of the trainer's weights. Sets facts can_sample, prompt_logprobs. Raises BackendError."""
     try:
+        sampler = await bench.sampler(await bench.published(client, "first"))
         first = await draw(bench, sampler)
-    except AssertionError as error:  # SDK 0.38 of a server that is too old for it
-        raise BackendError(f"this SDK cannot sample here: {error}") from None
+    except (BackendError, AssertionError) as error:  # AssertionError: SDK 0.38 and a server that is too old for it
+        findings.row(GROUP, "samples with this SDK", f"no: {error}"[:120], "unusable", "no run is possible")
+        return
     findings.facts["can_sample"] = True
     findings.row(GROUP, "samples with this SDK", "yes", "same")
-    again, other, cold = [await draw(bench, sampler, **more) for more in ({}, {"seed": 1}, {"temperature": COLD})]
-    seeded = first.tokens == again.tokens
-    text = ("same seed, same tokens", "another answer with the same seed")
-    findings.judge(GROUP, "seeds", seeded, text, "evaluations are not reproducible")
-    differ = "differ" if first.tokens != other.tokens else "are the same"
-    findings.row(GROUP, "other seeds", differ, "same" if differ == "differ" else "unclear")
-    await _agreement(bench, client, first, cold, findings)
-    await _stops(bench, sampler, first, findings)
+    await _agreement(bench, client, first, await draw(bench, sampler, temperature=COLD), findings)
     await _prompt_logprobs(bench, client, sampler, findings)
 
 
@@ -72,39 +77,6 @@ async def _agreement(
         findings.row(GROUP, what, value, "same" if apart.mean() < CLOSE else "differs", note)
 
 
-async def _stops(
-    bench: Bench, sampler: tinker.SamplingClient, first: tinker.SampledSequence, findings: Findings
-) -> None:
-    """Stops at the third token of an answer that is known by its seed."""
-    stop = first.tokens[2]
-    where = first.tokens.index(stop)
-    found = await draw(bench, sampler, stop=[stop])
-    _stop_row(findings, "stop token", found.tokens, first.tokens, where)
-    try:
-        text = str(sampler.get_tokenizer().decode([stop]))
-    except SDK_ERRORS as error:
-        findings.row(GROUP, "stop string", f"not measured: no tokenizer ({error})"[:90], "not measured")
-        return
-    if not text.strip() or "�" in text:
-        findings.row(GROUP, "stop string", "not measured: the token has no text of its own", "not measured")
-        return
-    found = await draw(bench, sampler, stop=[text])
-    _stop_row(findings, "stop string", found.tokens, first.tokens, None)
-
-
-def _stop_row(findings: Findings, what: str, found: Sequence[int], whole: Sequence[int], where: int | None) -> None:
-    if list(found) != list(whole[: len(found)]):
-        findings.row(GROUP, what, "unclear: another answer with the same seed", "unclear")
-    elif len(found) == len(whole):
-        findings.row(GROUP, what, "without effect", "differs", "answers run to max_tokens")
-    elif where is None:
-        findings.row(GROUP, what, f"the answer ends after {len(found)} of {len(whole)} tokens", "same")
-    else:
-        kept = "kept" if len(found) == where + 1 else "left out" if len(found) == where else "elsewhere"
-        verdict = "same" if kept == "kept" else "differs"
-        findings.row(GROUP, what, f"the answer ends there, the stop token is {kept}", verdict)
-
-
 async def _prompt_logprobs(
     bench: Bench, client: tinker.TrainingClient, sampler: tinker.SamplingClient, findings: Findings
 ) -> None:
@@ -122,6 +94,56 @@ async def _prompt_logprobs(
     now = (await climb(client)).logprobs
     apart = max(abs(a - b) for a, b in zip(now, [v for v in values if v is not None][-len(now) :], strict=True))
     findings.row(GROUP, "prompt logprobs against trainer", f"largest difference {apart:.2g}", "info")
-    refusal = await bench.refusal("topk", sampler.sample(PROMPT, 1, settings(), True, 2))
-    text = "accepted" if refusal is None else "refused"
-    findings.row(GROUP, "top-k prompt logprobs", text, "same" if refusal is None else "differs", "not used here")
+
+
+async def scored(bench: Bench, sampler: tinker.SamplingClient) -> float:
+    """Summed logprob of TOKENS but the first."""
+    values = await bench.wait("prompt logprobs", sampler.compute_logprobs(SEQUENCE))
+    return math.fsum(value for value in values if value is not None)
+
+
+async def snapshots(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
+    """Sets facts frozen_samplers, sampling_keeps_training. Raises BackendError."""
+    late = await bench.published(client, "late")
+    steps = [Step(sgd(bench.rate)) for _ in range(N_STEPS)]
+    before = await climb(client, steps)
+    saved, trained = before.totals[0], before.totals[-1]
+    moved = trained - saved
+    if moved < 0.5:
+        findings.row(SNAPSHOTS, "snapshots", "unclear: the steps did not move the weights", "unclear")
+        return
+    sampler = await bench.sampler(late)
+    first = await scored(bench, sampler)
+    after = await total(client)
+    keeps = share(after - trained, moved, 0.05, 0.3)
+    lost = f"no: {trained - after:.2f} of {moved:.2f} nats of training were lost"
+    findings.judge(SNAPSHOTS, "a late first sample leaves training alone (defect 1)", keeps, ("yes", lost), _LOSES)
+    same = share(first - saved, moved, 0.05, 0.3)
+    findings.judge(SNAPSHOTS, "a late first sample is of the saved weights", same, ("yes", "no"), _DRIFTS)
+    await climb(client, steps)
+    drift = await scored(bench, sampler) - first
+    frozen = share(drift, moved, 0.05, 0.3)
+    what = "a used sampler stays as it is while training goes on (defect 2)"
+    findings.judge(SNAPSHOTS, what, frozen, ("yes", f"no: it moved by {drift:.2f} nats"), _DRIFTS)
+    older = await _older(bench, client, sampler, steps, findings)
+    findings.facts["frozen_samplers"] = frozen
+    findings.facts["sampling_keeps_training"] = False if False in (keeps, older) else keeps and older
+
+
+_LOSES = "each sampler is used at once and only until the next step"
+_DRIFTS = "no sampler is used after a training step"
+
+
+async def _older(
+    bench: Bench, client: tinker.TrainingClient, old: tinker.SamplingClient, steps: list[Step], findings: Findings
+) -> bool | None:
+    """Samples of newer weights, then of older ones."""
+    new = await bench.sampler(await bench.published(client, "new"))
+    await scored(bench, new)
+    trained = (await climb(client, steps)).totals[-1]
+    await scored(bench, old)
+    after = await total(client)
+    keeps = share(after - trained, N_STEPS * 1.0, 0.05, 0.2)
+    lost = f"no: {trained - after:.2f} nats were lost"
+    findings.judge(SNAPSHOTS, "an older sampler leaves training alone (defect 1)", keeps, ("yes", lost), _LOSES)
+    return keeps

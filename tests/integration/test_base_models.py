@@ -1,33 +1,64 @@
-"""A base model of the Llama family on our server; the Qwen3 family is what every other test serves."""
+"""Base models other than the quickstart's float32 Qwen3: a Llama and a Qwen3 in bfloat16, and a real one."""
 
 import math
+import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 import tinker
 
-from scripts.models import tiny_llama
+from scripts.models import tiny_model
+from src.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from src.chat_template import ChatTemplate
-from tests.conftest import live_server
+from src.probe import optimizer
+from src.probe.bench import Bench
+from src.probe.report import Findings
+from tests.conftest import live_server, succeed
+from tests.integration.engine_parts import adapters, loss, raw, step
+from tests.integration.small_server import checkpoints_base
 
 MESSAGES = [{"role": "user", "content": "list the files"}]
+APPLIED = ("learning_rate", "beta1", "beta2", "eps", "grad_clip_norm")
 
 
-@pytest.fixture(scope="module")
-def llama_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "a" / "tiny-llama"
-    tiny_llama.write(tiny_model_dir, directory)
-    return directory
+@dataclass(frozen=True)
+class Served:
+    model: Path
+    url: str
 
 
-@pytest.fixture(scope="module")
-def training(
-    llama_dir: Path, server_env: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tinker.TrainingClient]:
-    with live_server(llama_dir, tmp_path_factory.mktemp("llama-server")) as url:
-        service = tinker.ServiceClient(base_url=url, api_key="tml-none")
-        yield service.create_lora_training_client(base_model=str(llama_dir), rank=4).result()
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def bfloat16(
+    request: pytest.FixtureRequest, tiny_model_dir: Path, server_env: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """One server for each kind of model."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = folder / "a" / "tiny"
+    tiny_model.write(tiny_model_dir, model, request.param, "bfloat16")
+    with live_server(model, folder / "server") as url:
+        yield Served(model, url)
+
+
+async def measured(served: Served) -> Findings:
+    """What the probe finds of optimizer and reduction."""
+    session = await open_session(await open_rest(served.url, DUMMY_KEY), served.url, DUMMY_KEY, print)
+    bench, findings = Bench(session, str(served.model)), Findings()
+    try:
+        await optimizer.measure(bench, await bench.adapter(), findings)
+    finally:
+        await bench.close()
+        await end_session(session.service, done=True)
+    return findings
+
+
+async def test_the_probe_finds_that_losses_are_summed_and_what_adam_applies(bfloat16: Served) -> None:
+    facts = (await measured(bfloat16)).facts
+    assert facts["reduction"] == "sum"
+    assert {name: facts["adam"][name] for name in APPLIED} == dict.fromkeys(APPLIED, True)
 
 
 def datum(prompt: list[int], answer: list[int]) -> tinker.Datum:
@@ -41,22 +72,87 @@ def datum(prompt: list[int], answer: list[int]) -> tinker.Datum:
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
 
-def test_llama_samples_and_trains(llama_dir: Path, training: tinker.TrainingClient) -> None:
-    prompt = ChatTemplate.load(str(llama_dir), enable_thinking=False).first_prompt(MESSAGES)
-    sampler = training.save_weights_and_get_sampling_client()
-    sampler = getattr(sampler, "result", lambda: sampler)()
-    params = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=1)
-    model_input = tinker.ModelInput.from_ints(prompt)
-    sequence = sampler.sample(model_input, num_samples=1, sampling_params=params).result().sequences[0]
-    assert 1 <= len(sequence.tokens) <= 8
-    assert sequence.logprobs and len(sequence.logprobs) == len(sequence.tokens)
+ONE = datum([5, 6, 7], [8, 9])  # of the probe's length for the compiler
 
-    one = datum(prompt, list(sequence.tokens))
-    before = training.forward_backward([one], "cross_entropy")
-    stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-2))
-    scored = before.result().loss_fn_outputs[0]["logprobs"].data[len(prompt) - 1 :]
-    assert scored == pytest.approx(list(sequence.logprobs), abs=1e-4), "sampler and trainer are not the same model"
-    stepped.result()
-    after = training.forward([one], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data[len(prompt) - 1 :]
-    assert all(math.isfinite(value) for value in after)
-    assert sum(after) > sum(scored), "a step towards these tokens did not make them likelier"
+
+async def test_a_step_towards_sampled_tokens_makes_them_likelier(bfloat16: Served) -> None:
+    """With Adam's beta2 of 0.999, which is 1 in bfloat16."""
+    prompt = ChatTemplate.load(str(bfloat16.model), enable_thinking=False).first_prompt(MESSAGES)
+    async with adapters(bfloat16.url, bfloat16.model) as (service, training):
+        path = (await training.save_weights_for_sampler("start")).path
+        sampler = await service.create_sampling_client(model_path=path)
+        params = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=1)
+        answer = await sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)
+        tokens, sampled = list(answer.sequences[0].tokens), list(answer.sequences[0].logprobs or ())
+        one = datum(prompt, tokens)
+        outputs = []
+        for _ in range(3):
+            passed = training.forward_backward([one], "cross_entropy")
+            stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-2, beta2=0.999, eps=1e-8))
+            outputs.append((await passed).loss_fn_outputs[0]["logprobs"].data[len(prompt) - 1 :])
+            await stepped
+    assert outputs[0] == pytest.approx(sampled, abs=0.1), "sampler and trainer are not the same model"
+    assert all(math.isfinite(value) for value in outputs[-1])
+    assert sum(outputs[-1]) > sum(outputs[0]) + 0.5
+
+
+def saved_weights(served: Served, path: str) -> dict[str, np.ndarray]:
+    """Of the sampler checkpoint at a tinker:// path."""
+    model_id, name = path.removeprefix("tinker://").split("/sampler_weights/")
+    file = checkpoints_base(served.url) / model_id / "sampler_weights" / f"{name}.tar.gz"
+    with tarfile.open(file) as archive:
+        member = archive.extractfile("adapter_model.safetensors")
+        assert member is not None
+        return safetensors.numpy.load(member.read())
+
+
+async def test_a_small_learning_rate_moves_every_trained_weight(bfloat16: Served) -> None:
+    """A weight of 0.1 in bfloat16 would not move by a step of 1e-6, nor by a hundred."""
+    small = tinker.AdamParams(learning_rate=1e-6, beta1=0.9, beta2=0.95, eps=1e-12)
+    async with adapters(bfloat16.url, bfloat16.model) as (_, training):
+        await step(training, [ONE], adam=small)  # lora_B is 0 before it, and lora_A without gradient
+        before = saved_weights(bfloat16, (await training.save_weights_for_sampler("before")).path)
+        await step(training, [ONE], adam=small)
+        after = saved_weights(bfloat16, (await training.save_weights_for_sampler("after")).path)
+    moved = [np.abs(after[name] - before[name]) for name in before if "lora_A" in name and "self_attn" in name]
+    assert moved and all((0 < part.max() < 3e-6) for part in moved)
+    assert all((part > 0).mean() > 0.5 for part in moved)
+
+
+TO_BFLOAT16 = """
+import sys
+import jax, jax.numpy as jnp
+from flax.training import checkpoints
+saved = checkpoints.restore_checkpoint(sys.argv[1], target=None, prefix="checkpoint_")
+def old(value):
+    return value.astype(jnp.bfloat16) if getattr(value, "dtype", None) == jnp.float32 else value
+checkpoints.save_checkpoint_multiprocess(
+    target=jax.tree.map(old, saved), ckpt_dir=sys.argv[1], step=0, prefix="checkpoint_", overwrite=True)
+"""
+
+
+async def test_a_state_in_bfloat16_of_an_earlier_version_is_restored(bfloat16: Served) -> None:
+    async with adapters(bfloat16.url, bfloat16.model) as (service, training):
+        await step(training, [ONE])
+        trained = await loss(training, [ONE])
+        path = (await training.save_state("old")).path
+        folder = checkpoints_base(bfloat16.url) / training.model_id / "old.tar.gz"
+        succeed("server/.venv/bin/python", "-c", TO_BFLOAT16, folder, env={"JAX_PLATFORMS": "cpu"})
+        copy = await service.create_training_client_from_state_with_optimizer(path)
+        try:
+            assert await loss(copy, [ONE]) == pytest.approx(trained, rel=0.01)
+            await step(copy, [ONE], adam=tinker.AdamParams(learning_rate=1e-3, beta2=0.999))
+            assert math.isfinite(await loss(copy, [ONE]))
+        finally:
+            await raw(bfloat16.url, "unload_model", {"model_id": copy.model_id, "type": "unload_model"})
+
+
+@pytest.mark.nightly
+async def test_the_probe_of_a_real_model(server_env: None, tmp_path: Path) -> None:
+    """SmolLM2-135M in float32: minutes on two cores. A probing step of one nat is far from linear here."""
+    model = tmp_path / "a" / "SmolLM2-135M-Instruct"
+    succeed("scripts/get_smollm2.sh", model, timeout_sec=900)
+    with live_server(model, tmp_path / "server") as url:
+        facts = (await measured(Served(model, url))).facts
+    assert facts["reduction"] == "sum"
+    assert {name: facts["adam"][name] for name in APPLIED} == dict.fromkeys(APPLIED, True)

@@ -99,7 +99,7 @@ async def use_probe(server: Server) -> None:
     with contextlib.suppress(BackendError):  # it has no adapters
         await probing.probe(session, server.model)
     bench = Bench(session, server.model)
-    await bench.raw("unload_model", {})
+    await bench._unload("m")
     await bench.close()
     await end_session(session.service, done=True)
 

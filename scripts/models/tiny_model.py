@@ -1,23 +1,26 @@
-"""A Llama of random weights, two layers, under a given tokenizer: tiny_llama.py TOKENIZER_DIRECTORY DIRECTORY
+"""A Llama or Qwen3 of random weights, two layers, under a given tokenizer, to test or try a server:
 
-Grouped keys and tied embeddings, as SmolLM2 has; for tests and for trying a server out.
+    tiny_model.py TOKENIZER_DIRECTORY DIRECTORY [llama|qwen3] [float32|bfloat16]
+
+Grouped keys and tied embeddings, as SmolLM2 has.
 """
 
 import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from safetensors.numpy import save_file
 
 WIDTH, INNER, LAYERS, HEADS, KEY_HEADS = 64, 128, 2, 4, 2
 SIZE = WIDTH // HEADS
+Kind = Literal["llama", "qwen3"]
+Dtype = Literal["float32", "bfloat16"]
 
 
-def random_weights(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Weights under Llama's names, float32; matrices are [out, in]."""
+def random_weights(vocabulary: int, kind: Kind, seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights under the names of `kind`, float32; matrices are [out, in]."""
     rng = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
@@ -37,17 +40,34 @@ def random_weights(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
             "input_layernorm": norm,
             "post_attention_layernorm": norm,
         }
+        if kind == "qwen3":
+            parts |= {f"self_attn.{name}_norm": np.ones(SIZE, np.float32) for name in "qk"}
         weights |= {f"model.layers.{layer}.{name}.weight": value for name, value in parts.items()}
     return weights
 
 
-def config(tokenizer: dict[str, Any]) -> dict[str, Any]:
+def safetensors(weights: dict[str, np.ndarray], dtype: Dtype) -> bytes:
+    """Length of the header, header, data: written here, for numpy has no bfloat16."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, values in weights.items():
+        short = ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+        part = values.tobytes() if dtype == "float32" else short.tobytes()
+        kind = "F32" if dtype == "float32" else "BF16"
+        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head + data
+
+
+def config(tokenizer: dict[str, Any], kind: Kind, dtype: Dtype) -> dict[str, Any]:
     """config.json; vocabulary and special ids are those of a model that has this tokenizer."""
     theta = 10_000.0
     taken = {key: tokenizer[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
     return taken | {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{kind.capitalize()}ForCausalLM"],
+        "model_type": kind,
         "hidden_size": WIDTH,
         "intermediate_size": INNER,
         "num_hidden_layers": LAYERS,
@@ -62,20 +82,21 @@ def config(tokenizer: dict[str, Any]) -> dict[str, Any]:
         "tie_word_embeddings": True,
         "attention_bias": False,
         "mlp_bias": False,
-        "dtype": "float32",
-        "torch_dtype": "float32",
+        "dtype": dtype,
+        "torch_dtype": dtype,
     }
 
 
-def write(source: Path, directory: Path) -> None:
+def write(source: Path, directory: Path, kind: Kind = "llama", dtype: Dtype = "float32") -> None:
     """Tokenizer and special ids of the model in `source`, this module's shape and weights."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(source / name, directory / name)
-    made = config(json.loads((source / "config.json").read_text()))
-    save_file(random_weights(made["vocab_size"]), directory / "model.safetensors", metadata={"format": "pt"})
+    made = config(json.loads((source / "config.json").read_text()), kind, dtype)
+    file = safetensors(random_weights(made["vocab_size"], kind), dtype)
+    (directory / "model.safetensors").write_bytes(file)
     (directory / "config.json").write_text(json.dumps(made, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]))
+    write(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])  # pyright: ignore[reportArgumentType]
