@@ -21,7 +21,8 @@ import pytest
 from fastapi.testclient import TestClient
 from harbor.viewer import create_app
 
-from src import replay, train
+from src import train
+from src.replay.__main__ import main as replay
 from src.rollout.docker.cleaning import tidy
 from src.run.jsonl import read_lines
 from src.run.log_ratios import read_log_ratios
@@ -151,7 +152,7 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
             ratios = read_log_ratios(whole_run, f"step_{record['step']:06d}", name)
             assert ratios is not None and np.abs(ratios).max() <= 1e-3, "the same weights sampled and trained"
             assert len(ratios) == sum(len(turn.completion_tokens_T) for turn in stored[name].turns)
-    assert replay.main([str(whole_run)]) == 0, "not the datums that were sent"
+    assert replay([str(whole_run)]) == 0, "not the datums that were sent"
     assert containers("whole") == []
 
 
@@ -292,7 +293,7 @@ def refused(arguments: Sequence[str], **environment: str) -> str:
 
 def test_server_with_another_model(server_url: str, docker_ready: str, tmp_path: Path):
     told = refused(command(server_url, tmp_path, f"model_name={ROOT / MODEL}"))
-    assert f"model_name={ROOT / MODEL}" in told and MODEL in told
+    assert f"model_name={ROOT / MODEL}" in told and str(MODEL) in told
 
 
 def test_rank_beyond_the_servers_leaves_no_run_directory(server_url: str, docker_ready: str, tmp_path: Path):
@@ -308,4 +309,4 @@ def test_unwritable_logs_dir(server_url: str, docker_ready: str, tmp_path: Path)
 
 def test_resume_with_another_model(whole_run: Path):
     told = refused([sys.executable, "-m", "src.train", f"resume={whole_run}", "model_name=Qwen/Qwen3-4B"])
-    assert "model_name=Qwen/Qwen3-4B" in told and MODEL in told
+    assert "model_name=Qwen/Qwen3-4B" in told and str(MODEL) in told
