@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs a published recipe of the Tinker cookbook, unmodified, against a self-hosted server:
-#   scripts/run_cookbook_loop.sh rl_loop|sl_loop [key=value of the recipe ...]
+#   scripts/run_cookbook_loop.sh rl_loop|sl_loop [--straight] [key=value of the recipe ...]
 # Twelve batches of a made-up data set and a tiny policy (seconds to a minute of training on 2 cores). The recipe is killed after its
-# first checkpoint and run again, which resumes from it; then its own metrics are checked. Environment (1.3 GB), data and
-# the recipe's logs: .state/cookbook. A server is started and stopped, unless one is named:
+# first checkpoint and run again, which resumes from it (--straight: not killed); then its own metrics are checked.
+# Environment (1.3 GB), data and the recipe's logs: .state/cookbook. A server is started and stopped, unless one is named:
 #   SKYRL_TX_URL=http://HOST:PORT   serves the model under its hub name, which model_name=OWNER/NAME then gives
 # docs/cookbook.md says more.
 set -euo pipefail
@@ -14,14 +14,14 @@ WORK="$STATE/cookbook"
 
 recipe="${1:-}"
 case "$recipe" in
-  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
   rl_loop | sl_loop) shift ;;
-  *) fail "usage: scripts/run_cookbook_loop.sh rl_loop|sl_loop [key=value of the recipe ...]" ;;
+  *) fail "usage: scripts/run_cookbook_loop.sh rl_loop|sl_loop [--straight] [key=value of the recipe ...]" ;;
 esac
 for setting in "$@"; do
   case "$setting" in
     base_url=* | log_path=*) fail "$setting: set by this script; SKYRL_TX_URL names a server" ;;
-    *=*) ;;
+    *=* | --straight) ;;
     *) fail "'$setting' is not key=value" ;;
   esac
 done

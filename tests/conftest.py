@@ -1,21 +1,73 @@
 """Real parts for tests against live servers: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test may reach out
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests and what they start heed Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
+MODEL = Path("models/quickstart")  # as a user names it: the server serves it under this name
+MEMORY = Path("/dev/shm")
+MEMORY_MIN_BYTES = 2 * 1024**3  # free; containers often have 64 MiB, and then the tests work on the disk
+# Real clients (tinker SDK, docker-py, wandb) leave sockets to the garbage collector; Harbor calls what is deprecated.
+REAL_CLIENTS = (
+    "ignore::ResourceWarning",
+    "ignore::DeprecationWarning",
+    "error::DeprecationWarning:(src|scripts|tests)",
+)
+DAEMON_WIDE = ("train", "train_refused", "budget", "server_loss", "evaluate", "docker_leaks", "task_check")
 BASE_IMAGE = "harbortrainer/base:bookworm"
 SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
+
+
+def pytest_configure() -> None:
+    """Tests write to memory where there is enough of it: a promise kept through fsync costs a disk's time."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MIN_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The published server is tested at night. Tests that share a server or clean up the daemon share a process."""
+    for item in items:
+        needs = {*getattr(item, "fixturenames", ()), *map(str, _parameters(item).values())}
+        if item.path.parent.name != "unit":
+            item.add_marker(pytest.mark.filterwarnings(*REAL_CLIENTS))
+        if "stock_url" in needs:
+            item.add_marker(pytest.mark.nightly)
+        item.add_marker(pytest.mark.xdist_group(_group(item.path.stem.removeprefix("test_"), needs)))
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
+def _group(file: str, needs: set[str]) -> str:
+    """`daemon`: tests that remove what dead processes left would remove what another process's tests look at."""
+    if file in DAEMON_WIDE:
+        return "daemon"
+    return "server" if {"server_url", "stock_url"} & needs else file
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """On a disk for tests marked `disk`."""
+    if request.node.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ht-test-") as name:
+        yield Path(name)
 
 
 def free_port() -> int:
@@ -51,11 +103,10 @@ def succeed(*command: str | Path, env: dict[str, str] | None = None, timeout_sec
 
 @pytest.fixture(scope="session")
 def tiny_model_dir() -> Path:
-    """The quickstart's policy, as an absolute path (the SDK cuts names with exactly two slashes; this has more)."""
-    model = ROOT / "models" / "quickstart"
-    if not (model / "model.safetensors").is_file():
-        pytest.fail(f"{model} is missing: it is part of the repository, or made by scripts/quickstart")
-    return model
+    """The quickstart's policy."""
+    if not (ROOT / MODEL / "model.safetensors").is_file():
+        pytest.fail(f"{MODEL} is missing: it is part of the repository, or made by scripts/quickstart")
+    return MODEL
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
-"""One recipe of the cookbook, interrupted and resumed: loop.py PYTHON URL RECIPE FOLDER [key=value ...]
+"""One recipe of the cookbook, interrupted and resumed: loop.py PYTHON URL RECIPE FOLDER [--straight] [key=value ...]
 
 PYTHON: interpreter that has tinker_cookbook. The first invocation is killed once it has saved a checkpoint and logged
-the batch after it; the second, with the same arguments, resumes from it. Then the recipe's own metrics are read, and
-what is missing in them makes the exit status 1. FOLDER holds data/ (see make_hub.py); the recipe's log goes to
-FOLDER/RECIPE. Runs on any Python >= 3.11, needs no package.
+the batch after it; the second, with the same arguments, resumes from it (--straight: one invocation, not killed). Then
+the recipe's own metrics are read, and what is missing in them makes the exit status 1. FOLDER holds data/ (see
+make_hub.py); the recipe's log goes to FOLDER/RECIPE. Runs on any Python >= 3.11, needs no package.
 """
 
 import json
@@ -29,6 +29,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
 }
 COMMON = {"model_name": "Qwen/Qwen3-8B", "lora_rank": "8", "save_every": "4", "max_steps": str(BATCHES)}
 POLL_SEC = 0.1
+STRAIGHT = "--straight"
 TRIES = 3
 
 
@@ -103,10 +104,11 @@ def kill_after_checkpoint(recipe: Recipe, output: TextIO) -> None:
         process.wait()
 
 
-def resume(recipe: Recipe, output: TextIO) -> None:
+def finish(recipe: Recipe, output: TextIO) -> None:
+    """An invocation that comes to its end."""
     status = recipe.start(output).wait()
     if status != 0:
-        raise Broken(f"resumed, it ended with status {status}")
+        raise Broken(f"it ended with status {status}")
 
 
 def check_both(before: list[dict[str, Any]], after: list[dict[str, Any]], steps: list[int], saved: int) -> None:
@@ -129,41 +131,51 @@ def check_sl(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
     """The loss falls, and the batches that both invocations did have the same loss."""
     first = {row["step"]: row["train_mean_nll"] for row in before}
     twice = [(first[row["step"]], row["train_mean_nll"]) for row in after if row["step"] in first]
-    apart = max(abs(one - other) for one, other in twice)
+    apart = max((abs(one - other) for one, other in twice), default=0.0)
     if apart > 1e-3:
         raise Broken(f"the resumed run's losses differ from the first run's by {apart:.4g} on the same batches")
-    start, end = before[0]["train_mean_nll"], after[-1]["train_mean_nll"]
+    start, end = (before or after)[0]["train_mean_nll"], after[-1]["train_mean_nll"]
     if not end < start:
         raise Broken(f"the loss did not fall: {start:.4f} -> {end:.4f}")
     return f"loss {start:.4f} -> {end:.4f}; {len(twice)} batches done twice, losses apart by at most {apart:.2g}"
 
 
-def run(recipe: Recipe, output: TextIO) -> str:
-    """Both invocations and the checks; returns what a person should read."""
+def run(recipe: Recipe, straight: bool, output: TextIO) -> str:
+    """The invocations and the checks; returns what a person should read."""
+    if straight:
+        shutil.rmtree(recipe.log_path, ignore_errors=True)
+        finish(recipe, output)
+        return f"in one go; {check(recipe, [])}"
     saved = interrupt(recipe, output)
     before = recipe.rows("metrics.jsonl")
-    resume(recipe, output)
+    finish(recipe, output)
+    check_both(before, recipe.rows("metrics.jsonl")[len(before) :], recipe.steps(), saved)
+    return f"killed after {recipe.steps()[len(before) - 1]}, resumed at {saved}; {check(recipe, before)}"
+
+
+def check(recipe: Recipe, before: list[dict[str, Any]]) -> str:
+    """`before`: the rows of an invocation that was killed."""
     rows, steps = recipe.rows("metrics.jsonl"), recipe.steps()
-    after = rows[len(before) :]
-    check_both(before, after, steps, saved)
     batches = int(recipe.settings["max_steps"])
     if sorted(set(steps)) != list(range(batches)):
         raise Broken(f"batches logged: {steps}, not 0 to {batches - 1}")
     last = dict(zip(steps, rows, strict=True))
-    done = check_rl(list(last.values()), batches * 3 // 4) if recipe.name == "rl_loop" else check_sl(before, after)
-    return f"{batches} batches, killed after {steps[len(before) - 1]}, resumed at {saved}; {done}"
+    if recipe.name == "rl_loop":
+        return check_rl(list(last.values()), batches * 3 // 4)
+    return check_sl(before, rows[len(before) :])
 
 
 def main() -> None:
     python, url, name, folder, *arguments = sys.argv[1:]
-    given = dict(argument.split("=", 1) for argument in arguments)
+    straight = STRAIGHT in arguments
+    given = dict(argument.split("=", 1) for argument in arguments if argument != STRAIGHT)
     settings = COMMON | DEFAULTS[name] | given
     recipe = Recipe(python, name, Path(folder).resolve(), settings)
     recipe.settings.update(base_url=url, log_path=str(recipe.log_path))
     log = recipe.folder / f"{name}.log"
     with log.open("w") as output:
         try:
-            print(f"{name}: {run(recipe, output)}")
+            print(f"{name}: {settings['max_steps']} batches, {run(recipe, straight, output)}")
         except Broken as error:
             output.flush()
             tail = "\n".join(log.read_text().splitlines()[-15:])

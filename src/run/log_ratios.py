@@ -39,7 +39,7 @@ def write_log_ratios(run: Path, step: int, ratios: Mapping[str, np.ndarray]) -> 
 def read_log_ratios(run: Path, batch: str, trial: str) -> np.ndarray | None:
     """Of one trial of the batch `step_000003`; None where none are kept or they are damaged."""
     try:
-        with np.load(run / FOLDER / f"{batch}.npz", allow_pickle=False) as arrays:
+        with (run / FOLDER / f"{batch}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return arrays[trial].astype(np.float32)
     except DAMAGE:
         return None

@@ -5,11 +5,11 @@ import os
 import shutil
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import SMALL_SERVER, free_port, succeed
-
-MODEL = "models/quickstart"
+from tests.conftest import MODEL, SMALL_SERVER, free_port, succeed
 
 
 class Server:
@@ -21,11 +21,13 @@ class Server:
         self._env = SMALL_SERVER | {"SKYRL_TX_PORT": self._port, "SKYRL_TX_STATE": str(state)} | settings
         self.url = f"http://127.0.0.1:{self._port}"
 
-    def start(self) -> None:
-        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env, timeout_sec=600)
+    def start(self, **settings: str) -> None:
+        """`settings`: of this start, over those of all starts."""
+        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env | settings, timeout_sec=600)
 
-    def stop(self) -> None:
-        succeed("scripts/stop_skyrl_tx.sh", self._port, env=self._env)
+    def stop(self) -> str:
+        """What the script says. Safe to repeat."""
+        return succeed("scripts/stop_skyrl_tx.sh", self._port, env=self._env)
 
     def kill(self) -> None:
         """API and engine at once, as when the machine goes down."""
@@ -34,6 +36,20 @@ class Server:
     def forget(self) -> None:
         """Database and checkpoints are gone, as with a lost disk. While it does not run."""
         shutil.rmtree(self.state)
+
+
+def processes_of(state: Path | str) -> list[int]:
+    """Ids of the live processes, API and engine, that were given this state folder."""
+    return _pids("-f", f"launch\\.py.*{state}")
+
+
+def wait_until(condition: Callable[[], bool], limit_sec: float) -> bool:
+    end = time.monotonic() + limit_sec
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def checkpoints_base(url: str) -> Path:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from src.run.jsonl import read_lines
-from tests.integration.test_train import command, containers, run
+from tests.integration.test_train import called, command, containers, run
 
 CAP = 4000  # tokens: reached in the second batch or a later one
 A_BATCH = 8000  # tokens, at most, of 8 trials and their update
@@ -27,10 +27,10 @@ def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_d
     assert row["spend/tokens"] < CAP + A_BATCH and row["spend/usd"] > 0
 
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
-    resumed = run([sys.executable, "-m", "src.train", "--dry-run", f"resume={folder}"])
+    resumed = called([sys.executable, "-m", "src.train", "--dry-run", f"resume={folder}"])
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert "it would stop at once" in resumed.stdout and "spent: " in resumed.stdout
-    fresh = run(command(server_url, tmp_path, *settings, "--dry-run", "max_steps=2"))
+    fresh = called(command(server_url, tmp_path, *settings, "--dry-run", "max_steps=2"))
     assert fresh.returncode == 0 and "1 earlier run (capped)" in fresh.stdout, fresh.stdout + fresh.stderr
     assert f"{server_url} answers" in fresh.stdout
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before

@@ -1,47 +1,66 @@
-"""The Tinker cookbook's published recipes on our server: killed after a checkpoint, resumed, trained to the end."""
+"""The Tinker cookbook's published recipes on our server: trained to the end, one of them killed and resumed."""
 
 import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, free_port, run_script, succeed
+from tests.conftest import ROOT, free_port, live_server, run_script, succeed
 
 SHORT = ("max_steps=8", "save_every=2")
 SCRIPT = "scripts/run_cookbook_loop.sh"
+RESUMED = r"killed after \d+, resumed at [246]"
 
 
-@pytest.fixture
-def settings(server_env: None) -> dict[str, str]:
-    return {"SKYRL_TX_PORT": str(free_port()), "SESSION_TIMEOUT": "30"}
+WORK = ROOT / ".state" / "cookbook"
+MODEL = "Qwen/Qwen3-8B"
 
 
-def run_recipe(name: str, settings: dict[str, str]) -> str:
-    """The script's verdict on a run in which the recipe was resumed at its first checkpoint."""
-    output = succeed(SCRIPT, name, *SHORT, env=settings, timeout_sec=900)
-    verdict = re.search(rf"^{name}: 8 batches, killed after \d+, resumed at [246]; (.*)$", output, re.MULTILINE)
-    assert verdict, output
-    assert (ROOT / ".state" / "cookbook" / name / "checkpoints.jsonl").read_text().count('"final"') == 1
-    return verdict[1]
+@pytest.fixture(scope="module")
+def served(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Names a server of the recipes' model, which the script then does not start itself."""
+    succeed(sys.executable, "-m", "scripts.cookbook.make_hub", WORK)
+    hub = {"HF_HOME": str(WORK / "hub"), "HF_HUB_OFFLINE": "1", "MAX_LORA_RANK": "8"}
+    with live_server(Path(MODEL), tmp_path_factory.mktemp("cookbook"), **hub) as url:
+        yield {"SKYRL_TX_URL": url}
 
 
-def test_rl_loop_trains_where_rewards_differ(settings: dict[str, str]) -> None:
-    trained = re.match(r"trained in (\d) of 8 batches", run_recipe("rl_loop", settings))
+def verdict(how: str, *command: str, settings: dict[str, str]) -> str:
+    """What the script says of a recipe that did what it should; `how`: the pattern of its invocations."""
+    name = command[0]
+    output = succeed(SCRIPT, *command, *SHORT, env=settings, timeout_sec=900)
+    found = re.search(rf"^{name}: 8 batches, {how}; (.*)$", output, re.MULTILINE)
+    assert found, output
+    assert (WORK / name / "checkpoints.jsonl").read_text().count('"final"') == 1
+    return found[1]
+
+
+def test_rl_loop_trains_where_rewards_differ(served: dict[str, str]) -> None:
+    trained = re.match(r"trained in (\d) of 8 batches", verdict(RESUMED, "rl_loop", settings=served))
     assert trained
     assert int(trained[1]) >= 6  # the script's own bar: groups of equal rewards teach nothing
 
 
-def test_sl_loop_learns_and_goes_on_where_it_was(settings: dict[str, str]) -> None:
-    verdict = run_recipe("sl_loop", settings)
+def test_sl_loop_learns(served: dict[str, str]) -> None:
+    assert verdict("in one go", "sl_loop", "--straight", settings=served).startswith("loss ")
+
+
+@pytest.mark.nightly
+def test_sl_loop_goes_on_where_it_was_on_a_server_of_the_scripts(server_env: None) -> None:
+    own = {"SKYRL_TX_PORT": str(free_port()), "SESSION_TIMEOUT": "30"}
     losses = re.match(
-        r"loss ([\d.]+) -> ([\d.]+); (\d+) batches done twice, losses apart by at most ([\d.e-]+)", verdict
+        r"loss ([\d.]+) -> ([\d.]+); (\d+) batches done twice, losses apart by at most ([\d.e-]+)",
+        verdict(RESUMED, "sl_loop", settings=own),
     )
     assert losses
     assert float(losses[2]) < float(losses[1])
     assert int(losses[3]) >= 1
 
 
-def test_a_recipe_that_fails_is_shown(settings: dict[str, str]) -> None:
-    nowhere = settings | {"SKYRL_TX_URL": "http://127.0.0.1:9"}
+def test_a_recipe_that_fails_is_shown() -> None:
+    nowhere = {"SKYRL_TX_URL": "http://127.0.0.1:9"}
     failed = run_script(SCRIPT, "sl_loop", "model_name=nobody/knows-it", env=nowhere, timeout_sec=900)
     assert failed.returncode == 1
     assert "error: sl_loop: it ended with status 1 before a checkpoint" in failed.stdout

@@ -71,7 +71,7 @@ def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
         assert process.poll() is None and time.monotonic() < deadline, process.stdout and process.stdout.read()
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     finished = {path.stem: path.stat().st_ino for path in out.glob("trajectories/*/*.npz")}
     assert not (out / "evaluation.json").exists()
 

@@ -16,7 +16,7 @@ from src.run.ledger import Ledger
 from tests.fakes import Request, chat_template
 from tests.integration.trial_parts import SOLVE, TEST_SH, make_task, settings
 
-RUN = {"label": "harbortrainer.run=faults"}
+RUN = {"label": "harbortrainer.run_id=faults"}
 VERIFIER = f"""case "$(cat /fault 2>/dev/null)" in
 crash) kill -SEGV $$ ;;
 hang) sleep 600 ;;

@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harbor.agents.terminus_2.terminus_2 import Terminus2
 from harbor.llms.base import BaseLLM, LLMResponse
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
@@ -93,7 +92,6 @@ def simulated_prompts(case: Case, command: str) -> list[str]:
     return asked
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_real_prompts_are_those_of_the_pretraining(tmp_path: Path) -> None:
     cases = {name: case for name, case in make_cases().items() if name.endswith("-1")}
     commands = {name: max(case.wrong, key=lambda wrong: len(wrong.shown)).typed for name, case in cases.items()}

@@ -96,7 +96,6 @@ async def harbor_reward(folder: Path, task: str, agent: str) -> float | None:
     return rewards["reward"] if rewards else None
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
 async def test_harbor_itself_grades_the_tasks(tmp_path: Path, agent: str, reward: float) -> None:
     tasks = ("create-1", "permissions-2", "count-3", "search-5")

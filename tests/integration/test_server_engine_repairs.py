@@ -1,4 +1,4 @@
-"""Training repairs of the server's engine: each defect is there on the stock server and not on ours."""
+"""Training repairs of the server's engine: each defect is on the published server (at night) and not on ours."""
 
 import contextlib
 import json

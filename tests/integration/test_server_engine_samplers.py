@@ -1,4 +1,4 @@
-"""Samplers of the server's engine: each defect is there on the stock server and not on ours."""
+"""Samplers of the server's engine: each defect is on the published server (at night) and not on ours."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tinker
 
-from tests.conftest import live_server
 from tests.integration.engine_parts import (
     DATA,
     PROMPT,
@@ -37,10 +36,13 @@ async def losses_while_sampling(url: str, model: Path, interleaved: bool) -> lis
     return losses
 
 
-async def test_sampling_from_older_weights_keeps_every_training_step(server_url, stock_url, tiny_model_dir):
+async def test_sampling_from_older_weights_keeps_every_training_step(server_url, tiny_model_dir):
     undisturbed = await losses_while_sampling(server_url, tiny_model_dir, interleaved=False)
     assert undisturbed == sorted(undisturbed, reverse=True)
     assert await losses_while_sampling(server_url, tiny_model_dir, interleaved=True) == pytest.approx(undisturbed, 1e-6)
+
+
+async def test_the_published_server_loses_training_steps(stock_url, tiny_model_dir):
     stock = await losses_while_sampling(stock_url, tiny_model_dir, interleaved=True)
     assert stock[3:] == pytest.approx([stock[2]] * 2, 1e-4), "every step after the last saved version was lost"
 
@@ -56,7 +58,7 @@ async def test_a_sampler_is_a_snapshot(server, frozen, request, tiny_model_dir):
     assert (before == after) is frozen
 
 
-async def test_a_late_first_sample_is_of_the_saved_weights(server_url, stock_url, tiny_model_dir):
+async def test_a_late_first_sample_is_of_the_saved_weights(server_url, tiny_model_dir):
     async with adapters(server_url, tiny_model_dir, 2) as (service, client, twin):
         expected = await prompt_logprobs(await sampler(service, twin, "early"))
         late = await sampler(service, client, "late")
@@ -65,13 +67,16 @@ async def test_a_late_first_sample_is_of_the_saved_weights(server_url, stock_url
         reached = await loss(client)
         assert await prompt_logprobs(late) == pytest.approx(expected, abs=1e-5)
         assert await loss(client) == pytest.approx(reached, rel=1e-6)
+
+
+async def test_a_late_first_sample_costs_the_published_server_its_steps(stock_url, tiny_model_dir):
     async with adapters(stock_url, tiny_model_dir) as (service, client):
         late = await sampler(service, client, "late")
         for _ in range(3):
             await step(client, DATA)
         reached = await loss(client)
         await prompt_logprobs(late)
-        assert await loss(client) > reached + 1, "the stock server lost the steps"
+        assert await loss(client) > reached + 1
 
 
 async def test_more_samplers_than_slots_at_once(server_url, tiny_model_dir):
@@ -87,29 +92,20 @@ async def test_more_samplers_than_slots_at_once(server_url, tiny_model_dir):
         assert values == pytest.approx(first, abs=1e-5)
 
 
-async def test_a_sampler_outlives_its_model(server_url, stock_url, tiny_model_dir):
+async def test_a_sampler_outlives_its_model(server_url, tiny_model_dir):
     async with adapters(server_url, tiny_model_dir) as (service, client):
         await step(client, DATA)
         snapshot = await sampler(service, client, "kept")
         before = await snapshot.sample(PROMPT, 1, SAMPLING)
     after = await snapshot.sample(PROMPT, 1, SAMPLING)
     assert after.sequences[0].tokens == before.sequences[0].tokens
+
+
+async def test_a_sampler_of_the_published_server_ends_with_its_model(stock_url, tiny_model_dir):
     async with adapters(stock_url, tiny_model_dir) as (service, client):
         snapshot = await sampler(service, client, "lost")
     with pytest.raises(Exception, match="not loaded"):
         await snapshot.sample(PROMPT, 1, SAMPLING)
-
-
-async def test_a_sampler_outlives_its_server(server_env, tiny_model_dir, tmp_path):
-    with live_server(tiny_model_dir, tmp_path) as url:
-        async with adapters(url, tiny_model_dir) as (service, client):
-            await step(client, DATA)
-            path = (await client.save_weights_for_sampler("kept")).path
-            expected = await prompt_logprobs(await service.create_sampling_client(model_path=path))
-    with live_server(tiny_model_dir, tmp_path) as url:
-        service = tinker.ServiceClient(base_url=url, api_key="tml-dummy")
-        sampling = await service.create_sampling_client(model_path=path)
-        assert await prompt_logprobs(sampling) == pytest.approx(expected, abs=1e-5)
 
 
 async def test_deleted_weights_are_never_sampled(server_url, tiny_model_dir):

@@ -5,13 +5,13 @@ import re
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
+from tests.integration.small_server import processes_of, wait_until
 
 START = "scripts/start_skyrl_tx.sh"
 
@@ -22,29 +22,6 @@ def settings(server_env: None, tmp_path: Path) -> Iterator[dict[str, str]]:
     env = SMALL_SERVER | {"SKYRL_TX_PORT": str(free_port()), "SKYRL_TX_STATE": str(tmp_path / "state")}
     yield env
     run_script("scripts/stop_skyrl_tx.sh", env=env)
-
-
-def processes_of(state: str) -> list[int]:
-    """Ids of the live processes, API and engine, that were given this state folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:  # it ended meanwhile
-                continue
-            if "launch.py" in command and state in command:
-                found.append(int(entry.name))
-    return found
-
-
-def wait_until(condition: Callable[[], bool], limit_sec: float) -> bool:
-    end = time.monotonic() + limit_sec
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def server_pid(settings: dict[str, str]) -> int:
@@ -71,21 +48,14 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
     assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), 5), "still there 5 s after SIGTERM"
 
 
-def test_no_orphan_engine_after_kill(settings: dict[str, str], tiny_model_dir: Path) -> None:
-    succeed(START, "--background", tiny_model_dir, env=settings)
-    os.kill(server_pid(settings), signal.SIGKILL)
-    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), 5), "the engine outlived its API"
-    # and the folder it left is good for another start
-    succeed(START, "--background", tiny_model_dir, env=settings | {"FRESH": "1"})
-    assert "stopped the server" in succeed("scripts/stop_skyrl_tx.sh", settings["SKYRL_TX_PORT"], env=settings)
-    assert not processes_of(settings["SKYRL_TX_STATE"])
-
-
-def test_foreground_stops_on_interrupt(settings: dict[str, str], tiny_model_dir: Path) -> None:
+def test_foreground_forgets_what_was_and_stops_on_interrupt(settings: dict[str, str], tiny_model_dir: Path) -> None:
+    old = Path(settings["SKYRL_TX_STATE"], "checkpoints", "old")
+    old.mkdir(parents=True)
+    old.parents[1].joinpath("tinker.db").write_text("no database")
     with subprocess.Popen(
         [START, str(tiny_model_dir)],
         cwd=ROOT,
-        env=os.environ | settings,
+        env=os.environ | settings | {"FRESH": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -93,6 +63,7 @@ def test_foreground_stops_on_interrupt(settings: dict[str, str], tiny_model_dir:
     ) as server:
         assert server.stdout is not None
         assert any(line.startswith("ready: ") for line in server.stdout)
+        assert not old.exists()
         os.killpg(server.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
         server.stdout.read()
         server.wait(timeout=5)

@@ -1,82 +1,133 @@
 """What the server forgets by and by, and what it makes of what a killed one has left: one server, started twice."""
 
+import asyncio
+import os
+import signal
 import sqlite3
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tinker
 
-from tests.conftest import live_server
-
+from .engine_parts import DATA, adapters, prompt_logprobs, step
 from .server_parts import Raw, awaited, refused
+from .small_server import Server, processes_of, wait_until
 
 TOKENS = list(range(5, 29))
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("brief")
-
-
 BRIEF = {"SKYRL_TX_KEEP_SEC": "1", "SKYRL_TX_CONTEXT_LIMIT": "64"}
 
 
-def query(state: Path, statement: str, *values: Any) -> list[Any]:
-    with sqlite3.connect(state / "tinker.db", timeout=60) as database:
+@pytest.fixture(scope="module")
+def server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    made = Server(tmp_path_factory.mktemp("brief"))
+    made.start(**BRIEF)
+    yield made
+    made.stop()
+
+
+def query(server: Server, statement: str, *values: Any) -> list[Any]:
+    with sqlite3.connect(server.state / "tinker.db", timeout=60) as database:
         return database.execute(statement, values).fetchall()
 
 
-def test_what_was_answered_long_ago_is_forgotten(tiny_model_dir: Path, server_env: None, state: Path) -> None:
-    with live_server(tiny_model_dir, state, **BRIEF) as url:
-        raw = Raw(url, tiny_model_dir)
-        refused(raw.sample(TOKENS, max_tokens=64), "context limit of 64")
-        model_id = raw.adapter()
-        raw.settle(raw.sample(TOKENS)).raise_for_status()  # without max_tokens: what is left of the context
-        raw.settle(raw.post("save_weights", model_id=model_id, path="kept")).raise_for_status()
-        raw.settle(raw.post("save_weights", model_id=model_id, path="brief", ttl_seconds=1)).raise_for_status()
-        nameless = {"model_id": model_id, "sampling_session_seq_id": 0, "seq_id": 9}
-        raw.settle(raw.post("save_weights_for_sampler", **nameless)).raise_for_status()
-        folder = state / "checkpoints" / model_id
-        awaited(lambda: True if not (folder / "brief.tar.gz").exists() else None)
-        refused(raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/brief"), "not found")
-        assert raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/kept").status_code == 200
-        full = "SELECT request_id FROM futures WHERE request_type = 'SAMPLE' OR request_data != '{}'"
-        awaited(lambda: True if not query(state, full) else None)
-        path = f"tinker://{model_id}/weights/kept"
-        refused(raw.post("load_weights", model_id=model_id, path=path, optimizer=True), "not permitted")
-        assert list((folder / "sampler_weights").iterdir())
-        raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
-        awaited(lambda: True if not list((folder / "sampler_weights").glob("ss*")) else None)
-        awaited(lambda: True if not query(state, "SELECT 1 FROM futures WHERE model_id = ?", model_id) else None)
+def test_what_was_answered_long_ago_is_forgotten(server: Server, tiny_model_dir: Path) -> None:
+    raw = Raw(server.url, tiny_model_dir)
+    refused(raw.sample(TOKENS, max_tokens=64), "context limit of 64")
+    model_id = raw.adapter()
+    raw.settle(raw.sample(TOKENS)).raise_for_status()  # without max_tokens: what is left of the context
+    raw.settle(raw.post("save_weights", model_id=model_id, path="kept")).raise_for_status()
+    raw.settle(raw.post("save_weights", model_id=model_id, path="brief", ttl_seconds=1)).raise_for_status()
+    nameless = {"model_id": model_id, "sampling_session_seq_id": 0, "seq_id": 9}
+    raw.settle(raw.post("save_weights_for_sampler", **nameless)).raise_for_status()
+    folder = server.state / "checkpoints" / model_id
+    awaited(lambda: True if not (folder / "brief.tar.gz").exists() else None)
+    refused(raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/brief"), "not found")
+    assert raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/kept").status_code == 200
+    full = "SELECT request_id FROM futures WHERE request_type = 'SAMPLE' OR request_data != '{}'"
+    awaited(lambda: True if not query(server, full) else None)
+    path = f"tinker://{model_id}/weights/kept"
+    refused(raw.post("load_weights", model_id=model_id, path=path, optimizer=True), "not permitted")
+    assert list((folder / "sampler_weights").iterdir())
+    raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
+    awaited(lambda: True if not list((folder / "sampler_weights").glob("ss*")) else None)
+    awaited(lambda: True if not query(server, "SELECT 1 FROM futures WHERE model_id = ?", model_id) else None)
 
 
-def test_what_a_killed_server_was_doing_does_not_outlive_it(
-    tiny_model_dir: Path, server_env: None, state: Path
-) -> None:
-    ((model_id, session_id),) = query(state, "SELECT model_id, session_id FROM models")
-    pending = f"{uuid.uuid4().hex}:train:0"  # a model that nobody waits for any more
-    config = '{"lora_config": {"rank": 8, "alpha": 32.0, "seed": 1}}'
-    query(state, "UPDATE checkpoints SET status = 'PENDING' WHERE checkpoint_id = 'kept'")
-    query(state, "UPDATE sessions SET last_heartbeat_at = '2020-01-01 00:00:00.000000'")
+@dataclass(frozen=True)
+class Left:
+    """What a server had in hand when it was killed."""
+
+    unfinished: str  # a checkpoint that was being saved
+    pending: str  # a model that was being made for a client that has gone since
+    sampler: str
+    logprobs: list[float]  # of the sampler
+    engine_ended: bool
+
+
+@pytest.fixture(scope="module")
+def left(server: Server, tiny_model_dir: Path) -> Left:
+    """`server`, killed by its API's process alone and started again."""
+    raw = Raw(server.url, tiny_model_dir)
+    model_id = raw.adapter()
+    raw.settle(raw.post("save_weights", model_id=model_id, path="unfinished")).raise_for_status()
+    sampler, logprobs = asyncio.run(saved_sampler(server.url, tiny_model_dir))
+    os.kill(int((server.state / "server.pid").read_text()), signal.SIGKILL)
+    engine_ended = wait_until(lambda: not processes_of(server.state), 5)
+    pending = f"{uuid.uuid4().hex}:train:0"
+    leave_pending(server, model_id, pending)
+    server.start(SKYRL_TX_KEEP_SEC="900")
+    return Left(f"tinker://{model_id}/weights/unfinished", pending, sampler, logprobs, engine_ended)
+
+
+async def saved_sampler(url: str, model: Path) -> tuple[str, list[float]]:
+    async with adapters(url, model) as (service, client):
+        await step(client, DATA)
+        path = (await client.save_weights_for_sampler("kept")).path
+        return path, await prompt_logprobs(await service.create_sampling_client(model_path=path))
+
+
+def leave_pending(server: Server, model_id: str, pending: str) -> None:
+    """As if the kill had come in the middle of a save and of a model's creation."""
+    query(server, "UPDATE checkpoints SET status = 'PENDING' WHERE checkpoint_id = 'unfinished'")
+    query(server, "UPDATE sessions SET last_heartbeat_at = '2020-01-01 00:00:00.000000'")
     query(
-        state,
+        server,
         "INSERT INTO futures (request_type, model_id, request_data, status, created_at) "
         "VALUES ('CREATE_MODEL', ?, ?, 'PENDING', '2020-01-01 00:00:00.000000')",
         pending,
-        config,
+        '{"lora_config": {"rank": 8, "alpha": 32.0, "seed": 1}}',
     )
     query(
-        state,
-        "INSERT INTO models SELECT ?, base_model, lora_config, 'created', request_id, ?, created_at "
+        server,
+        "INSERT INTO models SELECT ?, base_model, lora_config, 'created', request_id, session_id, created_at "
         "FROM models WHERE model_id = ?",
         pending,
-        session_id,
         model_id,
     )
-    with live_server(tiny_model_dir, state, SKYRL_TX_KEEP_SEC="900") as url:
-        raw = Raw(url, tiny_model_dir)
-        refused(raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/kept"), "stopped before")
-        ((status, result),) = query(state, "SELECT status, result_data FROM futures WHERE model_id = ?", pending)
-        assert status == "FAILED"
-        assert "client of this model has gone" in result
+
+
+def test_the_engine_ends_with_its_api(left: Left) -> None:
+    assert left.engine_ended
+
+
+def test_what_a_killed_server_was_doing_does_not_outlive_it(server: Server, left: Left, tiny_model_dir: Path) -> None:
+    raw = Raw(server.url, tiny_model_dir)
+    refused(raw.post("weights_info", tinker_path=left.unfinished), "stopped before")
+    ((status, result),) = query(server, "SELECT status, result_data FROM futures WHERE model_id = ?", left.pending)
+    assert status == "FAILED"
+    assert "client of this model has gone" in result
+
+
+async def test_a_sampler_outlives_its_server(server: Server, left: Left) -> None:
+    service = tinker.ServiceClient(base_url=server.url, api_key="tml-dummy")
+    sampling = await service.create_sampling_client(model_path=left.sampler)
+    assert await prompt_logprobs(sampling) == pytest.approx(left.logprobs, abs=1e-5)
+
+
+def test_a_stopped_server_leaves_no_process(server: Server, left: Left) -> None:
+    assert "stopped the server" in server.stop()
+    assert processes_of(server.state) == []

@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import ROOT, run_script, succeed
 
 SETUP = "scripts/setup.sh"
+pytestmark = pytest.mark.disk  # uv links files from its cache
 
 
 @pytest.fixture

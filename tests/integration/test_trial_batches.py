@@ -14,7 +14,7 @@ from src.policy_sampler import PolicySampler
 from src.rollout.docker.daemon import engine
 from src.rollout.rollouts import Rollouts
 from tests.fakes import Request, ScriptedClient
-from tests.integration.trial_parts import SOLVE, answer, make_task, settings
+from tests.integration.trial_parts import RUN, SOLVE, answer, make_task, settings
 
 DONE = answer(complete=True)
 
@@ -25,7 +25,7 @@ def made(answers: Any, sampler: PolicySampler | None = None, **fields: Any) -> t
 
 
 def containers() -> list[Any]:
-    return engine().containers(all=True, filters={"label": "harbortrainer.run=test-trials"})
+    return engine().containers(all=True, filters={"label": f"harbortrainer.run_id={RUN}"})
 
 
 @pytest.fixture(autouse=True)

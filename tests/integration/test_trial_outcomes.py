@@ -16,7 +16,7 @@ from src.rollout.docker.daemon import engine
 from src.rollout.outcome import SAMPLING
 from src.rollout.trial import run_trial
 from tests.fakes import ScriptedClient
-from tests.integration.trial_parts import SOLVE, answer, make_task, request, settings
+from tests.integration.trial_parts import RUN, SOLVE, answer, make_task, request, settings
 
 DONE = answer(complete=True)
 SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
@@ -27,7 +27,7 @@ async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
     """After every test: none of our containers."""
     yield
     await cleaning.drain()
-    left = engine().containers(all=True, filters={"label": "harbortrainer.run=test-trials"})
+    left = engine().containers(all=True, filters={"label": f"harbortrainer.run_id={RUN}"})
     assert left == []
 
 

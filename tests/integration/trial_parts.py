@@ -1,6 +1,7 @@
 """A tiny real task and scripted policies for the trial tests."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def answer(*keystrokes: str, complete: bool = False, wait: float = 0.1) -> str:
     return json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": complete})
 
 
+RUN = f"test-trials-{os.getpid()}"  # a label of this process: another one's tests may run beside it
 SOLVE = [answer("echo Hello > hello.txt\n"), answer(complete=True), answer(complete=True)]
 
 
@@ -65,7 +67,7 @@ def settings(
     }
     config = Config(**defaults | fields)
     daemon = Daemon(config.env_outage_limit_sec)
-    return TrialSettings(config, sampler, template, "test-trials", Gates.of(config), daemon), client
+    return TrialSettings(config, sampler, template, RUN, Gates.of(config), daemon), client
 
 
 def request(task: Task, folder: Path, name: str = "s000000-p00-g00") -> TrialRequest:

@@ -45,7 +45,8 @@ def told(display: Display, run: RunDirectory) -> None:
         finished(trajectory("s000000-p00-g00", 1.0))
         print("chatter on stdout")
         print("chatter on stderr", file=sys.stderr)
-        warnings.warn("a warning of Python", stacklevel=1)
+        with warnings.catch_warnings(action="default"):
+            warnings.warn("a warning of Python", stacklevel=1)
         logging.getLogger("tinker").warning("chatter of tinker")
         logging.getLogger("harbortrainer.harbor").warning("chatter of Harbor")
         logging.getLogger("harbortrainer").warning("trial x is replaced: \x1b[2J no disk")

@@ -85,7 +85,11 @@ def programs() -> tuple[str, ...]:
 def variables() -> frozenset[str]:
     """Names in capitals that scripts, server, trainer or conformance tests use."""
     folders = ("scripts", "src", "server/repairs", "server/shims", "tests/conformance")
-    files = [*Path("server").glob("*.py"), *(file for folder in folders for file in Path(folder).rglob("*"))]
+    files = [
+        *Path().glob("*.sh"),
+        *Path("server").glob("*.py"),
+        *(file for folder in folders for file in Path(folder).rglob("*")),
+    ]
     texts = [file.read_text() for file in files if file.suffix in ("", ".py", ".sh") and file.is_file()]
     return frozenset(name for text in texts for name in re.findall(r"\b[A-Z][A-Z_]{3,}\b", text))
 

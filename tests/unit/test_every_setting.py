@@ -1,12 +1,15 @@
 """No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
 
 import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from src.command_line import FIELDS
 from tests.recorded_run import recorded_run
+
+type Run = Callable[..., Awaitable[list[str]]]
 
 BASE = (
     "backend=skyrl-tx",
@@ -139,40 +142,64 @@ def test_the_walk_covers_every_field():
     assert {name.split(".")[0] for name in CHANGED} == set(FIELDS)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where every run of this module works: two runs differ by what they do, never by their paths."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
-def run(places, monkeypatch, tmp_path):
+def run(places: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Events of a run with the base arguments and these, and the folders it made."""
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("DAYTONA_API_KEY", "d-x")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
 
     async def events(*changes: str) -> list[str]:
         arguments = dict(change.split("=", 1) for change in (*BASE, *changes))
-        known = {**places, "LOGS": str(tmp_path / "logs"), "OTHER_LOGS": str(tmp_path / "elsewhere")}
+        known = {**places, "LOGS": str(folder / "logs"), "OTHER_LOGS": str(folder / "elsewhere")}
         happened = await recorded_run([f"{field}={known.get(v, v)}" for field, v in arguments.items()])
-        made = [f"made {path.parent.relative_to(tmp_path)}" for path in tmp_path.rglob("config.json")]
-        for folder in tmp_path.iterdir():
-            shutil.rmtree(folder)
+        made = [f"made {path.parent.relative_to(folder)}" for path in folder.rglob("config.json")]
+        for left in folder.iterdir():
+            shutil.rmtree(left)
         return [*happened, *sorted(made)]
 
     return events
 
 
+@pytest.fixture(scope="module")
+def bases() -> dict[tuple[str, ...], list[str]]:
+    """Events of the base runs, by what they are given besides."""
+    return {}
+
+
+@pytest.fixture
+def base(bases: dict[tuple[str, ...], list[str]], run: Run) -> Run:
+    """`run`, once for the same arguments."""
+
+    async def events(*besides: str) -> list[str]:
+        if besides not in bases:
+            bases[besides] = await run(*besides)
+        return bases[besides]
+
+    return events
+
+
 @pytest.mark.parametrize("besides", sorted({besides for _, besides in CHANGED.values()}))
-async def test_the_same_settings_do_the_same(besides, run):
-    assert await run(*besides) == await run(*besides)
+async def test_the_same_settings_do_the_same(besides: tuple[str, ...], base: Run, run: Run) -> None:
+    assert await run(*besides) == await base(*besides)
 
 
 @pytest.mark.parametrize("name", CHANGED)
-async def test_a_setting_has_an_effect_or_is_refused(name, run):
+async def test_a_setting_has_an_effect_or_is_refused(name: str, base: Run, run: Run) -> None:
     value, besides = CHANGED[name]
-    base, changed = await run(*besides), await run(*besides, f"{name}={value}")
-    assert name == "allow_broken_tasks" or not any('"refused"' in event for event in base), base
-    assert changed != base, f"{name}={value} changes nothing that leaves this process"
+    before, changed = await base(*besides), await run(*besides, f"{name}={value}")
+    assert name == "allow_broken_tasks" or not any('"refused"' in event for event in before), before
+    assert changed != before, f"{name}={value} changes nothing that leaves this process"
 
 
-async def test_a_run_in_somebody_elses_environments_asks_docker_for_nothing(run):
+async def test_a_run_in_somebody_elses_environments_asks_docker_for_nothing(base: Run, run: Run) -> None:
     docker = {f'"kind": "{name}"' for name in ("docker", "images", "reap")}
-    local, elsewhere = await run(), await run("environment_type=daytona")
+    local, elsewhere = await base(), await run("environment_type=daytona")
     assert {kind for kind in docker for event in local if kind in event} == docker
     assert not {kind for kind in docker for event in elsewhere if kind in event}

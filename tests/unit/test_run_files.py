@@ -19,6 +19,7 @@ from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.disk
 HOLDER = """
 import pathlib, sys
 from src.run.directory import RunDirectory, held
@@ -126,7 +127,7 @@ def test_a_run_is_held_by_one_process(tmp_path):
     with pytest.raises(UserError, match=f"process {holder.pid} is running it"), held(run):
         pass
     holder.kill()
-    holder.wait()
+    holder.communicate()
     with held(run), pytest.raises(UserError, match=f"process {os.getpid()} "), held(run):
         pass
     with held(run):

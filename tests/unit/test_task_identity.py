@@ -9,7 +9,7 @@ import pytest
 
 from src.rollout.task import Task, digest, load_tasks
 from src.tasks.environment_digest import holds_data
-from src.tasks.families import duplicates, families, overlaps
+from src.tasks.families import duplicates, families, overlaps, overlaps_of
 from src.tasks.identity import (
     SAME_CHECK,
     SAME_ENVIRONMENT,
@@ -18,12 +18,18 @@ from src.tasks.identity import (
     SAME_INSTRUCTION,
     SAME_TEMPLATE,
     SAME_TEXT,
+    Identity,
     identify,
 )
 from src.tasks.template import template
 from tests.support.task_folder import BASE, write_task
 
 QUICKSTART = Path("datasets/quickstart")
+
+
+@pytest.fixture(scope="module")
+def quickstart() -> list[Identity]:
+    return [identify(task) for task in load_tasks(str(QUICKSTART), False)]
 
 
 def task_at(path: Path) -> Task:
@@ -75,24 +81,24 @@ LEAKS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("name", ["create-1", "folder-1", "count-1", "permissions-2", "search-3"])
 @pytest.mark.parametrize("leak", LEAKS)
-def test_a_planted_leak_is_found(tmp_path: Path, name: str, leak: str) -> None:
+def test_a_planted_leak_is_found(tmp_path: Path, quickstart: list[Identity], name: str, leak: str) -> None:
     change, reason = LEAKS[leak]
     planted = tmp_path / "planted"
     shutil.copytree(QUICKSTART / name, planted)
     change(planted)
-    others = [task for task in load_tasks(str(QUICKSTART), False) if task.name.split("-")[0] != name.split("-")[0]]
-    train = [*others, task_at(QUICKSTART / name)]
-    assert [(found.train, found.held_out, found.reason) for found in overlaps(train, [task_at(planted)])] == [
+    others = [task for task in quickstart if task.name.split("-")[0] != name.split("-")[0]]
+    train = [*others, *(task for task in quickstart if task.name == name)]
+    held_out = [identify(task_at(planted))]
+    assert [(found.train, found.held_out, found.reason) for found in overlaps_of(train, held_out)] == [
         (name, "planted", reason)
     ]
-    assert overlaps(others, [task_at(planted)]) == []
+    assert overlaps_of(others, held_out) == []
 
 
-def test_kinds_of_the_quickstart_are_not_taken_for_each_other() -> None:
-    read = [identify(task) for task in load_tasks(str(QUICKSTART), False)]
-    for name, family in families(read).items():
+def test_kinds_of_the_quickstart_are_not_taken_for_each_other(quickstart: list[Identity]) -> None:
+    for name, family in families(quickstart).items():
         assert name.split("-")[0] == family.split("-")[0]
-    assert duplicates(read) == []
+    assert duplicates(quickstart) == []
 
 
 def test_declared_families(tmp_path: Path) -> None:
