@@ -60,7 +60,7 @@ class Groups(LoadScopeScheduling):
 
 @cache
 def _group(file: str) -> str:
-    """Files that use the server share it; a clean-up of the daemon would remove what another process's test looks at."""
+    """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it."""
     if Path(file).stem.removeprefix("test_") in DAEMON_WIDE:
         return "daemon"
     with_server = "/conformance/" in file or "server_url" in (ROOT / file).read_text()
