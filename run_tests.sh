@@ -32,8 +32,8 @@ stage setup scripts/setup.sh --all
 [ "$failed" = 0 ] || exit 1
 began=$SECONDS
 stage check scripts/check
-# two processes, each with servers of its own; tests that must not meet are in one group (tests/conftest.py)
-stage integration .venv/bin/python -m pytest tests/conformance tests/integration --numprocesses 2 --dist loadgroup "$@"
+# two processes, each with servers of its own; files that must not meet are in one group (tests/conftest.py)
+stage integration .venv/bin/python -m pytest tests/conformance tests/integration --numprocesses 2 --dist loadfile "$@"
 if [ $((SECONDS - began)) -gt "$LIMIT_SEC" ]; then
   say "warning: the tests took $((SECONDS - began)) s, more than $LIMIT_SEC s; the ten slowest are listed above"
   [ "${TESTS_STRICT_TIME:-0}" != 1 ] || failed=1

@@ -1,5 +1,6 @@
 """Real parts for tests against live servers: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
+import logging
 import os
 import shutil
 import signal
@@ -8,11 +9,15 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test may reach out
+logging.getLogger("tinker").addHandler(logging.NullHandler())  # its clients outlive the server of their group
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests and what they start heed Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -37,27 +42,33 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The published server is tested at night. Tests that share a server or clean up the daemon share a process."""
-    for item in items:
-        needs = {*getattr(item, "fixturenames", ()), *map(str, _parameters(item).values())}
-        if item.path.parent.name != "unit":
-            item.add_marker(pytest.mark.filterwarnings(*REAL_CLIENTS))
-        if "stock_url" in needs:
-            item.add_marker(pytest.mark.nightly)
-        item.add_marker(pytest.mark.xdist_group(_group(item.path.stem.removeprefix("test_"), needs)))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of the published server are left to the night."""
+    if item.path.parent.name != "unit":
+        item.add_marker(pytest.mark.filterwarnings(*REAL_CLIENTS))
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    if "stock_url" in {*getattr(item, "fixturenames", ()), *map(str, parameters.values())}:
+        item.add_marker(pytest.mark.nightly)
 
 
-def _parameters(item: pytest.Item) -> dict[str, object]:
-    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+class Groups(LoadScopeScheduling):
+    """A group of files runs in one process. (pytest-xdist's own mark for that does nothing under pytest 9.2.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid.split("::")[0])
 
 
-def _group(file: str, needs: set[str]) -> str:
-    """`daemon`: tests that remove what dead processes left would remove what another process's tests look at."""
-    if file in DAEMON_WIDE:
+@cache
+def _group(file: str) -> str:
+    """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it."""
+    if Path(file).stem.removeprefix("test_") in DAEMON_WIDE:
         return "daemon"
-    return "server" if {"server_url", "stock_url"} & needs else file
+    with_server = "/conformance/" in file or "server_url" in (ROOT / file).read_text()
+    return "server" if with_server else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
+    return Groups(config, log)
 
 
 @pytest.fixture
