@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass
 
-import chz
 import tinker
 from rich.console import Console
 
@@ -12,35 +11,15 @@ from src.backend.faults import awaited
 from src.backend.health import check_health
 from src.backend.kind import kind_of
 from src.backend.limits import CALL_LIMIT_SEC
-from src.config import Backend, Config
+from src.cli.output import give_json
+from src.config import Config
 from src.daemon_thread import in_daemon_thread
-from src.doctor_output import JSON, give_json
+from src.doctor_arguments import ParityArgs, ServerArgs
 from src.errors import UserError
 from src.probe.parity import ParityReport, compare
 from src.probe.probe import load_or_probe
 from src.probe.report import ServerReport
 from src.probe.table import show, show_parity
-
-
-@chz.chz
-class ProbeArgs:
-    backend: Backend = chz.field(default="tinker", doc="tinker (cloud) or skyrl-tx (self-hosted)")
-    skyrl_tx_url: str | None = chz.field(
-        default=None, doc="URL of the self-hosted server; None = environment variable SKYRL_TX_URL"
-    )
-    tinker_base_url: str | None = chz.field(default=None, doc="URL of Tinker cloud; None = the SDK's own")
-    model_name: str | None = chz.field(default=None, doc="base model; None = the first that the server names")
-    json: str | None = chz.field(default=None, doc=JSON)
-    refresh: bool = chz.field(default=True, doc="measure again; false = take what was measured before, if anything was")
-
-
-@chz.chz
-class ParityArgs:
-    A: str = chz.field(doc="URL of a server; tinker = Tinker cloud")
-    B: str = chz.field(doc="URL of the other one; tinker = Tinker cloud")
-    model_name: str | None = chz.field(default=None, doc="base model; None = the first that A names")
-    steps: int = chz.field(default=4, doc="optimizer steps")
-    json: str | None = chz.field(default=None, doc=JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +31,28 @@ class Server:
     model_name: str
 
 
-async def probe(args: ProbeArgs) -> int:
-    config = Config(
+async def probe(args: ServerArgs) -> int:
+    server = await _open(_config(args) if args.url is None else _side(args.url, args.model_name))
+    _give(await load_or_probe(server.service, server.url, server.model_name, args.refresh), args.json)
+    return 0
+
+
+async def parity(args: ParityArgs) -> int:
+    a = await _open(_side(args.A, args.model_name))
+    b = await _open(_side(args.B, args.model_name))
+    report = await compare(a.service, a.url, a.model_name, b.service, b.url, b.model_name, args.steps)
+    _give(report, args.json)
+    return 0 if report.equal else 1
+
+
+def _config(args: ServerArgs) -> Config:
+    return Config(
         backend=args.backend,
         skyrl_tx_url=args.skyrl_tx_url,
         tinker_base_url=args.tinker_base_url,
         model_name=args.model_name or "",
         tasks_dir="",
     )
-    server = await _open(config)
-    _give(await load_or_probe(server.service, server.url, server.model_name, args.refresh), args.json)
-    return 0
-
-
-async def parity(args: ParityArgs) -> int:
-    if args.steps < 1:
-        raise UserError(f"steps={args.steps}: must be above 0")
-    a = await _open(_side(args.A, args.model_name))
-    b = await _open(_side(args.B, args.model_name))
-    report = await compare(a.service, a.url, a.model_name, b.service, b.url, b.model_name, args.steps)
-    _give(report, args.json)
-    return 0 if report.equal else 1
 
 
 def _side(url: str, model_name: str | None) -> Config:
@@ -116,6 +96,3 @@ def _give(report: ServerReport | ParityReport, json: str | None) -> None:
         return
     console = Console(highlight=False)
     show_parity(report, console) if isinstance(report, ParityReport) else show(report, console)
-
-
-COMMANDS = {"": (ProbeArgs, probe), "parity": (ParityArgs, parity)}

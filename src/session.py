@@ -109,7 +109,7 @@ def _take_place(plan: Plan, holding: contextlib.ExitStack, display: Display, sto
     display.spent = budget.brief
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
-    keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
+    keep = Keep(config.keep_checkpoints, config.keep_best)
     return Place(run, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
@@ -134,7 +134,7 @@ async def _train(plan: Plan, place: Place, backend: Backend, terms: Terms, templ
     docker_tasks = plan.tasks if local else []
     containers = run_containers(run.name, place.display) if local else contextlib.nullcontext()
     async with _policy(plan, place, backend) as policy, containers, contextlib.aclosing(rollouts):
-        await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, config, run.name, place.display))
+        await asyncio.gather(rollouts.warm_up(), build_images(docker_tasks, run.name, place.display))
         await adopt(policy, place.checkpoints)
         record = to_json(config) | {"effective": effective}
         metrics = MetricsLog(run, start_wandb(run, config.wandb_project, config.wandb_name, record, say))
@@ -215,12 +215,12 @@ async def run_containers(run_id: str, display: Display) -> AsyncIterator[None]:
             display.say("Docker does not answer, containers of this run may be left; the next run removes them")
 
 
-async def build_images(tasks: Sequence[Task], config: Config, run_id: str, display: Display) -> None:
+async def build_images(tasks: Sequence[Task], run_id: str, display: Display) -> None:
     if not tasks:
         return
     started = time.monotonic()
     paths, progress = [task.path for task in tasks], display.building
-    built = await prepare_images(paths, config.n_parallel_builds, progress, run_id=run_id)
+    built = await prepare_images(paths, progress=progress, run_id=run_id)
     if built:
         display.say(f"{built} task images built in {time.monotonic() - started:.1f} s")
 

@@ -78,9 +78,7 @@ class Terminus2Trainer:
         self._breakdown = Breakdown([*course.train, *held_out])
         self.step = start_step
         self._row: dict[str, float] | None = None  # of a step that is trained on, and not logged yet
-        self.recovery = Recovery(
-            parts.policy, parts.sampler, parts.checkpoints, parts.display, config.server_outage_limit_sec
-        )
+        self.recovery = Recovery(parts.policy, parts.sampler, parts.checkpoints, parts.display, config.outage_limit_sec)
         self.leaving = Leaving(parts.stop, parts.policy, parts.sampler, parts.checkpoints, parts.display)
 
     async def run(self) -> None:

@@ -3,10 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from src.command_line import tell_result
 from src.errors import UserError
 from src.sinks.panels import FIRST, Plot, Section, sections
 from src.sinks.samples import EVALUATION, TRAINING
@@ -30,6 +29,22 @@ Saves a view of a wandb project: the sections of docs/metrics.md, "{FIRST}" on t
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a mistake or fault, told in a line."""
     return tell_result(sys.argv[1:] if argv is None else argv, HELP, _save)
+
+
+def tell_result(arguments: Sequence[str], help_text: str, work: Callable[[Sequence[str]], object]) -> int:
+    """Print the help where it is asked for or nothing is, else what `work` makes of the arguments.
+
+    Exit status: 0 done, 2 nothing was asked for, or a mistake or fault, told in a line.
+    """
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(help_text)
+        return 0 if arguments else 2
+    try:
+        print(work(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def workspace(project: str, entity: str, name: str = NAME) -> "Workspace":

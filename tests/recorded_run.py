@@ -27,7 +27,7 @@ from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.backend.limits import Limits
 from src.budget import dry_run
 from src.chat_template import ChatTemplate
-from src.command_line import parse
+from src.cli.training import parse
 from src.config import Config
 from src.display.display import Display
 from src.errors import UserError
@@ -198,7 +198,7 @@ class NotedStop(Stop):
 
     def limit(self, config: Config, say: Callable[[str], None]) -> None:
         super().limit(config, say)
-        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_seconds)
+        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_sec)
 
 
 def _tensor(n: int) -> tinker.TensorData:
@@ -221,8 +221,8 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         recorder.note("tokenizer", model=name)
         return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking)
 
-    async def built(folders: Sequence[Path], parallel: int, _progress: Any, *, run_id: str) -> int:
-        recorder.note("images", tasks=sorted(folder.name for folder in folders), parallel=parallel)
+    async def built(folders: Sequence[Path], *, progress: Any, run_id: str) -> int:
+        recorder.note("images", tasks=sorted(folder.name for folder in folders))
         return 0
 
     async def ready(_: Any) -> None: ...
@@ -234,9 +234,9 @@ def replace_the_outside(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> 
         return TINKER_DOCUMENTS
 
     class NotedStarts(StartLimit):
-        def __init__(self, most: int, per_second: float) -> None:
-            recorder.note("starts", most=most, per_second=per_second)
-            super().__init__(most, per_second)
+        def __init__(self, most: int) -> None:
+            recorder.note("starts", most=most)
+            super().__init__(most)
 
     class NotedDaemon(Daemon):
         def __init__(self, limit_sec: float, ping: Ping) -> None:

@@ -20,7 +20,7 @@ from src.backend.base_model import read_base_model
 from src.backend.connect import Backend, connect
 from src.backend.disk_note import LOG_MB, SAMPLERS, disk_note, sampler_bytes, state_bytes
 from src.backend.policy import PolicyTrainer
-from src.command_line import parse
+from src.cli.training import parse
 from src.config import Config
 from src.learning.datums import TrainingSequence
 from src.recovery import adopt
@@ -68,7 +68,7 @@ def batch(rng: np.random.Generator) -> list[TrainingSequence]:
 
 async def steps(config: Config, backend: Backend, server: Server, folder: Path, n: int) -> Most:
     """Train, publish and save `n` times, looking at the server's disk after each."""
-    keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
+    keep = Keep(config.keep_checkpoints, config.keep_best)
     policy, log = await PolicyTrainer.create(backend, config), CheckpointLog(folder / "checkpoints.jsonl", keep)
     await adopt(policy, log)
     trained, most, rng = Policy(config.model_name, config.lora_rank, "-", "-"), Most(), np.random.default_rng(0)
@@ -100,7 +100,7 @@ async def main() -> None:
         server.start()
         try:
             settings = f"backend=skyrl-tx skyrl_tx_url={server.url} model_name={MODEL} tasks_dir=- context_limit=2048"
-            config = parse([*settings.split(), "lora_rank=16", "save_every=1", "keep_every=50"])
+            config = parse([*settings.split(), "lora_rank=16", "save_every=1"])
             backend = await connect(config)
             note = disk_note(config, given.steps, backend.about)
             print(note)
@@ -115,7 +115,7 @@ def _show(config: Config, n: int, most: Most, note: str, write: bool) -> None:
     model = read_base_model(config.model_name)
     state, sampler = state_bytes(model, config.lora_rank), sampler_bytes(model, config.lora_rank)
     assert state is not None and sampler is not None
-    states = Keep(config.keep_checkpoints, config.keep_every, config.keep_best).most(n, config.save_every)
+    states = Keep(config.keep_checkpoints, config.keep_best).most(n, config.save_every)
     total = states * state + SAMPLERS * sampler
     rows = [
         ["states at once", f"{states}", f"{most.states}"],

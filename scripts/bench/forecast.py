@@ -49,7 +49,7 @@ class Measured:
 
 def plan(arguments: Sequence[str], file: Path) -> tuple[tuple[float, float], tuple[float, float]]:
     """Tokens and wall seconds, each (low, high)."""
-    command = [sys.executable, "-m", "src.train", "--dry-run", f"plan_json={file}", *arguments]
+    command = [sys.executable, "-m", "src.train", "--dry-run", f"json={file}", *arguments]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     found = json.loads(file.read_text())["forecast"]
     kinds = [found[kind] for kind in ("prompt", "sampled", "trained")]

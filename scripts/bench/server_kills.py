@@ -20,7 +20,7 @@ from typing import Any
 
 from scripts.bench import report
 from src.backend.connect import connect
-from src.command_line import parse
+from src.cli.training import parse
 from src.run.jsonl import read_lines
 from tests.integration.proxy import Rule, proxy_to
 from tests.integration.small_server import MODEL, Server

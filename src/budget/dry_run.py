@@ -20,10 +20,10 @@ from src.budget.machine import busy_share
 from src.budget.past import past_runs, read_records
 from src.budget.scope import scope_of
 from src.budget.show import cost_note, show
+from src.cli.output import give_json
 from src.config import Config
 from src.errors import UserError
 from src.plan import Plan
-from src.run.files import replace_text
 
 BUSY_SHARE = 0.5  # of the processors' time
 LOOK_SEC = 1.0
@@ -32,7 +32,7 @@ LOOK_SEC = 1.0
 async def dry_run(plan: Plan) -> int:
     """To be called once tasks, Docker and chat template were found good. Prints the plan. Exit status 0.
 
-    Raises UserError: a setting that Tinker cloud would not honour, `plan_json` cannot be written.
+    Raises UserError: a setting that Tinker cloud would not honour, the file of `json` cannot be written.
     """
     config = plan.config
     if config.backend == "tinker":  # whose contract is known without asking it
@@ -59,10 +59,9 @@ async def dry_run(plan: Plan) -> int:
     if (over := spent.over()) is not None:
         notes.append(f"{over[0]}: it would stop at once")
     notes += _caps(config, spent, forecast)
-    show(plan, scope, forecast, notes)
-    if config.plan_json is not None:
-        found = {"scope": scope, "forecast": forecast, "usd": forecast.usd(plan.tariff), "notes": notes}
-        _write(config.plan_json, found)
+    found = {"scope": scope, "forecast": forecast, "usd": forecast.usd(plan.tariff), "notes": notes}
+    if not give_json(json.dumps(found, indent=2, default=_plain), config.json):
+        show(plan, scope, forecast, notes)
     return 0
 
 
@@ -86,7 +85,7 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> list[str]:
         ("max_usd", config.max_usd, usd, spent.usd(before) or 0.0),
         ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
         ("max_container_hours", config.max_container_hours, hours, before.container_sec / 3600),
-        ("max_wall_seconds", config.max_wall_seconds, forecast.wall_sec, 0.0),
+        ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
     ]
     notes = []
     for name, cap, range_, so_far in limits:
@@ -106,13 +105,6 @@ def _process_seconds() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
         return 0.0
-
-
-def _write(path: str, value: dict[str, Any]) -> None:
-    try:
-        replace_text(Path(path).expanduser(), json.dumps(value, indent=2, default=_plain) + "\n")
-    except OSError as error:
-        raise UserError(f"plan_json={path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def _plain(value: Any) -> Any:

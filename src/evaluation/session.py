@@ -83,9 +83,7 @@ async def _evaluate(
         display.keep_log(run)
         try:
             async with containers, contextlib.aclosing(rollouts):
-                await asyncio.gather(
-                    rollouts.warm_up(), build_images(tasks if local else [], config, run.name, display)
-                )
+                await asyncio.gather(rollouts.warm_up(), build_images(tasks if local else [], run.name, display))
                 for number, subject in enumerate(plan.subjects):
                     groups_P = await runner.groups(number, subject, tasks, args.trials)
                     found.append(results.task_results(plan.tasks, groups_P))

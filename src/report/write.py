@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from src.errors import UserError
+from src.report.arguments import MOST_PANELS
 from src.report.choice import choose
 from src.report.page import packed, page
 from src.report.panel import panel
@@ -19,7 +20,6 @@ from src.run.files import replace_text
 
 NAME = "report.html"
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # values of another shape than ours
-MOST_PANELS = 300  # trials in full, of all runs together
 MOST_BYTES = 14_000_000  # of them in the page
 
 

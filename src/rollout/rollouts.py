@@ -70,7 +70,7 @@ class Rollouts:
         """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row."""
         self._stop = stop or Stop()
         ping = ping_docker if config.environment_type == "docker" else ping_nobody
-        self._daemon = Daemon(config.env_outage_limit_sec, ping)
+        self._daemon = Daemon(config.outage_limit_sec, ping)
         self._settings = TrialSettings(config, sampler, template, run_id, Gates.of(config), self._daemon, watcher)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, quarantined)

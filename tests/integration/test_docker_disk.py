@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from src.doctor import main
+from src.cli.main import main
 from src.rollout.docker import disk_space, owner
 from src.rollout.docker.disk_guard import guarding_disk, why_ended
 from src.rollout.docker.engine import engine
@@ -101,17 +101,17 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     engine().create_container(held, "true", name="holder")
     note_use(in_use)
     before = _names()
-    assert main(["clean", "json=found.json"]) == 1
+    assert main(["doctor", "clean", "json=found.json"]) == 1
     found = json.loads((tmp_path / "found.json").read_text())
     assert {thing["name"].removesuffix("-container") for thing in found} == {
         "dead", "dead-network", "dead-volume", unused
     }  # fmt: skip
     assert "add remove=true" in capsys.readouterr().out and _names() == before
-    assert main(["clean", "remove=true"]) == 0
+    assert main(["doctor", "clean", "remove=true"]) == 0
     assert before - _names() == dead | {unused} and kept <= _names()
-    assert main(["clean"]) == 0
+    assert main(["doctor", "clean"]) == 0
     assert "nothing to remove" in capsys.readouterr().out
-    assert main(["clean", "images_max_gb=0", "json=-"]) == 1
+    assert main(["doctor", "clean", "images_max_gb=0", "json=-"]) == 1
     assert {thing["name"] for thing in json.loads(capsys.readouterr().out)} == {"harbortrainer/task:new"}
 
 

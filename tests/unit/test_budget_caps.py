@@ -13,7 +13,7 @@ import pytest
 
 from src import session
 from src.budget.budget import CONTAINERS_STATUS, TOKENS_STATUS, USD_STATUS
-from src.command_line import parse
+from src.cli.training import parse
 from src.run.jsonl import read_lines
 from src.stop import Stop
 from src.tinker_llm import live_llm

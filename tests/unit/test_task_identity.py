@@ -80,7 +80,7 @@ def test_a_planted_leak_is_found(tmp_path: Path, name: str, leak: str) -> None:
     planted = tmp_path / "planted"
     shutil.copytree(QUICKSTART / name, planted)
     change(planted)
-    others = [task for task in load_tasks(str(QUICKSTART), False) if task.name.split("-")[0] != name.split("-")[0]]
+    others = [task for task in load_tasks(str(QUICKSTART)) if task.name.split("-")[0] != name.split("-")[0]]
     train = [*others, task_at(QUICKSTART / name)]
     assert [(found.train, found.held_out, found.reason) for found in overlaps(train, [task_at(planted)])] == [
         (name, "planted", reason)
@@ -89,7 +89,7 @@ def test_a_planted_leak_is_found(tmp_path: Path, name: str, leak: str) -> None:
 
 
 def test_kinds_of_the_quickstart_are_not_taken_for_each_other() -> None:
-    read = [identify(task) for task in load_tasks(str(QUICKSTART), False)]
+    read = [identify(task) for task in load_tasks(str(QUICKSTART))]
     for name, family in families(read).items():
         assert name.split("-")[0] == family.split("-")[0]
     assert duplicates(read) == []

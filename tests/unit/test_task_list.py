@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from scripts.bench.task_folder import write_task
+from src.cli.main import main
 from src.config import Config
 from src.curriculum.known import KnownRewards
 from src.rollout.task import Task, digest
-from src.tasks.__main__ import main
 from src.tasks.cache import Cache
 from src.tasks.check import _keeping
 from src.tasks.findings import Finding, Level, Report
@@ -30,7 +30,7 @@ def listed(tmp_path: Path) -> Path:
 
 def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed(tmp_path)
-    assert main(["list", str(tmp_path / "set")]) == 0
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(LONG)]
     assert "c" * 90 in line
 
@@ -39,10 +39,10 @@ def test_what_runs_measured_is_a_column(tmp_path: Path, capsys: pytest.CaptureFi
     path = listed(tmp_path)
     config = Config(model_name="models/Some-4B", tasks_dir="d")
     KnownRewards(config).note("run", 3, {Task("short", path, digest(path)): (2.0, 8)})
-    assert main(["list", str(tmp_path / "set")]) == 0
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("short")]
     assert "Some-4B-" in line and "0.25 x8" in line
-    assert main(["list", str(tmp_path / "set"), "json=-"]) == 0
+    assert main(["tasks", "list", str(tmp_path / "set"), "json=-"]) == 0
     rows = {row["name"]: row["rewards"] for row in json.loads(capsys.readouterr().out)}
     assert rows[LONG] == {} and list(rows["short"].values()) == [{"mean": 0.25, "trials": 8}]
 

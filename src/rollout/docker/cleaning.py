@@ -9,11 +9,10 @@ from docker.errors import APIError
 
 from src.rollout.docker.belongings import Belonging, belongings
 from src.rollout.docker.engine import engine
-from src.rollout.docker.image_uses import forget_uses, is_in_use, last_use
+from src.rollout.docker.image_uses import UNUSED_DAYS, forget_uses, is_in_use, last_use
 from src.rollout.docker.owner import PID, RUN
 from src.rollout.docker.reaper import is_condemned, reap
 
-UNUSED_DAYS = 30.0
 _DAY_SEC = 86400.0
 _BEING_BUILT_SEC = 3600.0  # an image has no name for a moment
 _DF_TRIES = 30

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from src.caches import cache_folder
 from src.rollout.docker import owner
 
+UNUSED_DAYS = 30.0  # an image that was not used for this long is removed before a run
 IMAGES = "images"  # the part of the caches that is ours
 NOTE_SEC = 3600.0  # a use is noted at most this often
 _noted: dict[str, float] = {}  # reference -> clock time

@@ -23,6 +23,7 @@ from src.rollout.docker.engine import engine
 from src.rollout.docker.image_uses import note_use
 
 _LOG_TAIL_LINES = 20
+N_PARALLEL_BUILDS = 2
 _log = logging.getLogger(__name__)
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
@@ -79,7 +80,7 @@ async def task_image(
 
 async def prepare_images(
     task_dirs: Sequence[Path],
-    parallel: int = 2,
+    parallel: int = N_PARALLEL_BUILDS,
     progress: Callable[[str, int, int], None] | None = None,
     *,
     run_id: str = "",

@@ -1,0 +1,47 @@
+"""Arguments of `harbortrainer doctor`."""
+
+from typing import Any
+
+import chz
+
+from src.cli.output import JSON
+from src.config import Endpoint
+from src.rollout.docker.image_uses import UNUSED_DAYS
+from src.setting import NOT_NEGATIVE, POSITIVE, field
+
+
+@chz.chz
+class ServerArgs(Endpoint):
+    url: str | None = field(None, "URL of a self-hosted server; tinker = Tinker cloud; None = as backend says")
+    model_name: str | None = field(None, "base model; None = the first that the server names")
+    refresh: bool = field(True, "true = measure again; false = take earlier measurements where there are any")
+    json: str | None = field(None, JSON)
+
+
+@chz.chz
+class ParityArgs:
+    A: str = field(doc="URL of a server; tinker = Tinker cloud")
+    B: str = field(doc="URL of the other one; tinker = Tinker cloud")
+    model_name: str | None = field(None, "base model; None = the first that A names")
+    steps: int = field(4, "optimizer steps", check=POSITIVE)
+    json: str | None = field(None, JSON)
+
+
+@chz.chz
+class DockerArgs:
+    tasks_dir: str | None = field(None, "folder of Harbor task directories; None = Docker alone")
+    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=POSITIVE)
+    environment_kwargs: dict[str, Any] = field({}, "as of the run: environment_kwargs.override_memory_mb=VALUE")
+
+
+@chz.chz
+class CleanArgs:
+    remove: bool = field(False, "true = remove what is listed; false = list only")
+    images_older_than_days: float | None = field(
+        UNUSED_DAYS, "task images not used for this many days; None = images of any age stay", check=NOT_NEGATIVE
+    )
+    images_max_gb: float | None = field(
+        None, "the least recently used task images, until the others take at most this much; None = no limit",
+        check=NOT_NEGATIVE,
+    )  # fmt: skip
+    json: str | None = field(None, JSON)
