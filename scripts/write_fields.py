@@ -22,7 +22,7 @@ the files of the tasks are the same; an empty cell takes it, no number depends o
 marked *E*; a continued one refuses another value where a class stands.
 """
 CLASSES = {
-    Resume.FIXED: "fixed", Resume.INTERVENTION: "next step", Resume.LENGTH: "length", Resume.TASKS: "tasks",
+    Resume.FIXED: "fixed", Resume.NEXT_STEP: "next step", Resume.LENGTH: "length", Resume.TASKS: "tasks",
     Resume.ADDRESS: "", Resume.HARMLESS: "",
 }  # fmt: skip
 

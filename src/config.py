@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import chz
 
-from src.setting import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Check, Resume, field, settings
+from src.setting import ABOVE_0, BELOW_1, FROM_0, Check, Resume, field, settings
 
 Backend = Literal["tinker", "skyrl-tx"]
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
 
-ADDRESS, FIXED, INTERVENTION = Resume.ADDRESS, Resume.FIXED, Resume.INTERVENTION
+ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
 LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
 
 
@@ -35,8 +35,7 @@ class TrialSettings(Endpoint):
 
     # -- tasks
     tasks_dir: str = field(
-        doc="folder of Harbor task directories; several: a,b; or git+URL[@REV][#FOLDER], NAME@VERSION of Harbor's "
-        "registry; an evaluation measures each on its own",
+        doc="folder of Harbor task directories; or git+URL[@REV][#FOLDER], NAME@VERSION of Harbor's registry; a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(
@@ -47,58 +46,47 @@ class TrialSettings(Endpoint):
     )
 
     # -- environments
-    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=POSITIVE)
+    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=ABOVE_0)
     n_warm_envs: int | None = field(
-        None, "environments started ahead; None = n_parallel_envs / 4 on docker, else 0", check=NOT_NEGATIVE
+        None, "environments started ahead; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
     )
-    n_parallel_starts: int = field(8, "environments that start at once; fewer while starts are slow", check=POSITIVE)
+    n_parallel_starts: int = field(8, "environments that start at once; fewer while starts are slow", check=ABOVE_0)
     environment_type: str = field(
-        "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=INTERVENTION
+        "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=NEXT_STEP
     )
     environment_kwargs: dict[str, Any] = field(
-        {}, "options of the environment: environment_kwargs.NAME=VALUE", resume=INTERVENTION
+        {}, "options of the environment: environment_kwargs.NAME=VALUE", resume=NEXT_STEP
     )
-    trial_timeout_sec: float = field(
-        3600.0, "seconds for a whole trial, start to reward; 0 = no limit", check=NOT_NEGATIVE, resume=INTERVENTION
-    )
-    max_attempts: int = field(3, "trials for one member of a group, when faults keep it from a grade", check=POSITIVE)
+    trial_timeout_sec: float = field(3600.0, "seconds for a whole trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
+    max_attempts: int = field(3, "trials for one member of a group, when faults keep it from a grade", check=ABOVE_0)
     quarantine_after: int = field(
-        6, "faults of one task in a row, after which the run leaves it out; 0 = never", check=NOT_NEGATIVE
+        6, "faults of one task in a row, after which the run leaves it out; 0 = never", check=FROM_0
     )
 
     # -- agent (Terminus-2)
-    max_turns: int = field(50, "model calls a trial; 0 = no limit", check=NOT_NEGATIVE, resume=INTERVENTION)
-    max_tokens: int = field(2048, "sampled tokens a turn, at most", check=POSITIVE, resume=INTERVENTION)
-    context_limit: int = field(32000, "tokens of prompt and answer together", check=POSITIVE, resume=INTERVENTION)
+    max_turns: int = field(50, "model calls a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
+    max_tokens: int = field(2048, "sampled tokens a turn, at most", check=ABOVE_0, resume=NEXT_STEP)
+    context_limit: int = field(32000, "tokens of prompt and answer together", check=ABOVE_0, resume=NEXT_STEP)
     command_wait: Literal["prompt", "duration"] = field(
         "prompt",
-        "prompt = a command's wait ends with its shell's next prompt; duration = only after the model's duration",
-        resume=INTERVENTION,
+        "when a command's wait ends: at its shell's next prompt, or only after the model's duration",
+        resume=NEXT_STEP,
     )
-    enable_summarize: bool = field(
-        False, "true = Terminus-2 summarises a full context and continues", resume=INTERVENTION
-    )
+    enable_summarize: bool = field(False, "true = Terminus-2 summarises a full context and continues", resume=NEXT_STEP)
     proactive_summarization_threshold: int = field(
-        8000,
-        "free tokens below which Terminus-2 summarises; 0 = only when full",
-        check=NOT_NEGATIVE,
-        resume=INTERVENTION,
+        8000, "free tokens below which it summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
     )
     enable_thinking: bool = field(False, "enable_thinking of the chat template, where it has one (Qwen3)", resume=FIXED)
 
     # -- server
     sample_timeout_sec: float = field(
-        600.0, "seconds for one sampled answer with its retries; then its trial is replaced", check=POSITIVE
+        600.0, "seconds for one sampled answer with its retries; then its trial is replaced", check=ABOVE_0
     )
     update_timeout_sec: float = field(
-        3600.0,
-        "seconds for one forward_backward, optim_step, save, publish or restore; then the server counts as lost",
-        check=POSITIVE,
+        3600.0, "seconds for one update, save, publish or restore; then the server counts as lost", check=ABOVE_0
     )
     outage_limit_sec: float = field(
-        1800.0,
-        "seconds to wait for a server or Docker daemon that went away; then the run stops, to be resumed",
-        check=POSITIVE,
+        1800.0, "seconds to wait for a server or Docker daemon that went away; then the run stops", check=ABOVE_0
     )
 
     # -- output
@@ -114,162 +102,119 @@ class Config(TrialSettings):
 
     # -- backend
     model_name: str = field(doc="base model: hub name or local directory, as the server knows it", resume=FIXED)
-    lora_rank: int = field(32, "LoRA rank", check=POSITIVE, resume=FIXED)
+    lora_rank: int = field(32, "LoRA rank", check=ABOVE_0, resume=FIXED)
 
     # -- tasks
     task_weights: dict[str, float] = field(
-        {},
-        "task_weights.SOURCE=2: how often an epoch takes each task of a source (the last part of its path); 1",
-        resume=FIXED,
+        {}, "task_weights.SOURCE=2: times that an epoch takes each task of a source, else 1", resume=FIXED
     )
     curriculum_band: tuple[float, float] | None = field(
         None,
-        "LOW,HIGH: tasks whose mean reward was measured outside are taken seldom; None = all tasks alike",
+        "LOW,HIGH: tasks whose mean reward lies outside are taken seldom; None = all alike",
         check=Check(lambda band: 0 <= band[0] < band[1] <= 1, _BAND),
         resume=FIXED,
     )
 
     # -- evaluation
     eval_split: float = field(
-        0.0,
-        "share of the tasks held out for evaluation, whole families drawn by seed; 0 = none",
-        check=BELOW_ONE,
-        resume=FIXED,
+        0.0, "share of the tasks held out, whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
     )
     eval_tasks: tuple[str, ...] = field((), "names of held-out tasks, a,b,c; () = use eval_split", resume=FIXED)
     allow_family_overlap: bool = field(
-        False,
-        "true = tasks of one family (same template or environment) may be trained on and held out; false = never",
-        resume=FIXED,
+        False, "true = tasks of one template or environment may be trained on and held out", resume=FIXED
     )
-    eval_group_size: int = field(1, "rollouts a held-out task at each evaluation", check=POSITIVE, resume=INTERVENTION)
-    eval_every: int = field(0, "steps between evaluations; 0 = start, each epoch and end only", check=NOT_NEGATIVE)
+    eval_group_size: int = field(1, "rollouts a held-out task at each evaluation", check=ABOVE_0, resume=NEXT_STEP)
+    eval_every: int = field(0, "steps between evaluations; 0 = start, each epoch and end only", check=FROM_0)
     eval_overlap: bool = field(
-        False, "true = an evaluation runs beside the next batch's trials, on the same weights; false = before them"
+        False, "true = an evaluation runs beside the next batch's trials, on the same weights; false = before"
     )
     eval_temperature: float | None = field(
-        None,
-        "sampling temperature in evaluation, 0 = greedy; None = temperature",
-        check=NOT_NEGATIVE,
-        resume=INTERVENTION,
+        None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP
     )
     eval_timeout_sec: float = field(
-        86400.0, "seconds for one evaluation; then the run continues without it; 0 = no limit", check=NOT_NEGATIVE
+        86400.0, "seconds for one evaluation; then the run continues without it; 0 = no limit", check=FROM_0
     )
 
     # -- batch
-    batch_size: int = field(8, "tasks a batch", check=POSITIVE, resume=FIXED)
-    group_size: int = field(8, "rollouts a task", check=POSITIVE, resume=FIXED)
-    n_epochs: int = field(1, "passes over the training tasks", check=POSITIVE, resume=LENGTH)
-    max_steps: int = field(0, "stop after this many steps; 0 = n_epochs decides", check=NOT_NEGATIVE, resume=LENGTH)
-    seed: int = field(
-        0,
-        "seed of task order, split, minibatches, sampling and LoRA initialisation",
-        check=NOT_NEGATIVE,
-        resume=FIXED,
-    )
-    temperature: float = field(1.0, "sampling temperature in training", check=POSITIVE, resume=INTERVENTION)
+    batch_size: int = field(8, "tasks a batch", check=ABOVE_0, resume=FIXED)
+    group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
+    n_epochs: int = field(1, "passes over the training tasks", check=ABOVE_0, resume=LENGTH)
+    max_steps: int = field(0, "stop after this many steps; 0 = n_epochs decides", check=FROM_0, resume=LENGTH)
+    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=FROM_0, resume=FIXED)
+    temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
-        {},
-        "outcome_policy.OUTCOME=train, mask, replace or a reward: what training does with trials that end so",
-        resume=INTERVENTION,
+        {}, "outcome_policy.OUTCOME=train, mask, replace or a reward, for trials that end so", resume=NEXT_STEP
     )
 
     # -- learning
-    learning_rate: float = field(1e-4, "Adam step size at its peak", check=POSITIVE, resume=INTERVENTION)
+    learning_rate: float = field(1e-4, "Adam step size at its peak", check=ABOVE_0, resume=NEXT_STEP)
     lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        "constant", "decay to 0 over the run", resume=INTERVENTION
+        "constant", "decay to 0 over the run", resume=NEXT_STEP
     )
-    warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=NOT_NEGATIVE, resume=INTERVENTION)
-    adam_beta1: float = field(0.9, "Adam beta1", check=BELOW_ONE, resume=INTERVENTION)
-    adam_beta2: float = field(0.95, "Adam beta2", check=BELOW_ONE, resume=INTERVENTION)
-    adam_eps: float = field(1e-12, "Adam epsilon", check=POSITIVE, resume=INTERVENTION)
-    weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=NOT_NEGATIVE, resume=INTERVENTION)
-    grad_clip_norm: float = field(
-        0.0, "largest global gradient norm; 0 = no clipping", check=NOT_NEGATIVE, resume=INTERVENTION
-    )
-    loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=INTERVENTION)
+    warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
+    adam_beta1: float = field(0.9, "Adam beta1", check=BELOW_1, resume=NEXT_STEP)
+    adam_beta2: float = field(0.95, "Adam beta2", check=BELOW_1, resume=NEXT_STEP)
+    adam_eps: float = field(1e-12, "Adam epsilon", check=ABOVE_0, resume=NEXT_STEP)
+    weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
+    grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
+    loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=NEXT_STEP)
     clip_low_threshold: float | None = field(
         None,
         "ppo, cispo: lowest probability ratio; None = 0.8",
         check=Check(lambda ratio: 0 <= ratio <= 1, "a probability ratio between 0 and 1 (0.8 is usual)"),
-        resume=INTERVENTION,
+        resume=NEXT_STEP,
     )
     clip_high_threshold: float | None = field(
         None,
         "ppo, cispo: highest probability ratio; None = 1.2",
         check=Check(lambda ratio: ratio >= 1, "a probability ratio of 1 or more (1.2 is usual)"),
-        resume=INTERVENTION,
+        resume=NEXT_STEP,
     )
     loss_norm: LossNorm = field(
-        "token_mean",
-        "length normalisation: mean over the batch's tokens, mean of trajectory means, or plain sum",
-        resume=INTERVENTION,
+        "token_mean", "mean over the batch's tokens, mean of trajectory means, or plain sum", resume=NEXT_STEP
     )
-    num_substeps: int = field(
-        1, "optimizer steps a batch, over shuffled minibatches", check=POSITIVE, resume=INTERVENTION
-    )
+    num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
     advantage_baseline: Baseline = field(
-        "mean", "what a reward is compared with: its group's mean, or the mean of the others", resume=INTERVENTION
+        "mean", "a reward is compared with its group's mean, or with the others' mean", resume=NEXT_STEP
     )
     normalize_advantages_by_std: bool = field(
-        False, "divide a group's advantages by its standard deviation", resume=INTERVENTION
+        False, "divide a group's advantages by its standard deviation", resume=NEXT_STEP
     )
-    remove_constant_reward_groups: bool = field(
-        False, "leave out groups whose rewards are all equal", resume=INTERVENTION
-    )
+    remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
     kl_penalty_coef: float = field(
-        0.0, "penalty per nat of log-ratio to the base model; 0 = off", check=NOT_NEGATIVE, resume=INTERVENTION
+        0.0, "penalty per nat of log-ratio to the base model; 0 = off", check=FROM_0, resume=NEXT_STEP
     )
 
     # -- limits
     on_stop: Literal["cancel", "wait"] = field(
         "cancel", "Ctrl-C, SIGTERM, a limit of time or spending: cancel running trials, or wait for their end"
     )
-    max_wall_sec: float = field(
-        0.0, "seconds after which this process stops, to be resumed; 0 = no limit", check=NOT_NEGATIVE
-    )
-    max_trials: int = field(
-        0,
-        "trials started over the whole run, with evaluations and resumes, after which it stops; 0 = no limit",
-        check=NOT_NEGATIVE,
-    )
-    max_usd: float = field(
-        0.0, "USD spent over the whole run at known prices, at which it stops; 0 = no limit", check=NOT_NEGATIVE
-    )
+    max_wall_sec: float = field(0.0, "seconds after which this process stops; 0 = no limit", check=FROM_0)
+    max_trials: int = field(0, "trials started over the whole run, after which it stops; 0 = no limit", check=FROM_0)
+    max_usd: float = field(0.0, "USD spent over the whole run, at which it stops; 0 = no limit", check=FROM_0)
     max_tokens_total: float = field(
-        0.0,
-        "tokens of prompts, answers and training data over the whole run, at which it stops; 0 = no limit",
-        check=NOT_NEGATIVE,
+        0.0, "tokens sampled and trained over the whole run, prompts too, at which it stops; 0 = no limit", check=FROM_0
     )
     max_container_hours: float = field(
-        0.0, "hours of all trials' environments added up, at which the run stops; 0 = no limit", check=NOT_NEGATIVE
+        0.0, "hours of all environments added up, at which it stops; 0 = no limit", check=FROM_0
     )
     prices: str | None = field(
         None, "JSON file of prices by model, USD per million tokens; None = the built-in prices of Tinker cloud"
     )
     server_usd_per_hour: float = field(
-        0.0, "USD that an hour of a self-hosted server costs (skyrl-tx); 0 = nothing", check=NOT_NEGATIVE
+        0.0, "USD that an hour of a self-hosted server costs (skyrl-tx); 0 = nothing", check=FROM_0
     )
 
     # -- output
     plan: bool = field(False, "true, or --dry-run: print what the run would do and cost, spend nothing", resume=ADDRESS)
-    json: str | None = field(
-        None, "with plan=true: file for the plan as JSON, - = standard output; None = no file", resume=ADDRESS
-    )
+    json: str | None = field(None, "with plan=true: file for the plan as JSON, - = standard output", resume=ADDRESS)
     run_name: str | None = field(
-        None,
-        "name of the run directory, which is continued where it exists; None = wandb_name or model, and the time",
-        resume=ADDRESS,
+        None, "name of the run directory, continued where it exists; None = made up", resume=ADDRESS
     )
     resume: str | None = field(None, "run directory to continue; None = new run", resume=ADDRESS)
-    save_every: int = field(10, "steps between checkpoints; 0 = only at the end", check=NOT_NEGATIVE)
-    keep_checkpoints: int = field(3, "newest checkpoints kept on the server; 0 = all", check=NOT_NEGATIVE)
-    keep_best: int = field(
-        0,
-        "number of checkpoints that are kept besides: those with the best evaluation; 0 = none",
-        check=NOT_NEGATIVE,
-    )
+    save_every: int = field(10, "steps between checkpoints; 0 = only at the end", check=FROM_0)
+    keep_checkpoints: int = field(3, "newest checkpoints kept on the server; 0 = all", check=FROM_0)
+    keep_best: int = field(0, "checkpoints kept besides: those with the best evaluation; 0 = none", check=FROM_0)
     display: Literal["auto", "plain", "quiet"] = field(
         "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
     )
@@ -282,7 +227,7 @@ FIELDS = tuple(SETTINGS)
 # A trial with another value of one of these takes another number of turns, tokens or seconds.
 WORKLOAD = (
     "model_name",
-    *(name for name, setting in settings(TrialSettings).items() if setting.resume in (FIXED, INTERVENTION)),
+    *(name for name, setting in settings(TrialSettings).items() if setting.resume in (FIXED, NEXT_STEP)),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import chz
 
-from src.config import ADDRESS, FIELDS, FIXED, FORMER, INTERVENTION, LENGTH, SETTINGS, Config
+from src.config import ADDRESS, FIELDS, FIXED, FORMER, LENGTH, NEXT_STEP, SETTINGS, Config
 from src.errors import UserError
 from src.run.directory import RunDirectory, read_json
 from src.run.jsonl import append_line, cut_torn_line, read_lines
@@ -80,7 +80,7 @@ class ConfigHistory:
 def note(change: Change, from_step: int) -> str:
     """One line for a change that is taken."""
     text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
-    if SETTINGS[change.field].resume is INTERVENTION:
+    if SETTINGS[change.field].resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
     if SETTINGS[change.field].resume is LENGTH:
         return f"{text}; a learning rate that decays follows the new length from step {from_step + 1} on"

@@ -7,7 +7,7 @@ import chz
 from src.cli.output import JSON
 from src.config import Endpoint
 from src.rollout.docker.image_uses import UNUSED_DAYS
-from src.setting import NOT_NEGATIVE, POSITIVE, field
+from src.setting import ABOVE_0, FROM_0, field
 
 
 @chz.chz
@@ -23,14 +23,14 @@ class ParityArgs:
     A: str = field(doc="URL of a server; tinker = Tinker cloud")
     B: str = field(doc="URL of the other one; tinker = Tinker cloud")
     model_name: str | None = field(None, "base model; None = the first that A names")
-    steps: int = field(4, "optimizer steps", check=POSITIVE)
+    steps: int = field(4, "optimizer steps", check=ABOVE_0)
     json: str | None = field(None, JSON)
 
 
 @chz.chz
 class DockerArgs:
     tasks_dir: str | None = field(None, "folder of Harbor task directories; None = Docker alone")
-    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=POSITIVE)
+    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=ABOVE_0)
     environment_kwargs: dict[str, Any] = field({}, "as of the run: environment_kwargs.override_memory_mb=VALUE")
 
 
@@ -38,10 +38,11 @@ class DockerArgs:
 class CleanArgs:
     remove: bool = field(False, "true = remove what is listed; false = list only")
     images_older_than_days: float | None = field(
-        UNUSED_DAYS, "task images not used for this many days; None = images of any age stay", check=NOT_NEGATIVE
+        UNUSED_DAYS, "task images not used for this many days; None = images of any age stay", check=FROM_0
     )
     images_max_gb: float | None = field(
-        None, "the least recently used task images, until the others take at most this much; None = no limit",
-        check=NOT_NEGATIVE,
-    )  # fmt: skip
+        None,
+        "the least recently used task images, until the others take at most this much; None = no limit",
+        check=FROM_0,
+    )
     json: str | None = field(None, JSON)

@@ -16,7 +16,7 @@ class Resume(Enum):
 
     ADDRESS = "where the run is and how it was asked for: not compared"
     FIXED = "another value is another run: refused"
-    INTERVENTION = "taken from the first step that was not trained on; an evaluation refuses it"
+    NEXT_STEP = "taken from the first step that was not trained on; an evaluation refuses it"
     LENGTH = "taken; a learning rate that decays follows the new length"
     TASKS = "taken, the files of the tasks are compared instead; an evaluation refuses it"
     HARMLESS = "taken: no number depends on it"
@@ -30,9 +30,9 @@ class Check:
     words: str
 
 
-POSITIVE = Check(lambda value: value > 0, "must be above 0")
-NOT_NEGATIVE = Check(lambda value: value >= 0, "must be 0 or more")
-BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
+ABOVE_0 = Check(lambda value: value > 0, "must be above 0")
+FROM_0 = Check(lambda value: value >= 0, "must be 0 or more")
+BELOW_1 = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True)

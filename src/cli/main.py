@@ -32,79 +32,62 @@ class Command:
     about: str
     kind: str
     work: str
-    read: str = ""
     words: tuple[str, ...] = ()
+    read: str = ""
     stops: bool = False  # the work gets a Stop and ends in order by itself
-    log_level: int = logging.WARNING
 
 
-_DOCTOR, _TASKS, _EVALUATION = "src.doctor_arguments", "src.tasks.arguments", "src.evaluation.arguments"
-_SERVER = (
-    "what a Tinker API does, on throw-away weights",
-    f"{_DOCTOR}:ServerArgs",
-    "src.doctor_servers:probe",
-)
+_DOCTOR, _TASKS = "src.doctor_arguments", "src.tasks.arguments"
+_EVALUATION, _REPLAY = "src.evaluation.arguments", "src.replay"
+_PROBE = ("what a Tinker API does, on throw-away weights", f"{_DOCTOR}:ServerArgs", "src.doctor_servers:probe")
+_LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
 _TABLE: dict[str, Command] = {
     "train": Command(
         "field=value ...", "GRPO over Harbor tasks through the Tinker API; --dry-run prints the plan",
-        "src.config:Config", "src.session:train", read="src.cli.training:checked", stops=True,
-    ),
+        "src.config:Config", "src.session:train", read="src.cli.training:checked", stops=True),
     "evaluate": Command(
         "field=value ...", "one policy or two on Harbor tasks; exit 1 if a task has no grade",
-        f"{_EVALUATION}:EvalArgs", "src.evaluation.session:evaluate", read=f"{_EVALUATION}:parse",
-    ),
+        f"{_EVALUATION}:EvalArgs", "src.evaluation.session:evaluate", read=f"{_EVALUATION}:parse"),
     "evaluate show": Command(
         "DIR [TRIAL]", "trials of a run or evaluation, or one whole conversation",
-        f"{_EVALUATION}:ShowArgs", "src.evaluation.look:show", words=("dir", "trial"),
-    ),
+        f"{_EVALUATION}:ShowArgs", "src.evaluation.look:show", ("dir", "trial")),
     "evaluate export": Command(
         "DIR [STEP]", "conversations as JSON lines",
-        f"{_EVALUATION}:ExportArgs", "src.evaluation.look:export", words=("dir", "step"),
-    ),
-    "doctor": Command("field=value ...", *_SERVER, log_level=logging.CRITICAL),
-    "doctor server": Command("[URL] field=value ...", *_SERVER, words=("url",), log_level=logging.CRITICAL),
+        f"{_EVALUATION}:ExportArgs", "src.evaluation.look:export", ("dir", "step")),
+    "doctor": Command("field=value ...", *_PROBE),
+    "doctor server": Command("[URL] field=value ...", *_PROBE, ("url",)),
     "doctor parity": Command(
         "A=URL B=URL ...", "whether two servers train and sample alike; exit 1 if not",
-        f"{_DOCTOR}:ParityArgs", "src.doctor_servers:parity", log_level=logging.CRITICAL,
-    ),
+        f"{_DOCTOR}:ParityArgs", "src.doctor_servers:parity"),
     "doctor docker": Command(
         "field=value ...", "whether Docker can carry a run; exit 2 if not",
-        f"{_DOCTOR}:DockerArgs", "src.doctor_docker:preflight", log_level=logging.CRITICAL,
-    ),
+        f"{_DOCTOR}:DockerArgs", "src.doctor_docker:preflight"),
     "doctor clean": Command(
         "field=value ...", "what runs have left on Docker; exit 1 if anything",
-        f"{_DOCTOR}:CleanArgs", "src.doctor_docker:clean", log_level=logging.CRITICAL,
-    ),
+        f"{_DOCTOR}:CleanArgs", "src.doctor_docker:clean"),
     "tasks check": Command(
         "DIR ...", "whether tasks can be trusted, by trials; exit 1 if one cannot",
-        f"{_TASKS}:CheckArgs", "src.tasks.check:check", words=("dirs",), log_level=logging.ERROR,
-    ),
+        f"{_TASKS}:CheckArgs", "src.tasks.check:check", ("dirs",)),
     "tasks list": Command(
         "DIR ...", "tasks with family, digest and environment",
-        f"{_TASKS}:ListArgs", "src.tasks.look:list_tasks", words=("dirs",), log_level=logging.ERROR,
-    ),
+        f"{_TASKS}:ListArgs", "src.tasks.look:list_tasks", ("dirs",)),
     "tasks show": Command(
         "TASK_DIR ...", "one task: settings, instruction, what identifies it",
-        f"{_TASKS}:ListArgs", "src.tasks.look:show_tasks", words=("dirs",), log_level=logging.ERROR,
-    ),
+        f"{_TASKS}:ListArgs", "src.tasks.look:show_tasks", ("dirs",)),
     "tasks get": Command(
         "NAME@VERSION to=FOLDER", "a dataset of Harbor's registry, with digests",
-        f"{_TASKS}:GetArgs", "src.tasks.get:get", words=("dirs",), log_level=logging.ERROR,
-    ),
+        f"{_TASKS}:GetArgs", "src.tasks.get:get", ("dirs",)),
     "tasks split": Command(
         "DIR ...", "training and held-out tasks as a run would have them",
-        f"{_TASKS}:SplitArgs", "src.tasks.look:split", words=("dirs",), log_level=logging.ERROR,
-    ),
+        f"{_TASKS}:SplitArgs", "src.tasks.look:split", ("dirs",)),
     "report": Command(
         "RUN_DIR ...", "one HTML page of a run, or of several drawn over each other; needs no server, no network",
-        "src.report.arguments:ReportArgs", "src.report.__main__:report", words=("run_dir",),
-    ),
+        "src.report.arguments:ReportArgs", "src.report.__main__:report", ("run_dir",)),
     "replay": Command(
-        "RUN_DIR field=value ...", "what other settings had made of a run's trials; exit 1 if what the run was sent "
-        "cannot be rebuilt", "src.replay.arguments:ReplayArgs", "src.replay.__main__:replayed",
-        read="src.replay.arguments:parse", words=("run_dir",),
-    ),
+        "RUN_DIR field=value ...", "what other settings make of a run's trials; exit 1 if its datums cannot be rebuilt",
+        f"{_REPLAY}.arguments:ReplayArgs", f"{_REPLAY}.__main__:replayed", ("run_dir",), f"{_REPLAY}.arguments:parse"),
 }  # fmt: skip
+_PROGRAMS = tuple(dict.fromkeys(name.split()[0] for name in _TABLE))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,7 +104,7 @@ def _command(words: list[str], stop: Stop) -> Coroutine[Any, Any, int]:
         return _print_help(next((name for name in _names(words) if name in _TABLE or _verbs(name)), ""))
     name = _find(words)
     command = _TABLE[name]
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=command.log_level)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=_LOG_LEVELS.get(words[0], logging.WARNING))
     left = words[len(name.split()) :]
     args = _load(command.read)(left) if command.read else _read(command, left)
     work = _load(command.work)
@@ -142,9 +125,8 @@ def _names(words: Sequence[str]) -> list[str]:
 
 def _find(words: Sequence[str]) -> str:
     """The command that the first words name. Raises UserError."""
-    if not words or words[0] not in {name.split()[0] for name in _TABLE}:
-        programs = ", ".join(dict.fromkeys(name.split()[0] for name in _TABLE))
-        raise UserError(f"{words[0] if words else 'no command'}: unknown; one of {programs}")
+    if not words or words[0] not in _PROGRAMS:
+        raise UserError(f"{words[0] if words else 'no command'}: unknown; one of {', '.join(_PROGRAMS)}")
     for name in _names(words):
         if name in _TABLE and not _is_verb(name, words):
             return name

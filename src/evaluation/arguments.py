@@ -12,7 +12,7 @@ from src.config import ADDRESS, FIXED, Config, TrialSettings
 from src.config_changes import current, removed, tuples
 from src.errors import UserError
 from src.run.directory import RunDirectory, read_json
-from src.setting import NOT_NEGATIVE, POSITIVE, Resume, field, problems, settings
+from src.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
 from src.validation import validate
 
 log = logging.getLogger("harbortrainer")
@@ -37,8 +37,8 @@ class EvalArgs(TrialSettings):
     )
 
     # -- trials
-    trials: int = field(4, "trials a task", check=POSITIVE, resume=FIXED)
-    temperature: float = field(1.0, "sampling temperature, 0 = greedy", check=NOT_NEGATIVE, resume=FIXED)
+    trials: int = field(4, "trials a task", check=ABOVE_0, resume=FIXED)
+    temperature: float = field(1.0, "sampling temperature, 0 = greedy", check=FROM_0, resume=FIXED)
     k: tuple[int, ...] = field((1,), "pass@k to report, a,b; each at most trials")
     pass_reward: float = field(1.0, "reward from which on a trial counts as passed")
     seed: int = field(0, "seed of sampling", resume=FIXED)

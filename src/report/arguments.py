@@ -6,7 +6,7 @@ from pathlib import Path
 import chz
 
 from src.errors import UserError
-from src.setting import NOT_NEGATIVE, field
+from src.setting import FROM_0, field
 
 MOST_PANELS = 300  # trials in full, of all runs together
 
@@ -18,7 +18,7 @@ class ReportArgs:
         None, "file to write; None = report.html in the run directory, comparison.html in the first of several"
     )
     panels: int = field(
-        MOST_PANELS, "trials shown with conversation and tokens; all others are rows of a table", check=NOT_NEGATIVE
+        MOST_PANELS, "trials shown with conversation and tokens; all others are rows of a table", check=FROM_0
     )
 
 

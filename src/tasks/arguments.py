@@ -7,7 +7,7 @@ import chz
 
 from src.cli.output import JSON
 from src.config import SETTINGS
-from src.setting import NOT_NEGATIVE, POSITIVE, Setting, field
+from src.setting import ABOVE_0, FROM_0, Setting, field
 
 _DIRS = "folders of Harbor task directories, or task directories; a,b or DIR DIR"
 
@@ -34,12 +34,10 @@ class SplitArgs(ListArgs):
 
 @chz.chz
 class CheckArgs(ListArgs):
-    n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=POSITIVE)
-    n_oracle: int = field(3, "fresh trials of the oracle; all must earn 1", check=POSITIVE)
-    slow_build_sec: float = field(120.0, "seconds of a build above which there is a warning", check=NOT_NEGATIVE)
-    slow_trial_sec: float = field(
-        300.0, "seconds of an oracle's trial above which there is a warning", check=NOT_NEGATIVE
-    )
+    n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=ABOVE_0)
+    n_oracle: int = field(3, "fresh trials of the oracle; all must earn 1", check=ABOVE_0)
+    slow_build_sec: float = field(120.0, "seconds of a build above which there is a warning", check=FROM_0)
+    slow_trial_sec: float = field(300.0, "seconds of an oracle's trial above which there is a warning", check=FROM_0)
     trial_timeout_sec: float = _same("trial_timeout_sec")
     environment_type: str = _same("environment_type")
     environment_kwargs: dict[str, Any] = _same("environment_kwargs")
