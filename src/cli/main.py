@@ -166,11 +166,12 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     """
     stop = stop or Stop()
     try:
-        load_environment()
-        with telling():
-            status = asyncio.run(_until_stopped(prepare(), stop))
-        sys.stdout.flush()
-        return status
+        try:
+            load_environment()
+            with telling():
+                return asyncio.run(_until_stopped(prepare(), stop))
+        finally:
+            sys.stdout.flush()  # here, not when Python exits: there a closed pipe cannot be caught
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -178,6 +179,10 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     except BrokenPipeError:  # as in `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
         return PIPE_STATUS
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich's way to end; status 1 means something else here
+            return PIPE_STATUS
+        raise
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
         return stop.status or SIGNAL_STATUS
