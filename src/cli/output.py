@@ -64,6 +64,7 @@ def fields_help(kind: type) -> str:
         lines += ["", *([group] if group else [])]
         for name in names:
             setting = known[name]
-            lines.append(f"  {name}={'' if setting.required or not setting.default else shown(setting.default)}")
+            usual = "" if setting.required or setting.default in (None, (), {}) else shown(setting.default)
+            lines.append(f"  {name}={usual}")
             lines += textwrap.wrap(setting.doc, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
     return "\n".join(lines)
