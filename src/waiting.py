@@ -13,8 +13,14 @@ async def unless[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
     Work is not started when an end is due already. Where both fail at once, the end counts: it names the cause.
     """
     watchers = [asyncio.create_task(end) for end in ends]
-    await asyncio.sleep(0)
-    if (due := _first_done(watchers)) is not None:
+    try:
+        await asyncio.sleep(0)
+        due = _first_done(watchers)
+    except asyncio.CancelledError:
+        work.close()
+        await _cancel(watchers)
+        raise
+    if due is not None:
         work.close()
         await _cancel(watchers)
         return due.result()

@@ -22,7 +22,7 @@ from src.evaluation.sets import EvalTask, load_sets, require_same
 from src.evaluation.trials import Runner
 from src.learning.trajectory import TrajectoryGroup
 from src.outside import Outside
-from src.rollout.docker.host import Host, build_images, cleaned
+from src.rollout.docker.host import build_images, cleaned
 from src.rollout.environment import check_tasks
 from src.rollout.phases import n_containers
 from src.rollout.rollouts import Rollouts
@@ -64,7 +64,7 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
         agree(config, backend.kind, backend.contract, backend.max_context)
         run = _directory(args, plan)
         with held(run):
-            return await _evaluate(args, plan, run, backend, template, host, display)
+            return await _evaluate(args, plan, run, backend, template, outside, display)
 
 
 async def _evaluate(
@@ -73,14 +73,23 @@ async def _evaluate(
     run: RunDirectory,
     backend: Backend,
     template: ChatTemplate,
-    host: Host,
+    outside: Outside,
     display: Display,
 ) -> int:
+    host = outside.host(plan.config)
     _announce(args, plan, run, backend, display)
     ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
     config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
     rollouts = Rollouts(
-        config, sampler, template, run_id, ledger, ledger.quarantined, watcher=display.watcher, ping=host.ping
+        config,
+        sampler,
+        template,
+        run_id,
+        ledger,
+        ledger.quarantined,
+        watcher=display.watcher,
+        ping=host.ping,
+        new_trial=outside.new_trial,
     )
     paths = [task.path for task in tasks]
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)

@@ -22,7 +22,7 @@ def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_d
     steps = [record["step"] for record in read_lines(folder / "ledger.jsonl") if record["event"] == "trained"]
     assert 1 <= len(steps) < 9
     assert read_lines(folder / "checkpoints.jsonl")[-1]["step"] == len(steps), "all updates are saved"
-    assert containers("capped") == []
+    assert containers(folder) == []
     row = read_lines(folder / "metrics.jsonl")[-1]
     assert row["spend/tokens"] < CAP + A_BATCH and row["spend/usd"] > 0
 

@@ -21,9 +21,9 @@ import pytest
 from fastapi.testclient import TestClient
 from harbor.viewer import create_app
 
-from src import train
-from src.replay.__main__ import main as replay
+from src.cli.main import main
 from src.rollout.docker.cleaning import tidy
+from src.run.directory import RunDirectory, run_ids
 from src.run.jsonl import read_lines
 from src.run.log_ratios import read_log_ratios
 from src.run.trajectory_file import read_batch
@@ -64,7 +64,7 @@ def called(arguments: Sequence[str], **environment: str) -> subprocess.Completed
             patch.delenv(name, raising=False)
         for name, value in environment.items():
             patch.setenv(name, value)
-        status = train.main(arguments[3:])  # behind python -m src.train
+        status = main(["train", *arguments[3:]])  # behind python -m src.train
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
@@ -85,8 +85,11 @@ def until(process: subprocess.Popen[str], happened: Callable[[], object], over: 
         time.sleep(0.1)
 
 
-def containers(run_name: str) -> list[Any]:
-    label = f"harbortrainer.run={run_name}"
+def containers(run: Path) -> list[Any]:
+    """Of a run; none before its folder exists."""
+    if not (run / "run.json").exists():
+        return []
+    label = f"harbortrainer.run_id={run_ids(RunDirectory(run)).run_id}"
     return docker.from_env().containers.list(all=True, filters={"label": label})
 
 
@@ -152,8 +155,8 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
             ratios = read_log_ratios(whole_run, f"step_{record['step']:06d}", name)
             assert ratios is not None and np.abs(ratios).max() <= 1e-3, "the same weights sampled and trained"
             assert len(ratios) == sum(len(turn.completion_tokens_T) for turn in stored[name].turns)
-    assert replay([str(whole_run)]) == 0, "not the datums that were sent"
-    assert containers("whole") == []
+    assert main(["replay", str(whole_run)]) == 0, "not the datums that were sent"
+    assert containers(whole_run) == []
 
 
 def test_harbors_viewer_shows_the_run(whole_run: Path):
@@ -220,7 +223,7 @@ def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: P
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 130, output
     assert f"continue with: python -m src.train resume={folder}" in output and "Traceback" not in output
-    assert containers("stopped") == []
+    assert containers(folder) == []
     assert [record["step"] for record in read_lines(folder / "checkpoints.jsonl")] == [0, 1]
     finished = {1: stored(folder, 1)}
 
@@ -240,7 +243,7 @@ def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: P
         assert all(started.count(name) == 1 for name in before), "no finished trial was run again"
         after = stored(folder, step)
         assert {name: after[name]["finished_at"] for name in before} == {n: r["finished_at"] for n, r in before.items()}
-    assert containers("stopped") == []
+    assert containers(folder) == []
     whole_in_wandb(folder)
     again = called(arguments)
     assert again.returncode == 0 and "is complete" in again.stdout, again.stdout + again.stderr
@@ -265,7 +268,7 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
         toml.write_text(toml.read_text().replace("[verifier]\ntimeout_sec = 60.0", "[verifier]\ntimeout_sec = 600.0"))
     tasks = (f"tasks_dir={tmp_path / 'tasks'}", "eval_tasks=", "allow_family_overlap=false")
     process = start(command(server_url, tmp_path, *tasks, "run_name=left", "on_stop=wait"))
-    until(process, lambda: len(containers("left")) > 0)
+    until(process, lambda: len(containers(tmp_path / "left")) > 0)
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
     limit = threading.Timer(600, process.kill)
@@ -276,9 +279,9 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
     output, _ = process.communicate()
     assert process.returncode == 130, output
     assert f"left at once; finished trials are on disk, go on with: python -m src.train resume={tmp_path}" in output
-    assert containers("left") != []
+    assert containers(tmp_path / "left") != []
     tidy()  # as every run does before it starts
-    assert containers("left") == []
+    assert containers(tmp_path / "left") == []
     kinds = {record["event"] for record in read_lines(tmp_path / "left" / "ledger.jsonl")}
     assert kinds == {"started"}
 

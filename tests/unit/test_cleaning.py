@@ -76,6 +76,6 @@ def test_before_a_run_dead_things_and_unused_images_go(monkeypatch: pytest.Monke
     images = Images(monkeypatch, used=50, unused=40)
     images.tagged["used"] = time.time()
     assert tidy() == ["removed from Docker: 1 task images unused for 30 days"] and images.removed == ["unused"]
-    monkeypatch.setattr(cleaning, "reap", lambda: ["a", "b"])
+    monkeypatch.setattr(cleaning, "reap", lambda run_id: ["a", "b"])
     images.things = []
     assert tidy() == ["removed from Docker: 2 containers, networks, volumes or images of dead runs"]

@@ -213,7 +213,7 @@ def test_output_that_nobody_reads_is_no_traceback() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "src.report --help", "src.wandb_workspace --help", "src.train --help", "src.doctor --help",
+        "src.report --help", "src.train --help", "src.doctor --help",
         "src.evaluate --help", "src.replay --help", "src.tasks list datasets/quickstart",
         "src.tasks show datasets/quickstart/count-1",
     ],

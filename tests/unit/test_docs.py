@@ -66,8 +66,6 @@ def unknown(words: list[str], known: frozenset[str]) -> str:
 def fields(name: str, command: str = "") -> frozenset[str]:
     """Names that `harbortrainer NAME COMMAND --help` lists."""
     said = io.StringIO()
-    if name == "wandb_workspace":
-        return frozenset({"entity", "name", "json"})
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr("src.cli.main.load_environment", lambda: None)
         code = main([name, *([command] if command else []), "--help"])

@@ -10,6 +10,7 @@ from typing import Any
 import chz
 import pytest
 
+from src.chat_template import ChatTemplate
 from src.cli.main import main, run_command
 from src.config import Config, TrialSettings
 from src.errors import UserError
@@ -116,7 +117,8 @@ def test_nothing_finished_is_run_again_and_the_numbers_stay(run, recorder, tmp_p
     names = [trial["config"]["trial_name"] for trial in recorder.kinds("trial")]
     assert sorted(name.removesuffix("-a2") for name in names) == [file.stem for file in gone]
     assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
-    assert main(["evaluate", f"out={tmp_path / 'out'}"]) == 0
+    known = parse([f"out={tmp_path / 'out'}"])
+    assert run_command(lambda: session.evaluate(known, fake_outside(recorder, KnowsAll(recorder)))) == 0
     assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
 
 
@@ -265,8 +267,9 @@ def test_shared_fields_are_the_trainers():
     assert isinstance(args, EvalArgs)
 
 
-def test_conversations_are_exported_and_shown(run, tmp_path, capsys):
+def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch):
     assert run() == 0
+    monkeypatch.setattr(ChatTemplate, "load", lambda *_: chat_template())  # the run's model is on no disk
     capsys.readouterr()
     out = str(tmp_path / "out")
     assert main(["evaluate", "export", out]) == 0

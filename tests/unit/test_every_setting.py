@@ -51,6 +51,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "eval_overlap": ("true", (*SPLIT, *LONG)),
     "eval_temperature": ("0.0", SPLIT),
     "eval_timeout_sec": ("1e-9", SPLIT),
+    "n_epochs": ("2", ()),
     "n_warm_envs": ("0", ()),
     "environment_type": ("daytona", ()),
     "environment_kwargs": (".pids_limit=99", ()),

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tinker
 
+from src.backend.api import Api
+from src.backend.base_model import BaseModel
 from src.backend.connect import Backend
 from src.backend.contract import TINKER_DOCUMENTS
 from src.backend.kind import CLOUD
@@ -92,15 +94,19 @@ class FakeTinker:
 CONFIG = Config(model_name="m", tasks_dir="d", seed=7)
 
 
+class SmallVocabulary(Api):
+    def base_model(self, name: str) -> BaseModel:
+        return BaseModel(vocab_size=100)
+
+
 @pytest.fixture
-def fake(monkeypatch) -> FakeTinker:
-    monkeypatch.setattr("src.backend.policy.read_base_model", lambda name: SimpleNamespace(vocab_size=100))
+def fake() -> FakeTinker:
     return FakeTinker()
 
 
 def backend(fake: FakeTinker) -> Backend:
     service, rest = cast(tinker.ServiceClient, fake), cast(tinker.RestClient, fake)
-    return Backend(service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, Limits())
+    return Backend(service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, Limits(), api=SmallVocabulary())
 
 
 def sequence() -> TrainingSequence:

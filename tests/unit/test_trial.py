@@ -158,10 +158,13 @@ def test_loggers_of_a_trial_are_forgotten() -> None:
     assert trial() is None
 
 
-def test_harbors_log_is_quiet_and_its_warnings_come_once(caplog: pytest.LogCaptureFixture) -> None:
-    quiet_harbor_log()
-    quiet_harbor_log()
+def test_harbors_log_is_quiet_and_its_warnings_come_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logger = logging.getLogger(HARBOR)
+    monkeypatch.setattr(logger, "handlers", [])
+    quiet_harbor_log()
+    quiet_harbor_log()
     assert len(logger.handlers) == 1
     for _ in range(3):
         logger.getChild("trial.x").warning("task t: shared verifier")
