@@ -1,53 +1,52 @@
 #!/usr/bin/env python
-"""Write the table of every field into README.md, from src/config.py. `--check` only says whether it is up to date."""
+"""Write docs/settings.md, the table of every field, from src/config.py. `--check` says whether it is up to date."""
 
-import inspect
-import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import chz  # noqa: E402
+from src.cli.output import field_groups  # noqa: E402
+from src.config import SETTINGS, Config, TrialSettings  # noqa: E402
+from src.setting import Resume, settings, shown  # noqa: E402
 
-from src.config import Config  # noqa: E402
+PAGE = ROOT / "docs" / "settings.md"
+HEAD = """# Every setting
 
-START, END = "<!-- fields: scripts/write_fields.py -->", "<!-- /fields -->"
+Written by `scripts/write_fields.py` from `src/config.py`. `harbortrainer train --help` prints the same.
+
+What a resumed run does with another value: **fixed** refuses it; **next step** takes it from the first step that was
+not trained on yet; **length** moves the end of the run, and a learning rate that decays follows; **tasks** takes it if
+the files of the tasks are the same; an empty cell takes it, no number depends on it. An evaluation has the settings
+marked *E*; a continued one refuses another value where a class stands.
+"""
+CLASSES = {
+    Resume.FIXED: "fixed", Resume.NEXT_STEP: "next step", Resume.LENGTH: "length", Resume.TASKS: "tasks",
+    Resume.ADDRESS: "", Resume.HARMLESS: "",
+}  # fmt: skip
 
 
-def table() -> str:
+def page() -> str:
     """Markdown: a heading for each comment group of Config, a row for each field."""
-    lines = [START, "", "## Every field"]
-    blueprint_help = chz.chz_fields(Config)
-    for line in inspect.getsource(Config).splitlines():
-        if group := re.match(r"\s+# -- (.+)", line):
-            lines += ["", f"**{group.group(1)}**", "", "| field | default | meaning |", "| --- | --- | --- |"]
-        elif (name := re.match(r"\s+(\w+):", line)) and name.group(1) in blueprint_help:
-            lines.append(_row(name.group(1)))
-    return "\n".join([*lines, "", END])
+    lines = [HEAD]
+    for group, names in field_groups(Config).items():
+        lines += [f"## {group}", "", "| field | default | meaning | resume | |", "| --- | --- | --- | --- | --- |"]
+        lines += [*map(_row, names), ""]
+    return "\n".join(lines)
 
 
 def _row(name: str) -> str:
-    default = getattr(Config(model_name="", tasks_dir=""), name)
-    required = name in ("model_name", "tasks_dir")
-    shown = "required" if required else "none" if default in (None, {}, ()) else f"`{default}`"
-    return f"| `{name}` | {shown} | {_doc(name)} |"
-
-
-def _doc(name: str) -> str:
-    source = inspect.getsource(Config)
-    match = re.search(rf"^\s+{name}:.*?doc=\"(.*?)\"", source, re.DOTALL | re.MULTILINE)
-    return match.group(1).replace("|", "\\|") if match else ""
+    one = SETTINGS[name]
+    usual = "required" if one.required else "none" if one.default in (None, {}, ()) else f"`{shown(one.default)}`"
+    evaluated = "*E*" if name in settings(TrialSettings) else ""
+    return f"| `{name}` | {usual} | {one.doc.replace('|', chr(92) + '|')} | {CLASSES[one.resume]} | {evaluated} |"
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    new = re.sub(f"{re.escape(START)}.*?{re.escape(END)}", lambda _: table(), text, flags=re.DOTALL)
     if "--check" in sys.argv:
-        return int(new != text)
-    readme.write_text(new)
+        return int(page() != PAGE.read_text())
+    PAGE.write_text(page())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a resumed run may change. Every field of the configuration is in exactly one of these classes."""
+"""The configuration of a run over its processes: what was changed, from which step on, and what is refused."""
 
 import json
 import time
@@ -8,53 +8,17 @@ from typing import Any
 
 import chz
 
-from src.config import Config
+from src.config import ADDRESS, FIELDS, FIXED, FORMER, LENGTH, NEXT_STEP, SETTINGS, Config, TrialSettings
 from src.errors import UserError
 from src.run.directory import RunDirectory, read_json
 from src.run.jsonl import append_line, cut_torn_line, read_lines
-
-# Where the run is and how it was asked for. Nothing is compared.
-ADDRESS = ("logs_dir", "run_name", "resume", "plan", "plan_json")
-
-# What is trained, on which tasks, in which order, from which seed: another value is another run. Refused.
-FIXED = (
-    "backend", "model_name", "lora_rank", "enable_thinking", "task_weights", "eval_split", "eval_tasks",
-    "allow_family_overlap", "batch_size", "group_size", "seed", "curriculum_band",
-)  # fmt: skip
+from src.setting import settings, shown
 
 # What the rewards of a trial depend on: one group has one setting of each.
 TRIAL_SETTINGS = (
-    "temperature", "max_turns", "max_tokens", "context_limit", "command_wait", "enable_summarize",
-    "proactive_summarization_threshold", "trial_timeout_sec", "environment_type", "environment_kwargs",
-)  # fmt: skip
-
-# What trials, updates or evaluation mean: a user may intervene. From the first step that was not trained on yet;
-# steps that are made again keep theirs. Told loudly.
-INTERVENTIONS = (
-    *TRIAL_SETTINGS, "eval_group_size", "eval_temperature", "outcome_policy", "learning_rate", "lr_schedule",
-    "warmup_steps",
-    "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "grad_clip_norm", "loss_fn", "clip_low_threshold",
-    "clip_high_threshold", "loss_norm", "num_substeps", "advantage_baseline", "normalize_advantages_by_std",
-    "remove_constant_reward_groups", "kl_penalty_coef",
-)  # fmt: skip
-
-# When it is over. Noted; a learning rate that decays follows the new length from that step on.
-LENGTH = ("n_epochs", "max_steps")
-
-# How fast, where to, what is kept. Taken and noted. (Whether the tasks are the same is asked of their files.)
-HARMLESS = (
-    "skyrl_tx_url", "tinker_base_url", "tasks_dir", "allow_broken_tasks", "eval_every", "n_parallel_envs",
-    "n_warm_envs", "n_parallel_builds", "n_parallel_starts", "n_parallel_verifiers", "env_starts_per_sec",
-    "env_outage_limit_sec", "eval_timeout_sec", "max_attempts", "quarantine_after", "sample_timeout_sec",
-    "update_timeout_sec", "save_timeout_sec", "server_silence_sec", "server_outage_limit_sec", "on_stop",
-    "max_wall_seconds", "max_trials", "save_every", "keep_checkpoints", "keep_every", "keep_best", "wandb_project",
-    "wandb_name", "display",
-    "tasks_registry", "tasks_include", "tasks_exclude", "eval_overlap",
-    "max_usd", "max_tokens_total", "max_container_hours", "prices", "server_usd_per_hour",
-)  # fmt: skip
-
-FIELDS = tuple(chz.chz_fields(Config))
-REQUIRED = ("model_name", "tasks_dir")  # no default
+    "temperature",
+    *(name for name, setting in settings(TrialSettings).items() if setting.resume is NEXT_STEP),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +37,13 @@ class ConfigHistory:
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         saved = read_json(run.config)
-        self._start = {name: value for name, value in saved.items() if name in FIELDS and name not in ADDRESS}
-        if lacking := [name for name in REQUIRED if name not in saved]:
+        self._start = {n: value for n, value in current(saved).items() if SETTINGS[n].resume is not ADDRESS}
+        if lacking := [name for name, setting in SETTINGS.items() if setting.required and name not in saved]:
             why = f"{run.config.name} is damaged (no {', '.join(lacking)})"
             raise UserError(f"resume={run.path}: {why}; restore it or start a new run")
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
+        self.removed = removed(saved)
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -91,7 +56,7 @@ class ConfigHistory:
         changed = [Change(name, before[name], now[name]) for name in FIELDS if name in before]
         changed = [change for change in changed if change.before != change.now]
         for change in changed:
-            if change.field in FIXED:
+            if SETTINGS[change.field].resume is FIXED:
                 raise UserError(
                     f"{change.field}={_shown(change.now)}: {self._run.path} was started with "
                     f"{change.field}={_shown(change.before)}; leave it out or start a new run"
@@ -114,18 +79,33 @@ class ConfigHistory:
     def _values(self, n_records: int) -> dict[str, Any]:
         values = dict(self._start)
         for record in self._records[:n_records]:
-            values |= {name: change["now"] for name, change in record["changes"].items() if name in FIELDS}
+            values |= current({name: change["now"] for name, change in record["changes"].items()})
         return values
 
 
 def note(change: Change, from_step: int) -> str:
     """One line for a change that is taken."""
     text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
-    if change.field in INTERVENTIONS:
+    if SETTINGS[change.field].resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
-    if change.field in LENGTH:
+    if SETTINGS[change.field].resume is LENGTH:
         return f"{text}; a learning rate that decays follows the new length from step {from_step + 1} on"
     return text
+
+
+def current(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved values by the names that settings have now, without those that were removed."""
+    renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
+    return {name: value for name, value in (renamed | {**saved}).items() if name in FIELDS}
+
+
+def removed(saved: Mapping[str, Any]) -> list[str]:
+    """A line for each saved setting that was removed since and did not have its default."""
+    return [
+        f"{name}={shown(saved[name])} is no longer a setting and has no effect: {former.instead}"
+        for name, former in FORMER.items()
+        if former.now is None and name in saved and saved[name] != former.default
+    ]
 
 
 def to_json(config: Config) -> dict[str, Any]:
@@ -135,8 +115,12 @@ def to_json(config: Config) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> Config:
     """Fields that an older version did not save have their defaults."""
-    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Config(**fields)
+    return Config(**tuples(values))
+
+
+def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of JSON as fields have them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _shown(value: Any) -> str:

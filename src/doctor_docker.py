@@ -5,42 +5,23 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
-import chz
 import requests
 from docker.errors import DockerException
 from rich.console import Console
 from rich.table import Table
 
+from src.cli.output import give_json
 from src.config import Config
-from src.doctor_output import JSON, give_json
-from src.errors import EnvironmentFault, UserError
-from src.rollout.docker.cleaning import GB, UNUSED_DAYS, Candidate, candidates, disk_usage
+from src.doctor_arguments import CleanArgs, DockerArgs
+from src.errors import EnvironmentFault
+from src.rollout.docker.cleaning import GB, Candidate, candidates, disk_usage
 from src.rollout.docker.owned import RUN_ID
 from src.rollout.docker.preflight import check_docker, connect
 from src.rollout.phases import n_containers
 from src.rollout.task import load_tasks
 
 MB = 1000**2
-
-
-@chz.chz
-class PreflightArgs:
-    tasks_dir: str | None = chz.field(default=None, doc="folder of Harbor task directories; None = Docker alone")
-    n_parallel_envs: int = chz.field(default=8, doc="trials whose agent runs at once")
-    environment_kwargs: dict[str, Any] = chz.field(
-        default_factory=dict, doc="as of the run: environment_kwargs.override_memory_mb=VALUE"
-    )
-
-
-@chz.chz
-class CleanArgs:
-    remove: bool = chz.field(default=False, doc="remove what is listed; false = list only")
-    images_older_than_days: float | None = chz.field(
-        default=UNUSED_DAYS, doc="task images not used for this many days, 1 or more; None = keep all"
-    )
-    json: str | None = chz.field(default=None, doc=JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +37,10 @@ class Line:
     result: str = ""
 
 
-async def preflight(args: PreflightArgs) -> int:
+async def preflight(args: DockerArgs) -> int:
     """Errors are raised as one UserError, as before a run."""
-    if args.n_parallel_envs < 1:
-        raise UserError(f"n_parallel_envs={args.n_parallel_envs}: must be above 0")
     config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
-    tasks = load_tasks(args.tasks_dir, allow_broken=True) if args.tasks_dir else []
+    tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
     n = n_containers(config)
     for warning in await asyncio.to_thread(check_docker, [task.path for task in tasks], n, args.environment_kwargs):
         print(f"warning: {warning}")
@@ -70,8 +49,6 @@ async def preflight(args: PreflightArgs) -> int:
 
 
 async def clean(args: CleanArgs) -> int:
-    if (days := args.images_older_than_days) is not None and not days >= 1:  # a live run marks its images every hour
-        raise UserError(f"images_older_than_days={days}: must be 1 or more, or None")
     return await asyncio.to_thread(_clean, args)
 
 
@@ -125,6 +102,3 @@ def _age(used: str) -> str:
         return ""
     hours = (time.time() - datetime.fromisoformat(used).timestamp()) / 3600
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
-
-
-COMMANDS = {"docker": (PreflightArgs, preflight), "clean": (CleanArgs, clean)}

@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-import chz
 from rich.console import Console
 
 from src.backend.connect import server_url
@@ -13,8 +12,9 @@ from src.backend.health import check_health
 from src.backend.kind import kind_of
 from src.backend.limits import CALL_LIMIT_SEC
 from src.backend.sessions import Session, api_key, end_session, open_rest, open_session
-from src.config import Backend, Config
-from src.doctor_output import JSON, give_json
+from src.cli.output import give_json
+from src.config import Config
+from src.doctor_arguments import ParityArgs, ServerArgs
 from src.errors import UserError
 from src.probe.bench import Bench
 from src.probe.parity import ParityReport, compare, show_parity
@@ -24,48 +24,28 @@ from src.probe.report import ServerReport, show
 log = logging.getLogger("harbortrainer")
 
 
-@chz.chz
-class ProbeArgs:
-    backend: Backend = chz.field(default="tinker", doc="tinker (cloud) or skyrl-tx (self-hosted)")
-    skyrl_tx_url: str | None = chz.field(
-        default=None, doc="URL of the self-hosted server; None = environment variable SKYRL_TX_URL"
-    )
-    tinker_base_url: str | None = chz.field(default=None, doc="URL of Tinker cloud; None = the SDK's own")
-    model_name: str | None = chz.field(default=None, doc="base model; None = the first that the server names")
-    json: str | None = chz.field(default=None, doc=JSON)
-    refresh: bool = chz.field(default=True, doc="measure again; false = take what was measured before, if anything was")
-
-
-@chz.chz
-class ParityArgs:
-    A: str = chz.field(doc="URL of a server; tinker = Tinker cloud")
-    B: str = chz.field(doc="URL of the other one; tinker = Tinker cloud")
-    model_name: str | None = chz.field(default=None, doc="base model; None = the first that A names")
-    steps: int = chz.field(default=4, doc="optimizer steps")
-    json: str | None = chz.field(default=None, doc=JSON)
-
-
-async def probe(args: ProbeArgs) -> int:
-    config = Config(
-        backend=args.backend,
-        skyrl_tx_url=args.skyrl_tx_url,
-        tinker_base_url=args.tinker_base_url,
-        model_name=args.model_name or "",
-        tasks_dir="",
-    )
-    async with _opened(config) as (session, model):
+async def probe(args: ServerArgs) -> int:
+    async with _opened(_config(args) if args.url is None else _side(args.url, args.model_name)) as (session, model):
         report = await load_or_probe(session, model, args.refresh)
     _give(report, args.json)
     return 0
 
 
 async def parity(args: ParityArgs) -> int:
-    if args.steps < 1:
-        raise UserError(f"steps={args.steps}: must be above 0")
     async with _opened(_side(args.A, args.model_name)) as a, _opened(_side(args.B, args.model_name)) as b:
         report = await compare(Bench(*a), Bench(*b), args.steps)
     _give(report, args.json)
     return 0 if report.equal else 1
+
+
+def _config(args: ServerArgs) -> Config:
+    return Config(
+        backend=args.backend,
+        skyrl_tx_url=args.skyrl_tx_url,
+        tinker_base_url=args.tinker_base_url,
+        model_name=args.model_name or "",
+        tasks_dir="",
+    )
 
 
 def _side(url: str, model_name: str | None) -> Config:
@@ -103,6 +83,3 @@ def _give(report: ServerReport | ParityReport, json: str | None) -> None:
         return
     console = Console(highlight=False)
     show_parity(report, console) if isinstance(report, ParityReport) else show(report, console)
-
-
-COMMANDS = {"": (ProbeArgs, probe), "parity": (ParityArgs, parity)}

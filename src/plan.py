@@ -60,10 +60,10 @@ class Plan:
 def make_plan(config: Config) -> Plan:
     """Raises UserError: wrong tasks, no such run, other tasks than it was started with, a cap that nothing measures."""
     pricing = pricing_of(config)
-    sources = find_sources(config.tasks_dir, config.tasks_registry)
+    sources = find_sources(config.tasks_dir)
     check_weights(config.task_weights, sources)
     train, held_out = split_tasks(
-        load_sources(sources, config.allow_broken_tasks, config.tasks_include, config.tasks_exclude),
+        load_sources(sources, config.tasks_include, config.tasks_exclude),
         config.eval_split,
         config.eval_tasks,
         config.seed,

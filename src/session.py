@@ -184,7 +184,7 @@ def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Displ
     display.spent = budget.brief
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
-    keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
+    keep = Keep(config.keep_checkpoints, config.keep_best)
     return _Workspace(run, run_ids(run).run_id, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
@@ -252,5 +252,5 @@ async def _policy(plan: Plan, place: _Workspace, backend: Backend) -> AsyncItera
 
 
 async def _build_images(prepared: Prepared, place: _Workspace) -> None:
-    paths, config, display = [task.path for task in prepared.plan.tasks], prepared.plan.config, place.display
-    await build_images(prepared.host, paths, config.n_parallel_builds, place.run_id, display.building, display.say)
+    paths, display = [task.path for task in prepared.plan.tasks], place.display
+    await build_images(prepared.host, paths, place.run_id, display.building, display.say)

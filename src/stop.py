@@ -37,11 +37,11 @@ class Stop:
         return self._asked.is_set()
 
     def limit(self, config: Config, say: Callable[[str], None]) -> None:
-        """The run's own limits; `max_wall_seconds` counts from now."""
+        """The run's own limits; `max_wall_sec` counts from now."""
         self.say = say
         self._wait_for_trials = config.on_stop == "wait"
-        if seconds := config.max_wall_seconds:
-            why = f"max_wall_seconds={seconds:g} are over"
+        if seconds := config.max_wall_sec:
+            why = f"max_wall_sec={seconds:g} are over"
             asyncio.get_running_loop().call_later(seconds, self.request, why, LIMIT_STATUS)
 
     def limit_trials(self, most: int, started: int) -> None:

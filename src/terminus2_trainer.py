@@ -79,7 +79,7 @@ class Terminus2Trainer:
         self._held_out = HeldOut(held_out, course, self._breakdown, parts.display)
         self._rows = StepRows(run, parts.metrics, parts.budget)
         self.outage = Outage(
-            parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.server_outage_limit_sec
+            parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
         )
 
     async def run(self) -> None:

@@ -22,7 +22,7 @@ from src.backend.base_model import BaseModel
 from src.backend.contract import TINKER_DOCUMENTS, Contract
 from src.backend.sessions import Session
 from src.chat_template import ChatTemplate
-from src.command_line import parse
+from src.cli.training import parse
 from src.config import Config
 from src.errors import UserError
 from src.outside import Outside
@@ -195,7 +195,7 @@ class NotedStop(Stop):
 
     def limit(self, config: Config, say: Callable[[str], None]) -> None:
         super().limit(config, say)
-        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_seconds)
+        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_sec)
 
 
 def _tensor(n: int) -> tinker.TensorData:
@@ -241,10 +241,8 @@ class FakeHost(RemoteHost):
         self._note("docker", parallel=n_containers)
         return []
 
-    async def build(
-        self, tasks: Sequence[Path], parallel: int, progress: Callable[[str, int, int], None], run_id: str
-    ) -> int:
-        self._note("images", tasks=sorted(folder.name for folder in tasks), parallel=parallel)
+    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
+        self._note("images", tasks=sorted(folder.name for folder in tasks))
         return 0
 
     def reap(self, run_id: str) -> None:
@@ -278,7 +276,7 @@ def note_settings(run: Run, recorder: Recorder) -> None:
     parts = run.trainer.parts
     settings: Any = parts.rollouts._settings
     starting, ping = settings.gates.starting, settings.daemon._ping
-    recorder.note("starts", most=starting._most, pause_sec=starting._pause)
+    recorder.note("starts", most=starting._most)
     recorder.note("verifiers", at_once=settings.gates.verifying._value)
     recorder.note("daemon", limit_sec=settings.daemon._limit_sec, asked=type(ping.__self__).__name__)
     recorder.note("limits", **asdict(run.backend.limits))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from src.command_line import FIELDS
-from src.config import Config
+from src.config import FIELDS, Config
 from src.learning.batch import TrainingBatch, assemble
 from src.learning.datums import digest
 from src.learning.trajectory import group_trajectories

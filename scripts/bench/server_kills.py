@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import report
-from src.command_line import parse
+from src.cli.training import parse
 from src.outside import Outside
 from src.run.jsonl import read_lines
 from tests.integration.proxy import Rule, proxy_to

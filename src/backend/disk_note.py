@@ -26,7 +26,7 @@ def sampler_bytes(model: BaseModel, rank: int) -> int | None:
 def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
     """One line. `about`: what a server of this project says of itself."""
     rank = config.lora_rank
-    keep = Keep(config.keep_checkpoints, config.keep_every, config.keep_best)
+    keep = Keep(config.keep_checkpoints, config.keep_best)
     states = keep.most(total_steps, config.save_every)
     state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
     if state is None or sampler is None:

@@ -66,7 +66,7 @@ async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
                 break
             await asyncio.sleep(pause)
     raise ServerLost(
-        f"{what}: {url} has not answered for {silence_sec:g} s (server_silence_sec); look at the server's log, "
+        f"{what}: {url} has not answered for {silence_sec:g} s; look at the server's log, "
         "start it again and continue with resume=RUN_DIR"
     )
 
@@ -81,7 +81,7 @@ async def until_answering(url: str, limit_sec: float) -> None:
             if time.monotonic() - began > limit_sec:
                 raise BackendError(
                     f"{url} did not answer for {limit_sec:g} s ({problem}); start it again, "
-                    "continue with resume=RUN_DIR, or let the run wait longer (server_outage_limit_sec)"
+                    "continue with resume=RUN_DIR, or let the run wait longer (outage_limit_sec)"
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, POLL_SEC)

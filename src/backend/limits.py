@@ -11,16 +11,15 @@ CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it any mo
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`update_sec`: one forward_backward, optim_step or scoring pass; `save_sec`: making, saving or restoring weights.
+    """`update_sec`: one forward_backward, optim_step or scoring pass, or making, saving or restoring weights.
 
     `silence_sec`: healthz unanswered. The first call of a shape compiles for up to half a minute on JAX, and a cloud's
     queue may take long.
     """
 
     update_sec: float = 3600.0
-    save_sec: float = 900.0
     silence_sec: float = 120.0
 
     @classmethod
     def of(cls, config: Config) -> "Limits":
-        return cls(config.update_timeout_sec, config.save_timeout_sec, config.server_silence_sec)
+        return cls(config.update_timeout_sec)

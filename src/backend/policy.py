@@ -111,7 +111,7 @@ class PolicyTrainer:
         """A sampler of the current weights; the previous one's weights are deleted and must not be sampled again."""
         name = f"sampler-{self._run}-{step:06d}"
         saving = self._client.save_weights_for_sampler(name)
-        saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.save_sec)
+        saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.update_sec)
         creating = self._backend.service.create_sampling_client(model_path=saved.path)
         client = await self._backend.wait("creating the sampling client", creating, CALL_LIMIT_SEC)
         previous, self._sampler_path = self._sampler_path, f"tinker://{self.model_id}/sampler_weights/{name}"
@@ -123,7 +123,7 @@ class PolicyTrainer:
     async def save(self, step: int) -> str:
         """Weights and optimizer state on the server; returns their tinker:// path."""
         saving = self._client.save_state(f"state-{self._run}-{step:06d}")
-        path = (await self._backend.wait("save_state", saving, self._limits.save_sec)).path
+        path = (await self._backend.wait("save_state", saving, self._limits.update_sec)).path
         await self.saved.warn_of_expiry(path)
         return path
 
@@ -164,12 +164,12 @@ async def _created(backend: Backend, config: Config) -> tinker.TrainingClient:
         seed=config.seed,
         train_unembed=False,  # Tinker's default is true, skyrl's JAX backend has no such adapter: neither trains it
     )
-    return await backend.wait("creating the LoRA adapter", work, backend.limits.save_sec)
+    return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
 
 
 async def _restored(backend: Backend, path: str) -> tinker.TrainingClient:
     work = backend.service.create_training_client_from_state_with_optimizer(path)
-    return await _state(backend, f"restoring {path}", work, backend.limits.save_sec)
+    return await _state(backend, f"restoring {path}", work, backend.limits.update_sec)
 
 
 async def _state[T](backend: Backend, what: str, work: Awaitable[T], limit_sec: float) -> T:

@@ -1,8 +1,7 @@
 """`python -m src.evaluate show` and `export`: trials and conversations of a run or an evaluation, from its files."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +9,7 @@ from rich.text import Text
 
 from src.chat_template import ChatTemplate
 from src.errors import UserError
+from src.evaluation.arguments import ExportArgs, ShowArgs
 from src.evaluation.conversations import Conversations, sampled_of
 from src.evaluation.messages import Message, Transcriber
 from src.evaluation.report import wide_console
@@ -20,18 +20,18 @@ from src.run.trajectory_file import read_trajectory
 STYLES = {"user": "cyan", "assistant": "green", "prompt": "magenta", "history": "yellow"}
 
 
-async def show(arguments: Sequence[str]) -> int:
-    """`show DIR [TRIAL]`: a table of trials, or one conversation. Raises UserError."""
-    run = _run(arguments, "show DIR [TRIAL]", 2)
+async def show(args: ShowArgs) -> int:
+    """A table of trials, or one conversation. Raises UserError."""
+    run = _run(args.dir)
     console = wide_console()
     files = _files(run)
-    if len(arguments) == 1:
+    if args.trial is None:
         console.print(_table(files))
         return 0
-    wanted = [file for file in files if arguments[1] in (file.stem, f"{file.parent.name}/{file.stem}")]
+    wanted = [file for file in files if args.trial in (file.stem, f"{file.parent.name}/{file.stem}")]
     if not wanted:
         raise UserError(
-            f"show: no trial {arguments[1]} in {run.path}; its trials: python -m src.evaluate show {run.path}"
+            f"show: no trial {args.trial} in {run.path}; its trials: python -m src.evaluate show {run.path}"
         )
     transcriber = Transcriber(_template(run))
     for file in wanted:
@@ -39,15 +39,12 @@ async def show(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def export(arguments: Sequence[str]) -> int:
-    """`export DIR [STEP]`: conversations/BATCH.jsonl of all evaluations, and of sampled trials of training batches.
+async def export(args: ExportArgs) -> int:
+    """conversations/BATCH.jsonl of all evaluations, and of sampled trials of training batches.
 
     With STEP every trial of the batches with that number. Raises UserError.
     """
-    run = _run(arguments, "export DIR [STEP]", 2)
-    if len(arguments) > 1 and not arguments[1].isdigit():
-        raise UserError(f"export: STEP={arguments[1]}: the number of a step")
-    step = int(arguments[1]) if len(arguments) > 1 else None
+    run, step = _run(args.dir), args.step
     conversations = Conversations(run, _template(run))
     folders = [folder for folder in _batches(run) if step is None or folder.name.endswith(f"_{step:06d}")]
     if not folders:
@@ -59,15 +56,10 @@ async def export(arguments: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], Coroutine[Any, Any, int]]] = {"show": show, "export": export}
-
-
-def _run(arguments: Sequence[str], usage: str, most: int) -> RunDirectory:
-    if not 1 <= len(arguments) <= most:
-        raise UserError(f"usage: python -m src.evaluate {usage}")
-    run = RunDirectory(Path(arguments[0]).expanduser().resolve())
+def _run(folder: str) -> RunDirectory:
+    run = RunDirectory(Path(folder).expanduser().resolve())
     if not run.config.is_file():
-        raise UserError(f"{arguments[0]}: no run directory ({run.config} is missing); give that of a run or evaluation")
+        raise UserError(f"{folder}: no run directory ({run.config} is missing); give that of a run or evaluation")
     return run
 
 

@@ -99,7 +99,7 @@ async def _evaluate(
         display.keep_log(run)
         try:
             async with cleaned(host, run_id, display.say), contextlib.aclosing(rollouts):
-                images = build_images(host, paths, config.n_parallel_builds, run_id, display.building, display.say)
+                images = build_images(host, paths, run_id, display.building, display.say)
                 await asyncio.gather(rollouts.warm_up(), images)
                 for number, subject in enumerate(plan.subjects):
                     groups_P = await runner.groups(number, subject, tasks, args.trials)

@@ -21,8 +21,8 @@ class EvalTask:
 
 def load_sets(args: EvalArgs) -> tuple[list[Source], list[EvalTask]]:
     """Where tasks come from, as in training; one whose name is in several sets is called SET/NAME. Raises UserError."""
-    sources = find_sources(args.tasks_dir, args.tasks_registry)
-    tasks = load_sources(sources, args.allow_broken_tasks, args.tasks_include, args.tasks_exclude)
+    sources = find_sources(args.tasks_dir)
+    tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
     return sources, [EvalTask(task, task.source, task.domain) for task in tasks]
 
 

@@ -56,7 +56,7 @@ class Runner:
                 if losses >= MAX_LOSSES:
                     raise
                 self.display.say(f"{error}; the trials that are left are run as soon as the server answers")
-                await self.backend.until_answering(self.config.server_outage_limit_sec)
+                await self.backend.until_answering(self.config.outage_limit_sec)
                 await self.backend.reopen()
 
     def done(self, number: int) -> dict[str, Trajectory]:

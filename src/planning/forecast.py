@@ -11,7 +11,7 @@ from typing import Any
 
 from src.budget.account import Spending
 from src.budget.prices import Pricing
-from src.config import Config
+from src.config import SETTINGS, Config, same_workload
 from src.config_changes import to_json
 from src.course import evaluation_due, task_order
 from src.errors import UserError
@@ -20,11 +20,6 @@ from src.run.directory import RunDirectory, read_config
 from src.run.jsonl import read_lines
 from src.tasks.split import SPLIT_FILE
 
-# With another value of one of these a trial takes other turns, tokens or seconds.
-ALIKE = (
-    "backend", "model_name", "max_turns", "max_tokens", "context_limit", "enable_summarize", "enable_thinking",
-    "command_wait", "environment_type", "n_parallel_envs",
-)  # fmt: skip
 LEAST_SHARED = 0.5  # of the planned tasks, in the earlier run too
 NEWEST = 5  # runs that are read
 log = logging.getLogger("harbortrainer")
@@ -201,8 +196,10 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
 
 def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
     """Finished batches, in no order. None from a run of another model, other limits or other tasks."""
-    config, usual, wanted = read_config(run), to_json(Config(model_name="", tasks_dir="")), to_json(plan.config)
-    if any(config.get(name, usual[name]) != wanted[name] for name in ALIKE):
+    config, parallel = read_config(run), SETTINGS["n_parallel_envs"].default
+    if not same_workload(config, to_json(plan.config)):
+        return
+    if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # batches take another time
         return
     split, planned = json.loads((run.path / SPLIT_FILE).read_text()), {task.digest for task in plan.tasks}
     known = {task["digest"] for side in ("train", "held_out") for task in split[side].values()}

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -16,13 +15,13 @@ from src.backend.kind import kind_of
 from src.backend.terms import agree
 from src.budget.budget import Budget
 from src.budget.prices import no_price
+from src.cli.output import give_json
 from src.config import Config
 from src.errors import UserError
 from src.evaluation.report import wide_console
 from src.outside import Outside
 from src.plan import Plan
 from src.planning.forecast import Forecast, Range, RemainingWork, from_limits, from_past, past_batches, remaining_work
-from src.run.files import replace_text
 from src.run.jsonl import read_lines
 from src.session import prepare
 
@@ -30,7 +29,7 @@ from src.session import prepare
 async def dry_run(config: Config, outside: Outside | None = None) -> int:
     """Make the checks of a run that need no server, then print what it would do and cost. Exit status 0.
 
-    Raises UserError for whatever would stop the run at its start, and when `plan_json` cannot be written.
+    Raises UserError for whatever would stop the run at its start, and when the file of `json` cannot be written.
     """
     outside = outside or Outside()
     prepared = await prepare(config, outside)
@@ -62,10 +61,9 @@ async def dry_run(config: Config, outside: Outside | None = None) -> int:
     if (over := spent.over()) is not None:
         notes.append(f"{over[0]}: it would stop at once")
     notes += _caps(config, spent, forecast)
-    _show(plan, work, forecast, notes)
-    if config.plan_json is not None:
-        found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
-        _write(config.plan_json, found)
+    found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
+    if not give_json(json.dumps(found, indent=2, default=asdict), config.json):
+        _show(plan, work, forecast, notes)
     return 0
 
 
@@ -87,7 +85,7 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
         ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
         ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
         ("max_container_hours", config.max_container_hours, hours, before.container_sec / 3600),
-        ("max_wall_seconds", config.max_wall_seconds, forecast.wall_sec, 0.0),
+        ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
     ]
     for name, cap, range_, so_far in limits:
         if not cap or range_ is None:
@@ -155,10 +153,3 @@ def _number(value: float, unit: str) -> str:
         if value >= 10 * size or (value >= size and size >= 1e6):
             return f"{value / size:.3g} {name}"
     return f"{value:.0f}"
-
-
-def _write(path: str, value: dict[str, Any]) -> None:
-    try:
-        replace_text(Path(path).expanduser(), json.dumps(value, indent=2, default=asdict) + "\n")
-    except OSError as error:
-        raise UserError(f"plan_json={path}: cannot be written ({error.strerror}); choose another place") from None

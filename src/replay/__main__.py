@@ -1,9 +1,8 @@
 """`python -m src.replay RUN_DIR field=value ...`: what a run's trials would have become under other settings."""
 
 import json
-import logging
 import sys
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from src.command_line import run_command
+from src.cli.main import main
+from src.cli.output import give_json
 from src.config import Config
-from src.doctor_output import give_json
 from src.errors import UserError
-from src.replay.arguments import SETTINGS, ReplayArgs, changed, parse
+from src.replay.arguments import SETTINGS, ReplayArgs, changed, directory
 from src.replay.rebuilt import Journal, changed_datums, clipped, numbers, rebuild, same_as_recorded
 from src.run.directory import RunDirectory
 
@@ -60,19 +59,9 @@ class Report:
         return json.dumps(asdict(self) | {"settings": changes, "rebuilt": self.rebuilt}, indent=2)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 the run's own datums could not be rebuilt, 2 a mistake, 130 stopped."""
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    return run_command(lambda: _command(sys.argv[1:] if argv is None else argv))
-
-
-def _command(argv: Sequence[str]) -> Coroutine[Any, Any, int]:
-    run, args = parse(argv)
-    return _replay(run, args)
-
-
-async def _replay(run: RunDirectory, args: ReplayArgs) -> int:
-    report = replay(run, args)
+async def replayed(args: ReplayArgs) -> int:
+    """Exit status: 0 done, 1 the run's own datums could not be rebuilt."""
+    report = replay(directory(args), args)
     if not give_json(report.to_json(), args.json):
         show(report, Console(highlight=False))
     return 0 if report.rebuilt else 1
@@ -190,4 +179,4 @@ def _share(share: float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["replay", *sys.argv[1:]]))

@@ -1,70 +1,61 @@
-"""What `python -m src.replay` is told: a run, and which of its settings shall be others."""
+"""Arguments of `harbortrainer replay`: a run, and which of its settings to change."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import chz
 
-from src.command_line import read_arguments
-from src.config import Config, LossFn
-from src.config_changes import FIXED, INTERVENTIONS
-from src.doctor_output import JSON
+from src.cli.arguments import read_arguments
+from src.cli.output import JSON
+from src.config import FIELDS, Baseline, Config, LossFn, LossNorm
 from src.errors import UserError
 from src.learning.trajectory import Outcome
 from src.learning.treatment import outcome_policy, outcome_problems
 from src.run.directory import RunDirectory
+from src.setting import field, settings
 from src.validation import validate
 
-HEAD = (
-    "python -m src.replay RUN_DIR field=value ...   what other settings had made of a run's trials; exit 1 if what the "
-    "run was sent cannot be rebuilt"
-)
 RUN = "None = as in the run"
 
 
 @chz.chz
 class ReplayArgs:
-    advantage_baseline: Literal["mean", "leave_one_out"] | None = chz.field(default=None, doc=RUN)
-    normalize_advantages_by_std: bool | None = chz.field(default=None, doc=RUN)
-    remove_constant_reward_groups: bool | None = chz.field(default=None, doc=RUN)
-    outcome_policy: dict[str, Any] = chz.field(
-        default_factory=dict, doc="outcome_policy.OUTCOME=train, mask or a reward; others as in the run"
+    run_dir: str = field(doc="folder of the run")
+    advantage_baseline: Baseline | None = field(None, RUN)
+    normalize_advantages_by_std: bool | None = field(None, RUN)
+    remove_constant_reward_groups: bool | None = field(None, RUN)
+    outcome_policy: dict[str, Any] = field({}, "outcome_policy.OUTCOME=train, mask or a reward; others as in the run")
+    loss_norm: LossNorm | None = field(None, RUN)
+    num_substeps: int | None = field(None, RUN)
+    kl_penalty_coef: float | None = field(
+        None, "0 = without the penalty; another one needs logprobs that no run stores; None = as in the run"
     )
-    loss_norm: Literal["token_mean", "sequence_mean", "token_sum"] | None = chz.field(default=None, doc=RUN)
-    num_substeps: int | None = chz.field(default=None, doc=RUN)
-    kl_penalty_coef: float | None = chz.field(
-        default=None, doc="0 = without the penalty; another one needs logprobs that no run stores; None = as in the run"
-    )
-    loss_fn: LossFn | None = chz.field(default=None, doc=f"changes no datum, only what is clipped; {RUN}")
-    clip_low_threshold: float | None = chz.field(default=None, doc=RUN)
-    clip_high_threshold: float | None = chz.field(default=None, doc=RUN)
-    steps: tuple[int, ...] = chz.field(default=(), doc="steps as metrics.jsonl counts them, a,b,c; () = all")
-    json: str | None = chz.field(default=None, doc=JSON)
+    loss_fn: LossFn | None = field(None, f"changes no datum, only what is clipped; {RUN}")
+    clip_low_threshold: float | None = field(None, RUN)
+    clip_high_threshold: float | None = field(None, RUN)
+    steps: tuple[int, ...] = field((), "steps as metrics.jsonl counts them, a,b,c; () = all")
+    json: str | None = field(None, JSON)
 
 
-SETTINGS = tuple(name for name in chz.chz_fields(ReplayArgs) if name not in ("steps", "json"))
-_ON_SERVER = (
-    "learning_rate", "lr_schedule", "warmup_steps", "adam_beta1", "adam_beta2", "adam_eps", "weight_decay",
-    "grad_clip_norm",
-)  # fmt: skip
-_SAMPLING = {*FIXED, *INTERVENTIONS, "tasks_dir", "max_attempts", "quarantine_after"}.difference(_ON_SERVER, SETTINGS)
+SETTINGS = tuple(name for name in settings(ReplayArgs) if name in FIELDS and name != "json")
 
 
-def parse(argv: Sequence[str]) -> tuple[RunDirectory, ReplayArgs]:
-    """Raises UserError, SystemExit(0) for --help."""
-    folders = [arg for arg in argv if "=" not in arg and not arg.startswith("-")]
-    rest = [arg for arg in argv if arg not in folders]
-    problems = list(_not_replayed(rest))
-    if problems:
-        raise UserError("\n".join(problems))
-    args = read_arguments(ReplayArgs, rest, HEAD)
-    if len(folders) != 1:
-        raise UserError("RUN_DIR: give the folder of one run: python -m src.replay RUN_DIR field=value …")
-    run = RunDirectory(Path(folders[0]).expanduser().resolve())
+def parse(argv: Sequence[str]) -> ReplayArgs:
+    """Raises UserError: what is wrong, or a setting that no replay can change."""
+    names = [word.lstrip("-").split("=", 1)[0].split(".", 1)[0] for word in argv if "=" in word]
+    if others := [name for name in names if name in FIELDS and name not in settings(ReplayArgs)]:
+        why = "changes none of the recorded trials' advantages and datums: a replay has only the trials on disk"
+        raise UserError("\n".join(f"{name}: {why}; leave it out, or start a run with it" for name in others))
+    return read_arguments(ReplayArgs, argv, ("run_dir",))
+
+
+def directory(args: ReplayArgs) -> RunDirectory:
+    """Raises UserError when it is no run."""
+    run = RunDirectory(Path(args.run_dir).expanduser().resolve())
     if not run.config.is_file():
-        raise UserError(f"{folders[0]}: no run directory ({run.config.name} is missing); give the folder that holds it")
-    return run, args
+        raise UserError(f"{args.run_dir}: no run directory ({run.config.name} is missing); give the one that holds it")
+    return run
 
 
 def changed(config: Config, args: ReplayArgs) -> Config:
@@ -96,14 +87,3 @@ def _impossible(config: Config, args: ReplayArgs) -> Iterator[str]:
                 else "the run replaced such trials and kept none of their tokens"
             )
             yield f"outcome_policy.{name}={value}: {why}; leave it out"
-
-
-def _not_replayed(arguments: Sequence[str]) -> Iterator[str]:
-    for argument in arguments:
-        name = argument.lstrip("-").split("=", 1)[0].split(".", 1)[0]
-        if name in _SAMPLING:
-            yield f"{name}: with another value other trials would have been run; a replay has only those on disk"
-        elif name in _ON_SERVER:
-            yield f"{name}: changes what the server makes of the datums, not the datums; that needs a run"
-        elif name in chz.chz_fields(Config) and name not in SETTINGS:
-            yield f"{name}: has no part in advantages and datums; leave it out"

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from src.errors import UserError
+from src.report.arguments import MOST_PANELS
 from src.report.panel import Pieces, panel
 from src.report.run import RunRecord, read_run, unit
 from src.report.trials import choose
@@ -74,7 +75,6 @@ def _finite(value: Any) -> Any:
 
 NAME = "report.html"
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # values of another shape than ours
-MOST_PANELS = 300  # trials in full, of all runs together
 MOST_BYTES = 14_000_000  # of them in the page
 
 

@@ -24,18 +24,16 @@ log = logging.getLogger("harbortrainer")
 
 
 class StartLimit:
-    """At most `most` starts at once and `per_second` of them (0 = no rate). Slow or failed starts halve the number.
+    """At most `most` starts at once. Slow starts halve the number.
 
     Additive increase, multiplicative decrease (Chiu & Jain 1989): the daemon is shared with others we cannot see.
     """
 
-    def __init__(self, most: int, per_second: float) -> None:
+    def __init__(self, most: int) -> None:
         self.limit = most
         self._most = most
         self._under_way = 0
         self._changed = asyncio.Event()
-        self._pause = 1 / per_second if per_second else 0.0
-        self._next = 0.0  # clock time of the next start that the rate allows
         self._fastest = float("inf")
         self._good = 0
         self._halved = 0.0  # clock time of the last halving
@@ -45,14 +43,6 @@ class StartLimit:
             self._changed.clear()
             await self._changed.wait()
         self._under_way += 1
-        if self._pause:
-            now = time.monotonic()
-            self._next = max(now, self._next) + self._pause
-            try:
-                await asyncio.sleep(self._next - self._pause - now)
-            except asyncio.CancelledError:
-                self.release()
-                raise
 
     def release(self, seconds: float | None = None) -> None:
         """`seconds`: how long the start took; None = it failed or was cancelled, which says nothing."""
@@ -98,9 +88,9 @@ class Gates:
     def of(cls, config: Config) -> "Gates":
         return cls(
             containers=asyncio.Semaphore(n_containers(config)),
-            starting=StartLimit(config.n_parallel_starts, config.env_starts_per_sec),
+            starting=StartLimit(config.n_parallel_starts),
             running=asyncio.Semaphore(config.n_parallel_envs),
-            verifying=asyncio.Semaphore(config.n_parallel_verifiers or config.n_parallel_envs),
+            verifying=asyncio.Semaphore(config.n_parallel_envs),
         )
 
 

@@ -71,7 +71,7 @@ class Rollouts:
         `ping`: asks the environments' host whether it is there; None = Docker's daemon.
         """
         self._stop = stop or Stop()
-        self._daemon = Daemon(config.env_outage_limit_sec, ping or ping_docker)
+        self._daemon = Daemon(config.outage_limit_sec, ping or ping_docker)
         gates = Gates.of(config)
         self._settings = TrialSettings(config, sampler, template, run_id, gates, self._daemon, watcher, new_trial)
         self._policy = outcome_policy(config.outcome_policy)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,26 +27,30 @@ class Task:
     domain: str = ""
 
 
-def load_tasks(tasks_dir: str, allow_broken: bool) -> list[Task]:
-    """Tasks in `tasks_dir`, by name. Broken ones are named in a warning, or refused unless `allow_broken`.
-
-    Those that its quarantine.txt names are left out. Raises UserError: no such folder, no task in it, a broken task.
-    """
+def task_paths(tasks_dir: str) -> list[Path]:
+    """Task directories in a folder, by name. Raises UserError: no such folder."""
     folder = Path(tasks_dir)
     if not folder.is_dir():
         fix = FETCHED_BY.get(folder.name, "give a folder of Harbor task directories")
         raise UserError(f"tasks_dir: {tasks_dir} is not a folder; {fix}")
-    found = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
-    listed = _quarantined(folder, found)
+    return [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
+
+
+def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
+    """Tasks in `tasks_dir`, by name, without those whose names are `excluded`.
+
+    Those that its quarantine.txt names are left out. Raises UserError: no such folder, no task in it, a broken task.
+    """
+    found = [path for path in task_paths(tasks_dir) if path.name not in excluded]
+    listed = _quarantined(Path(tasks_dir), found)
     paths = [path for path in found if path.name not in listed]
     broken = {path.name: fault for path in paths if (fault := find_fault(path))}
-    if broken and not allow_broken:
+    if broken:
         named = "; ".join(f"{name}: {fault}" for name, fault in broken.items())
-        raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); mend them or set allow_broken_tasks=true")
-    for name, fault in broken.items():
-        log.warning("task %s is left out: %s", name, fault)
-    tasks = [Task(path.name, path.resolve(), digest(path)) for path in paths if path.name not in broken]
-    if not tasks:
+        fix = f"mend them or leave them out: tasks_exclude={','.join(broken)}"
+        raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
+    tasks = [Task(path.name, path.resolve(), digest(path)) for path in paths]
+    if not tasks and not excluded:
         raise UserError(f"tasks_dir: no Harbor task in {tasks_dir}; each is a folder with task.toml and instruction.md")
     return tasks
 

@@ -42,10 +42,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which states stay: the `last` ones (0 = all), each `every`-th step's (0 = none), the `best` by evaluation."""
+    """Which states stay: the `last` ones (0 = all), and the `best` by evaluation."""
 
     last: int
-    every: int = 0
     best: int = 0
 
     def choose(self, steps: Sequence[int], scores: Mapping[int, float]) -> set[int]:
@@ -54,7 +53,6 @@ class Keep:
         `scores`: of the steps that were evaluated; more is better, and of equal ones the first.
         """
         chosen = set(steps[-self.last :]) if self.last else set(steps)
-        chosen |= {step for step in steps if self.every and step and step % self.every == 0}
         evaluated = sorted((step for step in steps if step in scores), key=lambda step: (-scores[step], step))
         return chosen | set(evaluated[: self.best])
 
@@ -63,7 +61,7 @@ class Keep:
         saved = 2 + (total_steps // save_every if save_every else 0)  # the first, the last, and those between
         if not self.last:
             return saved
-        return min(saved, self.last + self.best + (total_steps // self.every if self.every else 0) + 1)
+        return min(saved, self.last + self.best + 1)
 
 
 class CheckpointLog:

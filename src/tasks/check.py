@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -13,25 +12,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-import chz
 from rich.table import Table
 
 from src.caches import cache_folder
+from src.cli.output import give_json, table_console
 from src.config import Config
-from src.doctor_output import JSON, give_json
-from src.errors import UserError
 from src.rollout.docker.daemon import Daemon
 from src.rollout.docker.host import DockerHost, RemoteHost
+from src.rollout.docker.images import N_PARALLEL_BUILDS
 from src.rollout.docker.preflight import check_docker
 from src.rollout.environment import check_tasks
 from src.rollout.harbor import quiet_harbor_log
 from src.rollout.phases import Gates, n_containers
 from src.rollout.quarantine_list import Quarantined, write_quarantine
 from src.rollout.task import Task, digest, find_fault
+from src.tasks.arguments import CheckArgs
 from src.tasks.cache import Cache
-from src.tasks.console import table_console
 from src.tasks.families import duplicates
 from src.tasks.findings import Level, Report
 from src.tasks.folders import task_folders
@@ -40,28 +37,8 @@ from src.tasks.qualify import Limits, qualify
 from src.tasks.trials import Trials
 
 
-@chz.chz
-class CheckArgs:
-    dirs: tuple[str, ...] = chz.field(doc="folders of Harbor task directories, or task directories; a,b or DIR DIR")
-    n_parallel: int = chz.field(default=max(2, os.cpu_count() or 2), doc="trials at once")
-    n_oracle: int = chz.field(default=3, doc="fresh trials of the oracle; all must earn 1")
-    slow_build_sec: float = chz.field(default=120.0, doc="seconds of a build above which there is a warning")
-    slow_trial_sec: float = chz.field(default=300.0, doc="seconds of an oracle's trial above which there is a warning")
-    trial_timeout_sec: float = chz.field(default=3600.0, doc="seconds for a whole trial, start to reward; 0 = no limit")
-    environment_type: str = chz.field(default="docker", doc="Harbor environment: docker, daytona, modal, e2b, ...")
-    environment_kwargs: dict[str, Any] = chz.field(
-        default_factory=dict, doc="as of the run: environment_kwargs.NAME=VALUE"
-    )
-    quarantine: bool = chz.field(default=False, doc="true = write the bad tasks into each folder's quarantine.txt")
-    cache: bool = chz.field(default=True, doc="false = check again what was checked before")
-    json: str | None = chz.field(default=None, doc=JSON)
-
-
 async def check(args: CheckArgs) -> int:
     """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, Docker cannot carry the trials."""
-    for name in ("n_parallel", "n_oracle"):
-        if getattr(args, name) < 1:
-            raise UserError(f"{name}={getattr(args, name)}: must be above 0")
     began = time.monotonic()
     paths = task_folders(args.dirs)
     reports = await qualify_all(paths, args)
@@ -119,9 +96,9 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Repor
         return report
 
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
-        daemon = Daemon(config.env_outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
+        daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
         trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
-        building = asyncio.Semaphore(config.n_parallel_builds)
+        building = asyncio.Semaphore(N_PARALLEL_BUILDS)
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(kept(path)) for path in paths]

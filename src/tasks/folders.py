@@ -10,7 +10,7 @@ from src.rollout.task import looks_like_task
 def task_folders(dirs: Sequence[str]) -> list[Path]:
     """Each DIR is a folder of tasks or a task itself. Raises UserError: not there, or no task in it."""
     found: dict[Path, None] = {}
-    for given in dirs:
+    for given in (part for name in dirs for part in name.split(",") if part):
         folder = Path(given).expanduser()
         if not folder.is_dir():
             raise UserError(f"{given}: no such folder; give a folder of Harbor task directories, or one task")

@@ -5,19 +5,11 @@ import re
 import tomllib
 from pathlib import Path
 
-import chz
-
 from src.errors import UserError
 from src.rollout.task import looks_like_task
+from src.tasks.arguments import GetArgs
 from src.tasks.fetch import DIGESTS, check_digests, fetch_dataset
 from src.tasks.findings import fetches
-
-
-@chz.chz
-class GetArgs:
-    dirs: tuple[str, ...] = chz.field(doc="NAME@VERSION of the registry")
-    to: str = chz.field(doc="folder to make; when it is there, its digests are checked")
-    registry: str | None = chz.field(default=None, doc="JSON file or URL of the registry; None = Harbor's")
 
 
 async def get(args: GetArgs) -> int:

@@ -3,38 +3,23 @@
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import chz
 from rich.table import Table
 
-from src.doctor_output import JSON, give_json
+from src.cli.output import give_json, table_console
 from src.errors import UserError
 from src.rollout.quarantine_list import read_quarantine
 from src.rollout.task import Task, digest, find_fault
-from src.tasks.console import table_console
+from src.tasks.arguments import ListArgs, SplitArgs
 from src.tasks.families import families
 from src.tasks.folders import task_folders
 from src.tasks.identity import identify
 from src.tasks.split import split_record, split_tasks
 
 _SHORT = 12  # characters of a digest that are shown
-
-
-@chz.chz
-class ListArgs:
-    dirs: tuple[str, ...] = chz.field(doc="folders of Harbor task directories, or task directories; a,b or DIR DIR")
-    json: str | None = chz.field(default=None, doc=JSON)
-
-
-@chz.chz
-class SplitArgs(ListArgs):
-    eval_split: float = chz.field(default=0.0, doc="share of the tasks held out, whole families drawn by seed")
-    eval_tasks: tuple[str, ...] = chz.field(default=(), doc="names of held-out tasks, a,b,c; () = use eval_split")
-    seed: int = chz.field(default=0, doc="seed of the run")
-    allow_family_overlap: bool = chz.field(default=False, doc="true = one family may be trained on and held out")
 
 
 async def list_tasks(args: ListArgs) -> int:
@@ -119,10 +104,3 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
     table_console().print(table)
-
-
-COMMANDS: dict[str, tuple[type[Any], Callable[[Any], Coroutine[Any, Any, int]]]] = {
-    "list": (ListArgs, list_tasks),
-    "show": (ListArgs, show_tasks),
-    "split": (SplitArgs, split),
-}

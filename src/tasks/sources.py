@@ -10,7 +10,7 @@ from typing import Any
 
 from src.caches import cache_folder
 from src.errors import UserError
-from src.rollout.task import Task, load_tasks
+from src.rollout.task import Task, load_tasks, task_paths
 from src.tasks.fetch import check_digests, fetch_dataset, fetch_git
 
 SOURCES_FILE = "sources.json"  # in a run directory
@@ -27,40 +27,36 @@ class Source:
     version: str
 
 
-def find_sources(tasks_dir: str, registry: str | None = None) -> list[Source]:
+def find_sources(tasks_dir: str) -> list[Source]:
     """`a,b`: folders, `git+URL[@REV][#FOLDER]`, `NAME@VERSION`; fetched where need be. Raises UserError."""
     given = [part.strip() for part in tasks_dir.split(",") if part.strip()]
     if not given:
         raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of Harbor task directories")
-    found = [_find(one, registry) for one in given]
+    found = [_find(one) for one in given]
     names = _names([Path(path) for path, _ in found])
     return [Source(one, name, path, version) for one, name, (path, version) in zip(given, names, found, strict=True)]
 
 
-def load_sources(
-    sources: Sequence[Source],
-    allow_broken: bool = False,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-) -> list[Task]:
+def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[Task]:
     """Tasks of all sources that match a glob of `include` (none given = all) and none of `exclude`.
 
     A glob is matched with NAME and with SOURCE/NAME. A name that is in several sources becomes SOURCE/NAME. Raises
     UserError: a broken folder, a glob that matches nothing, nothing left.
     """
-    tasks = [
-        replace(task, source=source.name, domain=_domain(task.path) or source.name)
-        for source in sources
-        for task in load_tasks(source.path, allow_broken)
-    ]
+    names = {source: [path.name for path in task_paths(source.path)] for source in sources}
+    found = [(source.name, name) for source in sources for name in names[source]]
     for field, globs in (("tasks_include", include), ("tasks_exclude", exclude)):
         for glob in globs:
-            if not any(_matches(task, glob) for task in tasks):
-                raise UserError(f"{field}={glob}: matches none of {len(tasks)} tasks, such as {tasks[0].name}")
-    chosen = [task for task in tasks if not include or any(_matches(task, glob) for glob in include)]
-    chosen = [task for task in chosen if not any(_matches(task, glob) for glob in exclude)]
+            if not any(_matches(source, name, glob) for source, name in found):
+                such = f", such as {found[0][1]}" if found else ""
+                raise UserError(f"{field}={glob}: matches none of {len(found)} tasks{such}")
+    chosen: list[Task] = []
+    for source in sources:
+        excluded = [name for name in names[source] if not _chosen(source.name, name, include, exclude)]
+        for task in load_tasks(source.path, excluded):
+            chosen.append(replace(task, source=source.name, domain=_domain(task.path) or source.name))
     if not chosen:
-        raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task of {len(tasks)}")
+        raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task of {len(found)}")
     counts = Counter(task.name for task in chosen)
     return [replace(t, name=f"{t.source}/{t.name}") if counts[t.name] > 1 else t for t in chosen]
 
@@ -81,7 +77,7 @@ def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> l
     return [asdict(source) | {"weight": weights.get(source.name, 1.0)} for source in sources]
 
 
-def _find(given: str, registry: str | None) -> tuple[str, str]:
+def _find(given: str) -> tuple[str, str]:
     folder = Path(given).expanduser()
     cache = cache_folder("sources")
     if folder.is_dir():
@@ -98,7 +94,7 @@ def _find(given: str, registry: str | None) -> tuple[str, str]:
         check_digests(path)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fetch_dataset(given, registry, path)
+        fetch_dataset(given, None, path)
     return str(path), given
 
 
@@ -113,8 +109,13 @@ def _names(folders: Sequence[Path]) -> list[str]:
     raise UserError(f"tasks_dir: {twice} is named twice; give each folder once")
 
 
-def _matches(task: Task, glob: str) -> bool:
-    return fnmatch.fnmatchcase(task.name, glob) or fnmatch.fnmatchcase(f"{task.source}/{task.name}", glob)
+def _chosen(source: str, name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    wanted = not include or any(_matches(source, name, glob) for glob in include)
+    return wanted and not any(_matches(source, name, glob) for glob in exclude)
+
+
+def _matches(source: str, name: str, glob: str) -> bool:
+    return fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(f"{source}/{name}", glob)
 
 
 def _domain(task: Path) -> str:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from src.doctor import main
+from src.cli.main import main
 from src.process import PID
 from src.rollout.docker import cleaning, disk_guard, owned
 from src.rollout.docker.cleaning import drain
@@ -105,13 +105,13 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     engine().tag(in_use, "harbortrainer/task", "in-use")
     monkeypatch.setattr(cleaning, "time", SimpleNamespace(time=lambda: in_a_month))
     before = _names()
-    assert main(["clean", "json=found.json"]) == 1
+    assert main(["doctor", "clean", "json=found.json"]) == 1
     found = json.loads((tmp_path / "found.json").read_text())
     assert {thing["name"].removesuffix("-container") for thing in found} == {
         "dead", "dead-network", "dead-volume", unused
     }  # fmt: skip
     assert "add remove=true" in capsys.readouterr().out and _names() == before
-    assert main(["clean", "remove=true"]) == 0
+    assert main(["doctor", "clean", "remove=true"]) == 0
     assert before - _names() == dead | {unused} and kept <= _names()
-    assert main(["clean"]) == 0
+    assert main(["doctor", "clean"]) == 0
     assert "nothing to remove" in capsys.readouterr().out

@@ -74,7 +74,7 @@ async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", daemon.host)
     policy = Policy()
-    batch = asyncio.create_task(run_batch(tmp_path, policy, env_outage_limit_sec=1.0))
+    batch = asyncio.create_task(run_batch(tmp_path, policy, outage_limit_sec=1.0))
     await asyncio.to_thread(policy.all_running.wait)
     await asyncio.to_thread(daemon.stop)
     try:

@@ -6,8 +6,8 @@ import json
 import httpx
 import pytest
 
-from src import doctor
 from src.backend.sessions import DUMMY_KEY, open_rest, open_session
+from src.cli.main import main
 from src.probe.report import ServerReport
 
 DEFECTS = (
@@ -30,7 +30,7 @@ def measured(tmp_path_factory):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("XDG_CACHE_HOME", str(folder))
                 path = folder / f"{len(reports)}.json"
-                assert doctor.main(["backend=skyrl-tx", f"skyrl_tx_url={url}", f"json={path}"]) == 0
+                assert main(["doctor", "backend=skyrl-tx", f"skyrl_tx_url={url}", f"json={path}"]) == 0
                 reports[url] = ServerReport.from_json(path.read_text())
         return reports[url]
 
@@ -112,12 +112,12 @@ async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir
 
 def test_parity_tells_the_published_server_from_ours(server_url, stock_url, tmp_path):
     path = tmp_path / "parity.json"
-    assert doctor.main(["parity", f"A={server_url}", f"B={stock_url}", f"json={path}"]) == 1
+    assert main(["doctor", "parity", f"A={server_url}", f"B={stock_url}", f"json={path}"]) == 1
     rows = {row["what"].split(" (")[0]: row["verdict"] for row in json.loads(path.read_text())["rows"]}
     assert rows["logprobs of the fresh adapter"] == "equal"
     assert rows["gain of a plain gradient step"] == "differs"
 
 
 def test_a_server_is_equal_to_itself(server_url, capsys):
-    assert doctor.main(["parity", f"A={server_url}", f"B={server_url}", "steps=2", "json=-"]) == 0
+    assert main(["doctor", "parity", f"A={server_url}", f"B={server_url}", "steps=2", "json=-"]) == 0
     assert json.loads(capsys.readouterr().out)["equal"]

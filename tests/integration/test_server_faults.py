@@ -159,7 +159,7 @@ async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url:
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         sequences = await sampled(await trainer.publish(0))
         await train(trainer, sequences)
-        limits = Limits(update_sec=2.0, save_sec=2.0)
+        limits = Limits(update_sec=2.0)
         monkeypatched = pytest.MonkeyPatch()
         monkeypatched.setattr(trainer, "_limits", limits)
         with paused(server_url, engine_only=True):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from src.cli.main import main
 from src.rollout.quarantine_list import read_quarantine
-from src.tasks.__main__ import main
 from tests.integration.docker_parts import containers
 from tests.support.shapes import SHAPES
 from tests.support.task_folder import BASE, SOLVE, write_task
@@ -65,7 +65,7 @@ def write_all(folder: Path) -> None:
 
 def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     out = folder.parent / "report.json"
-    status = main(["check", str(folder), f"json={out}", *arguments])
+    status = main(["tasks", "check", str(folder), f"json={out}", *arguments])
     return status, {task["name"]: task for task in json.loads(out.read_text())["tasks"]}
 
 

@@ -21,8 +21,7 @@ import pytest
 from fastapi.testclient import TestClient
 from harbor.viewer import create_app
 
-from src import train
-from src.replay.__main__ import main as replay
+from src.cli.main import main
 from src.rollout.docker.cleaning import tidy
 from src.run.directory import RunDirectory, run_ids
 from src.run.jsonl import read_lines
@@ -65,7 +64,7 @@ def called(arguments: Sequence[str], **environment: str) -> subprocess.Completed
             patch.delenv(name, raising=False)
         for name, value in environment.items():
             patch.setenv(name, value)
-        status = train.main(arguments[3:])  # behind python -m src.train
+        status = main(["train", *arguments[3:]])  # behind python -m src.train
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
@@ -156,7 +155,7 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
             ratios = read_log_ratios(whole_run, f"step_{record['step']:06d}", name)
             assert ratios is not None and np.abs(ratios).max() <= 1e-3, "the same weights sampled and trained"
             assert len(ratios) == sum(len(turn.completion_tokens_T) for turn in stored[name].turns)
-    assert replay([str(whole_run)]) == 0, "not the datums that were sent"
+    assert main(["replay", str(whole_run)]) == 0, "not the datums that were sent"
     assert containers(whole_run) == []
 
 

@@ -66,7 +66,7 @@ def settings(
         "trial_timeout_sec": 120.0,
     }
     config = Config(**defaults | fields)
-    daemon = Daemon(config.env_outage_limit_sec)
+    daemon = Daemon(config.outage_limit_sec)
     return TrialSettings(config, sampler, template, RUN, Gates.of(config), daemon), client
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from src.budget.budget import CONTAINERS_STATUS, TOKENS_STATUS, USD_STATUS
-from src.command_line import parse
+from src.cli.training import parse
 from src.run.jsonl import read_lines
 from src.stop import Stop
 from src.tinker_llm import live_llm

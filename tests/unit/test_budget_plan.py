@@ -11,14 +11,14 @@ import pytest
 from src.backend.api import Api
 from src.budget.account import Spending
 from src.budget.prices import Price, Pricing
-from src.command_line import parse
-from src.config import Config
+from src.cli.main import main as train_main
+from src.cli.training import DRY_RUN, parse
+from src.config import SETTINGS, Config
 from src.errors import UserError
 from src.planning import show
 from src.planning.forecast import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
 from src.run.jsonl import read_lines
-from src.train import DRY_RUN
-from src.train import main as train_main
+from src.setting import Resume
 from src.validation import validate
 from tests.recorded_run import Recorder, fake_outside, fake_run
 
@@ -46,7 +46,7 @@ class Planner:
 
     async def plan(self, *arguments: str) -> dict[str, Any]:
         file = self.folder / "plan.json"
-        assert await self.process("plan=true", f"plan_json={file}", *arguments) == 0
+        assert await self.process("plan=true", f"json={file}", *arguments) == 0
         return json.loads(file.read_text())
 
     def spent(self, name: str) -> float:
@@ -163,8 +163,8 @@ async def test_wrong_tasks_are_refused_by_a_plan_too(planner: Planner) -> None:
 
 
 async def test_a_plan_that_cannot_be_written_is_one_line(planner: Planner) -> None:
-    with pytest.raises(UserError, match=r"plan_json=.*choose another place"):
-        await planner.process("plan=true", f"plan_json={planner.folder / 'none' / 'plan.json'}")
+    with pytest.raises(UserError, match=r"json=.*name a file in a folder"):
+        await planner.process("plan=true", f"json={planner.folder / 'none' / 'plan.json'}")
 
 
 def test_dry_run_is_another_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,16 +175,14 @@ def test_dry_run_is_another_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0
 
     monkeypatch.setattr(show, "dry_run", plan)
-    monkeypatch.setattr("src.command_line.load_environment", lambda: None)
-    assert train_main([DRY_RUN, "model_name=m", "tasks_dir=."]) == 0
-    assert train_main(["model_name=m", "tasks_dir=.", "--plan=true"]) == 0
+    monkeypatch.setattr("src.cli.main.load_environment", lambda: None)
+    assert train_main(["train", DRY_RUN, "model_name=m", "tasks_dir=."]) == 0
+    assert train_main(["train", "model_name=m", "tasks_dir=.", "--plan=true"]) == 0
     assert [config.plan for config in seen] == [True, True]
 
 
 def test_a_plan_is_not_saved_as_a_setting() -> None:
-    from src.config_changes import ADDRESS
-
-    assert {"plan", "plan_json"} <= set(ADDRESS)
+    assert SETTINGS["plan"].resume is SETTINGS["json"].resume is Resume.ADDRESS
 
 
 def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:

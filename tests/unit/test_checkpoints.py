@@ -20,10 +20,9 @@ POLICY = Policy("m", 8, "chat_template:1", "off")
     [
         (Keep(0), [0, 1, 2, 3, 4, 5, 6]),
         (Keep(1), [6]),
-        (Keep(2, every=3), [3, 5, 6]),
         (Keep(1, best=1), [2, 6]),
         (Keep(1, best=2), [2, 4, 6]),
-        (Keep(1, every=5, best=9), [1, 2, 4, 5, 6]),
+        (Keep(1, best=9), [1, 2, 4, 6]),
     ],
 )
 def test_what_is_kept(keep: Keep, kept: list[int]) -> None:
@@ -31,7 +30,7 @@ def test_what_is_kept(keep: Keep, kept: list[int]) -> None:
     assert sorted(keep.choose(range(7), scores)) == kept
 
 
-@pytest.mark.parametrize("keep", [Keep(0), Keep(1), Keep(3, every=4, best=2), Keep(1, best=3), Keep(2, every=1)])
+@pytest.mark.parametrize("keep", [Keep(0), Keep(1), Keep(3, best=2), Keep(1, best=3)])
 @pytest.mark.parametrize("save_every", [0, 1, 3])
 async def test_never_more_states_than_were_announced(tmp_path: Path, keep: Keep, save_every: int) -> None:
     log, total, on_server = CheckpointLog(tmp_path / "checkpoints.jsonl", keep), 20, set()
@@ -94,7 +93,7 @@ def test_the_disk_note_says_states_size_and_field() -> None:
     assert (
         state_bytes(BaseModel(), 8) is None and sampler_bytes(BaseModel(lora_width=width), 8) == 4 * 8 * width + 2**20
     )
-    config = Config(model_name="models/quickstart", tasks_dir="d", lora_rank=8, save_every=1, keep_every=100)
+    config = Config(model_name="models/quickstart", tasks_dir="d", lora_rank=8, save_every=1, keep_best=2)
     note = disk_note(config, 200, BaseModel(lora_width=width), {"keep_results_mb": 64.0})
     assert note.startswith("disk of the server: at most 6 states x 2 MB + 3 samplers x 1 MB = ")
     assert "keep_checkpoints" in note and "80 MB (SKYRL_TX_KEEP_MB)" in note

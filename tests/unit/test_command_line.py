@@ -3,12 +3,18 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from src.command_line import load_environment, parse, run_command, to_json
+from src.cli.arguments import read_arguments
+from src.cli.main import load_environment, main, run_command
+from src.cli.training import parse
+from src.config import FIELDS, FORMER
+from src.config_changes import to_json
 from src.errors import UserError
-from src.run.directory import RunDirectory, write_json
+from src.report.arguments import ReportArgs
+from src.run.directory import RunDirectory, read_json, write_json
 from tests.conftest import ROOT
 
 BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]
@@ -72,11 +78,9 @@ def test_lists_and_environment_settings():
 
 
 def test_help_names_every_field_with_its_doc(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as stop:
-        parse(["--help"])
+    assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert "proactive_summarization_threshold" in text and "rollouts a task" in text
+    assert all(f"  {name}=" in text for name in FIELDS) and "rollouts a task" in text
 
 
 def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
@@ -86,6 +90,65 @@ def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
     assert (resumed.group_size, resumed.n_epochs, resumed.eval_tasks) == (5, 7, ("a", "b"))
     with pytest.raises(UserError, match=r"model_name=other.*Qwen/Qwen3-4B"):
         parse([f"resume={tmp_path}", "model_name=other"])
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_setting_says_what_to_use(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}: no longer a setting; .") as error:
+        parse([*BASE, f"{name}=1"])
+    assert "\n" not in str(error.value) and FORMER[name].now in (None, *FIELDS)
+
+
+def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its settings that were renamed hold, those that were removed are named in a line if they had an effect."""
+    run = RunDirectory(tmp_path)
+    former = {name: one.default for name, one in FORMER.items()} | {"max_wall_seconds": 7.0, "keep_every": 5}
+    write_json(run.config, to_json(parse(BASE)) | former)
+    for name in ("max_wall_sec", "outage_limit_sec", "json"):
+        saved = read_json(run.config)
+        write_json(run.config, {field: value for field, value in saved.items() if field != name})
+    resumed = parse([f"resume={tmp_path}"])
+    assert resumed.max_wall_sec == 7.0 and resumed.outage_limit_sec == 1800.0
+    (line,) = caplog.messages
+    assert "keep_every=5 is no longer a setting and has no effect" in line and str(run.config) in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no command: unknown; one of train, evaluate, doctor, tasks, report, replay"),
+        (["trian"], "trian: unknown; one of train"),
+        (["tasks"], "no command: unknown; one of check, list, show, get, split"),
+        (["tasks", "lst", "."], "lst: unknown; one of check"),
+        (["evaluate", "shwo"], "shwo: unknown; one of show, export"),
+        (["evaluate", "show"], "missing: dir (give DIR)"),
+        (["report"], "missing: run_dir (give RUN_DIR)"),
+        (["report", "a", "panels=-1"], "panels=-1: must be 0 or more"),
+        (["replay"], "missing: run_dir (give RUN_DIR)"),
+        (["doctor", "server", "here:1"], "skyrl_tx_url=here:1: must start with http://"),
+        (["tasks", "check", ".", "n_parallel=0"], "n_parallel=0: must be above 0"),
+    ],
+)
+def test_a_wrong_command_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {told}") and error.count("\n") == 1, error
+
+
+def test_nothing_heavy_is_imported_before_the_words_are_right() -> None:
+    program = (
+        "import sys; from src.cli.main import _TABLE, _load, main\n"
+        "main(['--help'])\n"
+        "for command in _TABLE.values(): _load(command.kind), command.read and _load(command.read)\n"
+        "print([name for name in ('harbor', 'tinker', 'docker', 'transformers', 'wandb') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_words_without_a_name_and_paths_that_look_like_fields() -> None:
+    args = read_arguments(ReportArgs, ["runs/lr=1,b", "panels=3", "two"], ("run_dir",))
+    assert (args.run_dir, args.panels) == (("runs/lr=1,b", "two"), 3)
 
 
 def test_resume_of_no_run_directory(tmp_path):

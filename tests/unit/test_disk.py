@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from src import disk
-from src.command_line import run_command
+from src.cli.main import run_command
 from src.errors import DiskFault
 from src.learning.trajectory import Outcome, Trajectory
 from src.rollout.outcome import Quarantine

@@ -1,7 +1,6 @@
 """The pages say what there is: commands start, their fields exist, links and paths lead to files."""
 
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from src.cli.main import main
 from tests import documents
 from tests.documents import PAGES, Said
 
@@ -17,7 +17,11 @@ from tests.documents import PAGES, Said
 OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "sudo", "uv"}
 TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of src.train
 # With fields of their own; "" = without a command.
-COMMANDS = {"doctor": ("", "parity", "docker", "clean"), "tasks": ("check", "get", "list", "show", "split")}
+COMMANDS = {
+    "doctor": ("", "server", "parity", "docker", "clean"),
+    "tasks": ("check", "get", "list", "show", "split"),
+    "evaluate": ("", "show", "export"),
+}
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 NO_PATHS = {"tests/test.sh", "tests/lib.sh", "server/loss_sum"}  # a task's, a metric
@@ -60,15 +64,11 @@ def unknown(words: list[str], known: frozenset[str]) -> str:
 
 @cache
 def fields(name: str, command: str = "") -> frozenset[str]:
-    """Names that `python -m src.NAME COMMAND --help` lists."""
-    main = importlib.import_module(f"src.{name}.__main__" if Path("src", name).is_dir() else f"src.{name}").main
+    """Names that `harbortrainer NAME COMMAND --help` lists."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr("src.command_line.load_environment", lambda: None)
-        try:
-            code = main([*([command] if command else []), "--help"])
-        except SystemExit as stop:
-            code = stop.code
+        patch.setattr("src.cli.main.load_environment", lambda: None)
+        code = main([name, *([command] if command else []), "--help"])
     assert not code, f"python -m src.{name} {command} --help: exit status {code}"
     return frozenset(re.findall(r"^ +([a-zA-Z_]+)(?:=| {2})", said.getvalue(), re.MULTILINE))
 

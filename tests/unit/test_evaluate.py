@@ -10,10 +10,9 @@ from typing import Any
 import chz
 import pytest
 
-from src import evaluate
 from src.chat_template import ChatTemplate
-from src.command_line import run_command
-from src.config import Config
+from src.cli.main import main, run_command
+from src.config import Config, TrialSettings
 from src.errors import UserError
 from src.evaluation import session
 from src.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, trainer_config
@@ -62,7 +61,7 @@ def run(recorder: Recorder, tmp_path: Path) -> Callable[..., int]:
         usual = {"model_name": "models/one", "tasks_dir": str(tasks), "out": str(tmp_path / "out"), "trials": "2"}
         usual |= {"backend": "skyrl-tx", "skyrl_tx_url": "http://here:1"}
         if arguments and arguments[0] in ("show", "export"):
-            return evaluate.main(arguments)
+            return main(["evaluate", *arguments])
         outside = fake_outside(recorder, KnowsAll(recorder))
         fields = [*arguments, *(f"{k}={v}" for k, v in usual.items() if k not in given)]
         return run_command(lambda: session.evaluate(parse(fields), outside))
@@ -78,7 +77,7 @@ def make_run(folder: Path, trained_on: Path, *steps: int, renderer: Any = None) 
     """A training run's directory with checkpoints."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_name": "models/one"}))
-    record = split_record(load_tasks(str(trained_on), False), [], False)
+    record = split_record(load_tasks(str(trained_on)), [], False)
     (folder / SPLIT_FILE).write_text(json.dumps(record))
     renderer = renderer or chat_template().renderer
     policy = Policy("models/one", 16, renderer.name, renderer.thinking)
@@ -256,14 +255,11 @@ def test_a_training_run_is_not_continued_as_an_evaluation(tmp_path):
 
 
 def test_shared_fields_are_the_trainers():
-    trainer = chz.chz_fields(Config)
-    shared = [
-        name for name in FIELDS if name in trainer and name not in ("model_name", "temperature", "allow_family_overlap")
-    ]
+    shared = list(chz.chz_fields(TrialSettings))
     args = parse(["model_name=m", "tasks_dir=t"])
     usual = Config(model_name="m", tasks_dir="t")
     config = trainer_config(args, "m")
-    assert len(shared) > 25
+    assert len(shared) > 20 and set(shared) <= set(FIELDS)
     for name in shared:
         assert getattr(args, name) == getattr(usual, name), name
         assert getattr(config, name) == getattr(args, name), name
@@ -276,19 +272,19 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch
     monkeypatch.setattr(ChatTemplate, "load", lambda *_: chat_template())  # the run's model is on no disk
     capsys.readouterr()
     out = str(tmp_path / "out")
-    assert evaluate.main(["export", out]) == 0
+    assert main(["evaluate", "export", out]) == 0
     lines = read_lines(Path(capsys.readouterr().out.strip()))
     assert lines == read_lines(tmp_path / "out" / "conversations" / "eval_000000-tasks.jsonl")
     assert len(lines) == 8
     assert lines[0]["trial"] == "e000000-p00-g00"
     assert [message["role"] for message in lines[0]["messages"]] == ["user", "assistant", "user", "assistant"]
     assert [message["content"] for message in lines[0]["messages"]] == ["the task", "bbb", "the terminal", "bbb"]
-    assert evaluate.main(["show", out]) == 0
+    assert main(["evaluate", "show", out]) == 0
     assert "e000000-p03-g01" in capsys.readouterr().out
-    assert evaluate.main(["show", out, "e000000-p00-g00"]) == 0
+    assert main(["evaluate", "show", out, "e000000-p00-g00"]) == 0
     assert "the terminal" in capsys.readouterr().out
-    assert evaluate.main(["show", out, "nobody"]) == 2
-    assert evaluate.main(["show"]) == 2
+    assert main(["evaluate", "show", out, "nobody"]) == 2
+    assert main(["evaluate", "show"]) == 2
 
 
 def test_environments_see_the_mode(run, recorder, tmp_path):

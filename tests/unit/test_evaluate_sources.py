@@ -50,7 +50,7 @@ def test_tasks_of_git_and_of_a_folder_chosen_by_globs(run, tmp_path, capsys):
     ("argument", "words"),
     [
         ("tasks_include=nothing-*", "tasks_include=nothing-*: matches none"),
-        ("tasks_registry=r.json", "tasks_dir names no NAME@VERSION"),
+        ("tasks_registry=r.json", "no longer a setting; fetch once"),
         ("tasks_dir=nowhere", "nowhere is not a folder"),
     ],
 )
@@ -70,5 +70,5 @@ def test_limits_of_the_server_are_as_told(run, monkeypatch):
     monkeypatch.setattr(session, "PolicySampler", Noted)
     assert run("sample_timeout_sec=7") == 0
     assert made == [{"request_timeout_sec": 7.0}]
-    config = trainer_config(parse(["model_name=m", "tasks_dir=t", "save_timeout_sec=5", "server_silence_sec=6"]), "m")
-    assert (config.save_timeout_sec, config.server_silence_sec) == (5.0, 6.0)
+    config = trainer_config(parse(["model_name=m", "tasks_dir=t", "update_timeout_sec=5"]), "m")
+    assert config.update_timeout_sec == 5.0

@@ -1,12 +1,15 @@
 """No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
 
 import shutil
+import typing
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import chz
 import pytest
 
-from src.command_line import FIELDS
+from src.config import FIELDS, SETTINGS, Config
+from src.setting import shown
 from tests.recorded_run import recorded_run
 
 type Run = Callable[..., Awaitable[list[str]]]
@@ -27,97 +30,75 @@ SUBSTEPS = ("batch_size=2", "num_substeps=2")
 PPO = ("loss_fn=ppo",)
 LONG = ("n_epochs=3",)
 
+# Only for a field whose value cannot be made up from its default, or that another setting must uncover:
 # field -> (value that differs from the base run's, what both runs are given besides)
-CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "backend": ("tinker", ()),
+SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "skyrl_tx_url": ("http://elsewhere:1", ()),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
     "model_name": ("models/two", ()),
-    "lora_rank": ("4", ()),
     "tasks_dir": ("OTHER", ()),
-    "tasks_registry": ("nowhere.json", ()),
     "tasks_include": ("count-1,count-2", ()),
-    "tasks_exclude": ("count-*", ()),
-    "task_weights.tasks": ("2", ()),
+    "tasks_exclude": ("count-1", ("tasks_dir=BROKEN",)),
+    "task_weights": (".tasks=2", ()),
     "curriculum_band": ("0.1,0.9", ("group_size=8", "n_epochs=6")),
-    "allow_broken_tasks": ("true", ("tasks_dir=BROKEN",)),
-    "eval_split": ("0.5", ()),
+    "trial_timeout_sec": ("0", ()),
+    "loss_norm": ("token_sum", ()),
     "eval_tasks": ("count-1,count-2", ()),
+    "eval_split": ("0.5", ()),
     "allow_family_overlap": ("true", ("eval_split=0.5",)),
     "eval_group_size": ("2", SPLIT),
     "eval_every": ("1", (*SPLIT, *LONG)),
     "eval_overlap": ("true", (*SPLIT, *LONG)),
     "eval_temperature": ("0.0", SPLIT),
-    "batch_size": ("3", ()),
-    "group_size": ("3", ()),
+    "eval_timeout_sec": ("1e-9", SPLIT),
     "n_epochs": ("2", ()),
-    "max_steps": ("1", ()),
-    "seed": ("1", ()),
-    "n_parallel_envs": ("3", ()),
     "n_warm_envs": ("0", ()),
-    "n_parallel_builds": ("1", ()),
-    "n_parallel_starts": ("1", ()),
-    "n_parallel_verifiers": ("1", ()),
-    "env_starts_per_sec": ("100", ()),
-    "env_outage_limit_sec": ("10", ()),
     "environment_type": ("daytona", ()),
-    "environment_kwargs.pids_limit": ("99", ()),
-    "max_attempts": ("2", ()),
+    "environment_kwargs": (".pids_limit=99", ()),
+    "outcome_policy": (".completed=mask", ()),
     "quarantine_after": ("2", ()),
-    "outcome_policy.completed": ("mask", ()),
-    "trial_timeout_sec": ("0", ()),
-    "max_turns": ("7", ()),
-    "max_tokens": ("2", ()),
-    "temperature": ("0.5", ()),
-    "context_limit": ("3000", ()),
-    "command_wait": ("duration", ()),
-    "enable_summarize": ("true", ()),
     "proactive_summarization_threshold": ("100", ("enable_summarize=true",)),
-    "enable_thinking": ("true", ()),
-    "learning_rate": ("1e-3", ()),
-    "lr_schedule": ("cosine", ()),
+    "max_tokens": ("2", ()),
+    "context_limit": ("3000", ()),
     "warmup_steps": ("2", ()),
-    "adam_beta1": ("0.8", ()),
-    "adam_beta2": ("0.9", ()),
-    "adam_eps": ("1e-8", ()),
-    "weight_decay": ("0.1", ()),
-    "grad_clip_norm": ("1.0", ()),
-    "loss_fn": ("ppo", ()),
     "clip_low_threshold": ("0.5", PPO),
     "clip_high_threshold": ("3.0", PPO),
-    "loss_norm": ("token_sum", ()),
-    "num_substeps": ("2", ()),
-    "advantage_baseline": ("leave_one_out", ()),
-    "normalize_advantages_by_std": ("true", ()),
-    "remove_constant_reward_groups": ("true", ()),
-    "kl_penalty_coef": ("0.1", ()),
-    "on_stop": ("wait", ()),
-    "max_wall_seconds": ("1e6", ()),
     "max_trials": ("5", ()),
-    "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
     "max_tokens_total": ("5", ()),
+    "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
     "max_container_hours": ("1e-9", ()),
     "prices": ("nowhere.json", ()),
     "server_usd_per_hour": ("1e15", ("server_usd_per_hour=1e-9", "max_usd=1e3")),
-    "plan": ("true", ()),
-    "plan_json": ("plan.json", ()),
+    "json": ("plan.json", ()),
     "logs_dir": ("OTHER_LOGS", ()),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
-    "server_outage_limit_sec": ("10", ()),
-    "sample_timeout_sec": ("10", ()),
-    "eval_timeout_sec": ("1e-9", SPLIT),
-    "update_timeout_sec": ("10", ()),
-    "save_timeout_sec": ("10", ()),
-    "server_silence_sec": ("10", ()),
     "save_every": ("1", LONG),
     "keep_checkpoints": ("1", ("save_every=1", *LONG)),
-    "keep_every": ("2", ("keep_checkpoints=1", "save_every=1", "n_epochs=6")),
     "keep_best": ("1", (*SPLIT, "keep_checkpoints=1", "save_every=1", "eval_every=1", "n_epochs=6")),
     "display": ("quiet", ()),
     "wandb_project": ("p", ()),
     "wandb_name": ("n", ("wandb_project=p",)),
 }
+
+
+def change(name: str) -> tuple[str, tuple[str, ...]]:
+    """`name=value` that differs from the base run's, and what both runs are given besides."""
+    value, besides = SPECIAL.get(name) or (another(name), ())
+    return (f"{name}{value}" if value.startswith(".") else f"{name}={value}"), besides
+
+
+def another(name: str) -> str:
+    """A value that the base run does not have."""
+    base = {field: value for field, _, value in (argument.partition("=") for argument in BASE)}
+    choices = typing.get_args(chz.chz_fields(Config)[name].final_type)
+    usual = SETTINGS[name].default
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return next(choice for choice in choices if choice != base.get(name, usual))
+    if isinstance(usual, bool):
+        return shown(not usual)
+    assert isinstance(usual, int | float), f"{name}: no value can be made up; add it to SPECIAL"
+    return shown(type(usual)(base.get(name, usual)) + 1) if isinstance(usual, int) else str(usual / 2 or 1.0)
 
 
 def copy_tasks(folder: Path, names: tuple[str, ...]) -> str:
@@ -136,10 +117,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "OTHER": copy_tasks(root / "other", TASKS[:2]),
         "BROKEN": broken,
     }
-
-
-def test_the_walk_covers_every_field():
-    assert {name.split(".")[0] for name in CHANGED} == set(FIELDS)
 
 
 @pytest.fixture(scope="module")
@@ -185,17 +162,17 @@ def base(bases: dict[tuple[str, ...], list[str]], run: Run) -> Run:
     return events
 
 
-@pytest.mark.parametrize("besides", sorted({besides for _, besides in CHANGED.values()}))
+@pytest.mark.parametrize("besides", sorted({change(name)[1] for name in FIELDS}))
 async def test_the_same_settings_do_the_same(besides: tuple[str, ...], base: Run, run: Run) -> None:
     assert await run(*besides) == await base(*besides)
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("name", FIELDS)
 async def test_a_setting_has_an_effect_or_is_refused(name: str, base: Run, run: Run) -> None:
-    value, besides = CHANGED[name]
-    before, changed = await base(*besides), await run(*besides, f"{name}={value}")
-    assert name == "allow_broken_tasks" or not any('"refused"' in event for event in before), before
-    assert changed != before, f"{name}={value} changes nothing that leaves this process"
+    argument, besides = change(name)
+    before, changed = await base(*besides), await run(*besides, argument)
+    assert name == "tasks_exclude" or not any('"refused"' in event for event in before), before
+    assert changed != before, f"{argument} changes nothing that leaves this process"
 
 
 async def test_a_run_in_somebody_elses_environments_asks_docker_for_nothing(base: Run, run: Run) -> None:

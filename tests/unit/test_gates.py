@@ -1,7 +1,6 @@
 """Limits of a run: fewer starts while the daemon is slow, a rate, and how many containers live at once."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ async def finish(limit: StartLimit, *seconds: float) -> None:
 
 
 async def test_slow_starts_halve_the_limit_and_good_ones_bring_it_back(caplog: pytest.LogCaptureFixture) -> None:
-    limit = StartLimit(8, 0)
+    limit = StartLimit(8)
     assert await most_at_once(limit, 20) == 8
     await finish(limit, 0.3, 60.0)
     assert await most_at_once(limit, 20) == limit.limit == 4
@@ -50,7 +49,7 @@ async def test_slow_starts_halve_the_limit_and_good_ones_bring_it_back(caplog: p
 async def test_starts_that_were_under_way_together_count_as_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(phases.time, "monotonic", lambda: now)
-    limit = StartLimit(8, 0)
+    limit = StartLimit(8)
     await finish(limit, 0.1, 30.0, 30.0, 30.0)
     assert limit.limit == 4
     now += 31
@@ -61,7 +60,7 @@ async def test_starts_that_were_under_way_together_count_as_one_sign(monkeypatch
 async def test_one_start_is_always_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(phases.time, "monotonic", lambda: now)
-    limit = StartLimit(3, 0)
+    limit = StartLimit(3)
     await finish(limit, 0.1)
     for _ in range(5):
         await finish(limit, 30.0)
@@ -70,30 +69,21 @@ async def test_one_start_is_always_allowed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_machine_that_is_always_slow_is_not_slowed_further() -> None:
-    limit = StartLimit(4, 0)
+    limit = StartLimit(4)
     await finish(limit, *[20.0] * 10)
     assert limit.limit == 4
 
 
 async def test_failed_and_cancelled_starts_give_their_place_back() -> None:
-    limit = StartLimit(1, 0.001)
+    limit = StartLimit(1)
     await limit.acquire()
+    waiting = asyncio.create_task(limit.acquire())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     limit.release()
-    for _ in range(2):  # the next one is allowed in 1000 s
-        waiting = asyncio.create_task(limit.acquire())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-    limit._pause = 0.0
     await limit.acquire()
-
-
-async def test_a_rate_spreads_the_starts() -> None:
-    limit = StartLimit(8, 50.0)
-    began = time.monotonic()
-    await asyncio.gather(*(limit.acquire() for _ in range(6)))
-    assert time.monotonic() - began >= 5 / 50.0
 
 
 @pytest.mark.parametrize(
@@ -111,8 +101,8 @@ def test_containers_are_those_that_run_and_those_kept_warm(fields: dict[str, Any
     assert n_containers(Config(model_name="m", tasks_dir=".", **fields)) == containers
 
 
-async def test_verifiers_may_have_a_limit_of_their_own() -> None:
-    made = Gates.of(Config(model_name="m", tasks_dir=".", n_parallel_envs=8, n_parallel_verifiers=2))
+async def test_verifiers_have_a_limit_of_their_own() -> None:
+    made = Gates.of(Config(model_name="m", tasks_dir=".", n_parallel_envs=2))
     await made.verifying.acquire()
     await made.verifying.acquire()
     assert made.verifying.locked() and not made.running.locked()

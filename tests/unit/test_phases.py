@@ -62,7 +62,7 @@ async def pass_once() -> None:
 
 
 async def test_a_place_is_held_for_its_phase_only() -> None:
-    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1, n_parallel_verifiers=1)
+    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1)
     first, second = FakeTrial(), FakeTrial()
     one, two = phases_of(first, gates)[0], phases_of(second, gates)[0]
     async with one.clock, two.clock:
@@ -107,7 +107,7 @@ async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
 
 
 async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:
-    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1, n_parallel_verifiers=1)
+    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1)
     events = [TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START]
     for n in range(1, 5):
         trial = FakeTrial()

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from src.cli.main import main
 from src.errors import UserError
 from src.report import panel as panels
 from src.report import timeline, write
-from src.report.__main__ import main
 from src.report.panel import Pieces, cut, panel
 from src.report.timeline import spread
 from src.report.trials import TrialRow, choose
@@ -48,7 +48,7 @@ def test_damaged_files_are_named(made: MadeRun, capsys: pytest.CaptureFixture[st
     metrics.write_text(lines[0] + lines[1][:50] + "\n" + lines[2])
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged"):
         write_report(made.path)
-    assert main([str(made.path)]) == 2
+    assert main(["report", str(made.path)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert leave_report(made.path).startswith("no report: ")
 
@@ -92,14 +92,14 @@ def test_timelines_are_those_of_the_last_batches_first(made: MadeRun, monkeypatc
 
 
 def test_a_page_holds_as_many_panels_as_asked_for(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(made.path), "panels=4", f"out={made.path / 'few.html'}"]) == 0
+    assert main(["report", str(made.path), "panels=4", f"out={made.path / 'few.html'}"]) == 0
     assert capsys.readouterr().out.strip().endswith("few.html")
     assert len(only_run(made.path / "few.html")["panels"]) == 4
 
 
 def test_wrong_arguments_are_one_line(made: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([str(tmp_path)], [str(made.path), "panels=x"], ["panels=1"], [str(made.path)] * 2):
-        assert main(arguments) == 2
+        assert main(["report", *arguments]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1
 

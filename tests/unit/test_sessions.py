@@ -106,7 +106,7 @@ async def use_probe(server: Server) -> None:
 
 async def use_doctor(server: Server) -> None:
     with contextlib.suppress(BackendError):
-        await doctor_servers.probe(doctor_servers.ProbeArgs(backend="skyrl-tx", skyrl_tx_url=server.url))
+        await doctor_servers.probe(doctor_servers.ServerArgs(backend="skyrl-tx", skyrl_tx_url=server.url))
 
 
 async def use_parity(server: Server) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from src.command_line import run_command
+from src.cli.main import run_command
 from src.config import Config
 from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
 from src.waiting import unless
@@ -48,11 +48,11 @@ async def test_without_limits_trials_may_start_until_it_is_asked() -> None:
     assert not stop.may_start() and stop.lets_end
 
 
-async def test_max_wall_seconds() -> None:
-    stop, _ = limited(max_wall_seconds=0.01)
+async def test_max_wall_sec() -> None:
+    stop, _ = limited(max_wall_sec=0.01)
     async with asyncio.timeout(60):
         await stop.wait()
-    assert stop.status == LIMIT_STATUS and "max_wall_seconds=0.01" in stop.why
+    assert stop.status == LIMIT_STATUS and "max_wall_sec=0.01" in stop.why
 
 
 async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None:
@@ -106,7 +106,7 @@ def test_a_request_cancels_the_command_unless_it_heeds_it(heeded, capsys, monkey
 
     async def command() -> int:
         if not heeded:
-            stop.request("max_wall_seconds=1 are over", LIMIT_STATUS)
+            stop.request("max_wall_sec=1 are over", LIMIT_STATUS)
             await asyncio.Event().wait()
         with stop.heeded():
             os.kill(os.getpid(), signal.SIGINT)
@@ -120,7 +120,7 @@ def test_a_request_cancels_the_command_unless_it_heeds_it(heeded, capsys, monkey
 
 STUBBORN = """
 import asyncio, sys, time
-from src.command_line import run_command
+from src.cli.main import run_command
 from src.stop import Stop
 
 stop = Stop()

@@ -32,17 +32,17 @@ def test_tasks_by_name_and_other_folders_left_alone(tmp_path: Path) -> None:
         make_task(tmp_path, name)
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text("x")
-    tasks = load_tasks(str(tmp_path), allow_broken=False)
+    tasks = load_tasks(str(tmp_path))
     assert names(tasks) == ["a", "b"] and all(task.path.is_absolute() for task in tasks)
 
 
 def test_missing_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tasks_dir: .*nowhere is not a folder"):
-        load_tasks(str(tmp_path / "nowhere"), allow_broken=True)
+        load_tasks(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"is not a folder; fetch it with scripts/get_terminal_bench\.sh"):
-        load_tasks(str(tmp_path / "terminal-bench-2"), False)
+        load_tasks(str(tmp_path / "terminal-bench-2"))
     with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
-        load_tasks(str(tmp_path), allow_broken=True)
+        load_tasks(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -56,22 +56,19 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         ("", '[verifier]\ntimeout_sec = "soon"\n', "timeout_sec"),
     ],
 )
-def test_broken_tasks_are_named_and_can_be_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, without: str, toml: str, reason: str
-) -> None:
+def test_broken_tasks_are_named_and_can_be_left_out(tmp_path: Path, without: str, toml: str, reason: str) -> None:
     make_task(tmp_path, "good")
     make_task(tmp_path, "bad-one", without=without, **({"toml": toml} if toml else {}))
     with pytest.raises(UserError, match=rf"bad-one: .*{reason}") as caught:
-        load_tasks(str(tmp_path), allow_broken=False)
-    assert "\n" not in str(caught.value) and "allow_broken_tasks=true" in str(caught.value)
-    assert names(load_tasks(str(tmp_path), allow_broken=True)) == ["good"]
-    assert "bad-one is left out" in caplog.text
+        load_tasks(str(tmp_path))
+    assert "\n" not in str(caught.value) and "leave them out: tasks_exclude=bad-one" in str(caught.value)
+    assert names(load_tasks(str(tmp_path), {"bad-one"})) == ["good"]
 
 
 def test_only_broken_tasks(tmp_path: Path) -> None:
     make_task(tmp_path, "bad", without="tests/test.sh")
-    with pytest.raises(UserError, match="no Harbor task"):
-        load_tasks(str(tmp_path), allow_broken=True)
+    with pytest.raises(UserError, match="broken tasks"):
+        load_tasks(str(tmp_path))
 
 
 def test_digest_follows_content_names_and_modes(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ QUICKSTART = Path("datasets/quickstart")
 
 @pytest.fixture(scope="module")
 def quickstart() -> list[Identity]:
-    return [identify(task) for task in load_tasks(str(QUICKSTART), False)]
+    return [identify(task) for task in load_tasks(str(QUICKSTART))]
 
 
 def task_at(path: Path) -> Task:

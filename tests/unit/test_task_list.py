@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from src.tasks.__main__ import main
+from src.cli.main import main
 from src.tasks.cache import Cache
 from src.tasks.check import _keeping
 from src.tasks.findings import Finding, Level, Report
@@ -26,7 +26,7 @@ def listed(tmp_path: Path) -> Path:
 
 def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed(tmp_path)
-    assert main(["list", str(tmp_path / "set")]) == 0
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(LONG)]
     assert "c" * 90 in line
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from src.cli.arguments import read_arguments
 from src.errors import UserError
 from src.rollout.quarantine_list import QUARANTINE_FILE, Quarantined, read_quarantine, write_quarantine
 from src.rollout.task import load_tasks
 from src.tasks import findings
-from src.tasks.__main__ import as_fields
+from src.tasks.arguments import CheckArgs
 from src.tasks.attacks import prewritten, readable, replaced_tools, searching
 from src.tasks.cache import Cache
 from src.tasks.findings import Finding, Level, Report, reward_of
@@ -105,18 +106,19 @@ def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_pat
 def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a", "b", "c"):
         write_task(tmp_path / name)
-    digests = {task.name: task.digest for task in load_tasks(str(tmp_path), False)}
+    digests = {task.name: task.digest for task in load_tasks(str(tmp_path))}
     write_quarantine(tmp_path, [Quarantined("a", digests["a"], "flaky:\n x"), Quarantined("b", "old", "y")], ["c"])
-    assert [task.name for task in load_tasks(str(tmp_path), False)] == ["b", "c"]
+    assert [task.name for task in load_tasks(str(tmp_path))] == ["b", "c"]
     assert "task a is left out: quarantine.txt: flaky: x" in caplog.text
     assert "task b: quarantine.txt is about an earlier content" in caplog.text
     assert write_quarantine(tmp_path, [], ["a"]) == 1 and set(read_quarantine(tmp_path)) == {"b"}
     (tmp_path / QUARANTINE_FILE).write_text("# by hand\nb - I said so\nc\na\n")
     with pytest.raises(UserError, match="no Harbor task"):
-        load_tasks(str(tmp_path), False)
+        load_tasks(str(tmp_path))
     assert write_quarantine(tmp_path, [], "abc") == 0 and not (tmp_path / QUARANTINE_FILE).exists()
 
 
 def test_folders_and_flags_on_the_command_line() -> None:
     given = ["datasets/a", "--json", "n_oracle=2", "datasets/b", "--quarantine"]
-    assert as_fields(given) == ["dirs=datasets/a,datasets/b", "json=-", "n_oracle=2", "quarantine=true"]
+    args = read_arguments(CheckArgs, given, ("dirs",))
+    assert (args.dirs, args.json, args.n_oracle, args.quarantine) == (("datasets/a", "datasets/b"), "-", 2, True)

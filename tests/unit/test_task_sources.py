@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from src.caches import cache_folder
+from src.cli.main import main
 from src.errors import UserError
 from src.rollout.task import Task
 from src.tasks import fetch
-from src.tasks.__main__ import main
-from src.tasks.fetch import DIGESTS
+from src.tasks.fetch import DIGESTS, fetch_dataset
 from src.tasks.sources import check_weights, find_sources, load_sources
 from tests.support.task_folder import write_task
 
@@ -53,15 +54,15 @@ def test_several_folders(tmp_path: Path) -> None:
     ],
 )
 def test_globs(tmp_path: Path, include: tuple[str, ...], exclude: tuple[str, ...], left: list[str]) -> None:
-    assert names(load_sources(find_sources(folders(tmp_path)), False, include, exclude)) == left
+    assert names(load_sources(find_sources(folders(tmp_path)), include, exclude)) == left
 
 
 def test_globs_that_do_nothing_or_leave_nothing_are_refused(tmp_path: Path) -> None:
     sources = find_sources(folders(tmp_path))
     with pytest.raises(UserError, match="tasks_include=x: matches none of 4 tasks"):
-        load_sources(sources, False, ("x",))
+        load_sources(sources, ("x",))
     with pytest.raises(UserError, match=r"tasks_exclude=\*: leaves no task"):
-        load_sources(sources, False, (), ("*",))
+        load_sources(sources, (), ("*",))
 
 
 def test_names_of_folders_with_the_same_last_part(tmp_path: Path) -> None:
@@ -125,33 +126,34 @@ def registry(tmp_path: Path) -> Path:
 
 
 def test_a_registrys_dataset_is_fetched_once_and_stays_as_it_was(tmp_path: Path) -> None:
-    file = str(registry(tmp_path))
-    (source,) = find_sources("tiny@1.0", file)
+    folder = cache_folder("sources") / "registry"
+    folder.mkdir(parents=True)
+    fetch_dataset("tiny@1.0", str(registry(tmp_path)), folder / "tiny@1.0")
+    (source,) = find_sources("tiny@1.0")
     assert source.version == "tiny@1.0" and names(load_sources([source])) == ["a", "b"]
-    assert find_sources("tiny@1.0", str(tmp_path / "gone.json")) == [source]
     (Path(source.path) / "a" / "instruction.md").write_text("other")
     with pytest.raises(UserError, match="not as it was fetched: a; remove it and fetch it again"):
-        find_sources("tiny@1.0", file)
+        find_sources("tiny@1.0")
 
 
 def test_get_writes_a_folder_with_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "datasets" / "tiny"
     arguments = ["get", "tiny@1.0", f"to={folder}", f"registry={registry(tmp_path)}"]
-    assert main(arguments) == 0
+    assert main(["tasks", *arguments]) == 0
     assert "tiny@1.0, 2 tasks" in capsys.readouterr().out
     assert len((folder / DIGESTS).read_text().splitlines()) == 3
-    assert main(arguments) == 0 and "is there already" in capsys.readouterr().out
+    assert main(["tasks", *arguments]) == 0 and "is there already" in capsys.readouterr().out
     (folder / "b" / "task.toml").write_text("")
-    assert main(arguments) == 2 and "not as it was fetched: b" in capsys.readouterr().err
+    assert main(["tasks", *arguments]) == 2 and "not as it was fetched: b" in capsys.readouterr().err
 
 
 def test_what_cannot_be_had_is_one_line_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = registry(tmp_path)
     for given, told in (("other@1.0", "other not found"), ("tiny@2.0", "Version 2.0")):
-        assert main(["get", given, f"to={tmp_path / 'x'}", f"registry={file}"]) == 2
+        assert main(["tasks", "get", given, f"to={tmp_path / 'x'}", f"registry={file}"]) == 2
         said = capsys.readouterr().err
         assert told in said and len(said.splitlines()) == 1
-    assert main(["get", "tiny@1.0", f"to={tmp_path / 'x'}", "registry=http://127.0.0.1:9/r.json"]) == 2
+    assert main(["tasks", "get", "tiny@1.0", f"to={tmp_path / 'x'}", "registry=http://127.0.0.1:9/r.json"]) == 2
     said = capsys.readouterr().err
     assert "tiny@1.0: cannot be fetched" in said and "needs the internet" in said and len(said.splitlines()) == 1
     assert not (tmp_path / "x").exists() and not list(tmp_path.glob(".x*"))

@@ -14,6 +14,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 
 from src.process import PID
+from src.rollout.docker import UNUSED_DAYS
 from src.rollout.docker.daemon import call_removal, engine
 from src.rollout.docker.owned import RUN_ID, OwnedObject, is_left_over, owned_objects, remove_container, seconds
 
@@ -45,7 +46,6 @@ def _removed(thing: OwnedObject) -> str:
     return thing.name
 
 
-UNUSED_DAYS = 30.0
 _DAY_SEC = 86400.0
 _BEING_BUILT_SEC = 3600.0  # an image has no name for a moment
 _DF_TRIES = 30

@@ -122,6 +122,6 @@ class Daemon:
             reason = answer
         self._fault = EnvironmentFault(
             f"Docker did not answer for {self._limit_sec:g} s ({reason}): start it (sudo systemctl start docker), "
-            "or let the run wait longer (env_outage_limit_sec)"
+            "or let the run wait longer (outage_limit_sec)"
         )
         self._answers.set()

@@ -27,9 +27,7 @@ class Host(Protocol):
         """Whether the host can carry the run; notes for the user. Blocking. Raises UserError."""
         ...
 
-    async def build(
-        self, tasks: Sequence[Path], parallel: int, progress: Callable[[str, int, int], None], run_id: str
-    ) -> int:
+    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
         """Make the tasks' images that are missing. Returns how many were made."""
         ...
 
@@ -59,10 +57,8 @@ class DockerHost:
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
 
-    async def build(
-        self, tasks: Sequence[Path], parallel: int, progress: Callable[[str, int, int], None], run_id: str
-    ) -> int:
-        return await prepare_images(list(tasks), parallel, progress, run_id=run_id)
+    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
+        return await prepare_images(list(tasks), progress, run_id=run_id)
 
 
 class RemoteHost:
@@ -71,9 +67,7 @@ class RemoteHost:
     def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
         return []
 
-    async def build(
-        self, tasks: Sequence[Path], parallel: int, progress: Callable[[str, int, int], None], run_id: str
-    ) -> int:
+    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
         return 0
 
     def tidy(self, run_id: str) -> list[str]:
@@ -104,9 +98,9 @@ async def cleaned(host: Host, run_id: str, say: Say) -> AsyncIterator[None]:
 
 
 async def build_images(
-    host: Host, tasks: Sequence[Path], parallel: int, run_id: str, progress: Callable[[str, int, int], None], say: Say
+    host: Host, tasks: Sequence[Path], run_id: str, progress: Callable[[str, int, int], None], say: Say
 ) -> None:
     """Make the tasks' images and say how many, and how long it took."""
     started = time.monotonic()
-    if built := await host.build(tasks, parallel, progress, run_id):
+    if built := await host.build(tasks, progress, run_id):
         say(f"{built} task images built in {time.monotonic() - started:.1f} s")

@@ -113,6 +113,7 @@ def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:
 MARK_SEC = 3600.0
 _OURS = "harbortrainer/task"
 _LOG_TAIL_LINES = 20
+N_PARALLEL_BUILDS = 2
 _log = logging.getLogger(__name__)
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
@@ -184,12 +185,11 @@ def _tag_anew(references: Sequence[str]) -> None:
 
 async def prepare_images(
     task_dirs: Sequence[Path],
-    parallel: int = 2,
     progress: Callable[[str, int, int], None] | None = None,
     *,
     run_id: str = "",
 ) -> int:
-    """Build or pull the images of tasks before the first trial, `parallel` at a time; how many were not here yet.
+    """Build or pull the images of tasks before the first trial, a few at a time; how many were not here yet.
 
     `progress` gets an image's name, how many are done and how many there are. Tasks with a compose file are Harbor's
     to build. Raises UserError naming each task whose image cannot be had (or not within its `build_timeout_sec`), with
@@ -198,7 +198,7 @@ async def prepare_images(
     wanted = {source: (task, limit_sec) for task in task_dirs for source, limit_sec in _sources(task)}
     images: list[Image] = []
     faults: list[str] = []
-    limit = asyncio.Semaphore(parallel)
+    limit = asyncio.Semaphore(N_PARALLEL_BUILDS)
 
     async def prepare(environment_dir: Path, docker_image: str | None) -> None:
         task, limit_sec = wanted[environment_dir, docker_image]

@@ -1,0 +1,1 @@
+"""The one command line: every command, its arguments, its help, its output."""
