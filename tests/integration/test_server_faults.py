@@ -87,10 +87,10 @@ async def test_processes_that_were_killed_hold_no_slots_of_the_next(
 PROBES = """
 import asyncio, sys
 from pathlib import Path
-from src.backend.connect import connect
+from src.outside import Outside
 from tests.integration.test_backend_live import config
 
-asyncio.run(connect(config(sys.argv[1], Path(sys.argv[2]))))
+asyncio.run(Outside().connect(config(sys.argv[1], Path(sys.argv[2]))))
 """
 
 

@@ -252,9 +252,11 @@ def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: P
 def whole_in_wandb(folder: Path) -> None:
     """Every row of metrics.jsonl is in the offline files of the run's processes."""
     assert len(list(folder.glob("wandb/offline-run-*"))) == 3
-    rows = sorted(synced(folder).rows, key=lambda row: row["global_step"])
-    assert [row["global_step"] for row in rows] == [0, 1, 2, 3], "each once"
-    for logged, row in zip(read_lines(folder / "metrics.jsonl"), rows, strict=True):
+    sent = synced(folder).rows
+    by_step = {row["global_step"]: row for row in sent}  # wandb merges a row that comes twice
+    assert sorted(by_step) == [0, 1, 2, 3] and len(sent) <= 5, "a kill -9 may send the last row again"
+    for logged in read_lines(folder / "metrics.jsonl"):
+        row = by_step[logged["global_step"]]
         assert logged.keys() <= row.keys(), "every metric of every group"
         assert (TRAINING in row) == ("reward/mean" in row) and (EVALUATION in row) == ("eval/reward_mean" in row)
 
