@@ -80,17 +80,8 @@ async def _evaluate(
     _announce(args, plan, run, backend, display)
     ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
     config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
-    rollouts = Rollouts(
-        config,
-        sampler,
-        template,
-        run_id,
-        ledger,
-        ledger.quarantined,
-        watcher=display.watcher,
-        ping=host.ping,
-        new_trial=outside.new_trial,
-    )
+    outer = {"watcher": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)
     paths = [task.path for task in tasks]
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
     found: list[list[results.TaskResult]] = []
