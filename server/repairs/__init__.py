@@ -1,7 +1,7 @@
 """Repairs of skyrl 0.4.0's Tinker API server: what it does that Tinker, or the tinker SDK, does not mean.
 
 Each is one or a few small modules of this package with a function apply(), which replaces attributes of skyrl's modules
-and nothing on disk. Each names the upstream place in its docstring; docs/upstream has a patch text for each defect.
+and nothing on disk. Each names the upstream place in its docstring; server/upstream has a patch text for each defect.
 Which are active: `server/launch.py --repairs`. The registry names modules without importing them, because the API
 process must not load JAX.
 """
