@@ -116,10 +116,9 @@ class Rollouts:
         """`group_size` trials of each task, named `<prefix>-pNN-gNN`; the second one for a place ends with `-a2`.
 
         `on_trajectory` is called in a thread, once a place, when nothing about it will change. `done`: trials of an
-        earlier process by name, the first that fits a place has it; they are not run again. `training`:
-        `outcome_policy` holds. When cancelled, it returns when every trial has ended. Raises EnvironmentFault or
-        BackendError when no trial can be run: each failed, and not by the policy's doing. DiskFault. Stopped, when the
-        run is to stop and the trials that ran have ended.
+        earlier process by name; the first that fits a place takes it and is not run again. `training`: `outcome_policy`
+        applies. When cancelled, it returns when every trial has ended. Raises EnvironmentFault or BackendError when no
+        trial can be run, through no fault of the policy; DiskFault; Stopped, once the trials that ran have ended.
         """
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
         policy = self._policy if training else DEFAULT
