@@ -256,10 +256,10 @@ async def silent_server(*answered: str) -> AsyncIterator[str]:
 
 CONNECT = """
 import asyncio, sys
-from src.backend import connect, health
+from src.backend import connect, health, sessions
 from src.config import Config
 from src.outside import Outside
-connect.CALL_LIMIT_SEC = health.HEALTH_LIMIT_SEC = 1.0
+connect.CALL_LIMIT_SEC = sessions.CALL_LIMIT_SEC = health.HEALTH_LIMIT_SEC = 1.0
 asyncio.run(Outside().connect(Config(backend="skyrl-tx", skyrl_tx_url=sys.argv[1], model_name="m", tasks_dir="-")))
 """
 
