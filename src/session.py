@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -33,8 +32,6 @@ from src.run.metrics_log import MetricsLog
 from src.stop import Stop, Stopped
 from src.terminus2_trainer import Parts, Terminus2Trainer
 from src.tinker_llm import PolicySampler
-
-log = logging.getLogger("harbortrainer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,28 +12,23 @@ async def unless[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
 
     Work is not started when an end is due already. Where both fail at once, the end counts: it names the cause.
     """
-    watchers = [asyncio.create_task(end) for end in ends]
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(end) for end in ends]
+    watchers, call = list(tasks), None
     try:
         await asyncio.sleep(0)
-        due = _first_done(watchers)
-    except asyncio.CancelledError:
-        work.close()
-        await _cancel(watchers)
-        raise
-    if due is not None:
-        work.close()
-        await _cancel(watchers)
-        return due.result()
-    call = asyncio.create_task(work)
-    try:
-        await asyncio.wait({call, *watchers}, return_when=asyncio.FIRST_COMPLETED)
-        due = _first_done(watchers)
-        if call.done() and (due is None or call.cancelled() or call.exception() is None):
-            return call.result()
+        if (due := _first_done(watchers)) is None:
+            call = asyncio.create_task(work)
+            tasks.append(call)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            due = _first_done(watchers)
+            if call.done() and (due is None or call.cancelled() or call.exception() is None):
+                return call.result()
         assert due is not None
+        return due.result()
     finally:
-        await _cancel([call, *watchers])
-    return due.result()
+        if call is None:
+            work.close()  # it was never started
+        await _cancel(tasks)
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -43,7 +38,7 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
-def _first_done(tasks: list[asyncio.Task[NoReturn]]) -> asyncio.Task[NoReturn] | None:
+def _first_done(tasks: list[asyncio.Task[Any]]) -> asyncio.Task[Any] | None:
     return next((task for task in tasks if task.done()), None)
 
 
@@ -51,7 +46,8 @@ async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     """Cancel all and await their clean-up. Their errors are ignored."""
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    if tasks:
+        await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
             task.exception()  # marks it as seen
