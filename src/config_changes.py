@@ -10,7 +10,8 @@ import chz
 
 from src.config import ADDRESS, FIELDS, FIXED, FORMER, LENGTH, NEXT_STEP, SETTINGS, Config, TrialSettings
 from src.errors import UserError
-from src.run.directory import RunDirectory, read_json
+from src.run.directory import RunDirectory
+from src.run.files import read_json
 from src.run.jsonl import append_line, cut_torn_line, read_lines
 from src.setting import settings, shown
 

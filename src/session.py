@@ -26,7 +26,8 @@ from src.rollout.environment import check_tasks
 from src.rollout.phases import n_containers
 from src.rollout.rollouts import Rollouts
 from src.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
-from src.run.directory import RunDirectory, held, open_run_directory, run_ids, write_json
+from src.run.directory import RunDirectory, held, open_run_directory, run_ids
+from src.run.files import write_json
 from src.run.ledger import Ledger
 from src.run.metrics_log import MetricsLog
 from src.stop import Stop, Stopped

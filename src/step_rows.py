@@ -1,7 +1,8 @@
 """The row of each step, from the end of its update until it is logged."""
 
 from src.budget.budget import Budget
-from src.run.directory import RunDirectory, read_json, write_json
+from src.run.directory import RunDirectory
+from src.run.files import read_json, write_json
 from src.run.metrics_log import MetricsLog
 
 

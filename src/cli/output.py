@@ -68,3 +68,11 @@ def fields_help(kind: type) -> str:
             lines.append(f"  {name}={usual}")
             lines += textwrap.wrap(setting.doc, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
     return "\n".join(lines)
+
+
+def wide_console() -> "Console":
+    """As wide as the terminal; where there is none, wide enough for tables."""
+    from rich.console import Console
+
+    console = Console(highlight=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, emoji=False, width=max(120, console.width))

@@ -11,7 +11,8 @@ from src.cli.arguments import given, read_arguments
 from src.config import ADDRESS, FIXED, Config, TrialSettings
 from src.config_changes import current, removed, tuples
 from src.errors import UserError
-from src.run.directory import RunDirectory, read_json
+from src.run.directory import RunDirectory
+from src.run.files import read_json
 from src.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
 from src.validation import validate
 

@@ -8,13 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from src.chat_template import ChatTemplate
+from src.cli.output import wide_console
 from src.errors import UserError
 from src.evaluation.arguments import ExportArgs, ShowArgs
 from src.evaluation.conversations import Conversations, sampled_of
 from src.evaluation.messages import Message, Transcriber
-from src.evaluation.report import wide_console
 from src.learning.trajectory import Trajectory
-from src.run.directory import RunDirectory, read_json
+from src.run.directory import RunDirectory
+from src.run.files import read_json
 from src.run.trajectory_file import read_trajectory
 
 STYLES = {"user": "cyan", "assistant": "green", "prompt": "magenta", "history": "yellow"}

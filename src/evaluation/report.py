@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from src.cli.output import wide_console
 from src.evaluation import results
 from src.evaluation.arguments import EvalArgs
 from src.evaluation.policies import Subject
@@ -15,7 +16,7 @@ from src.stats.comparison import Comparison
 Value = dict[str, Any]
 
 
-def to_json(
+def report_json(
     args: EvalArgs,
     model_name: str,
     subjects: Sequence[Subject],
@@ -32,7 +33,7 @@ def to_json(
         "pass_reward": args.pass_reward,
         "planned_trials": sum(map(len, found)) * args.trials,
         "policies": [
-            {"name": subject.name, "path": subject.path} | results.to_json(one, args.k, args.pass_reward)
+            {"name": subject.name, "path": subject.path} | results.results_json(one, args.k, args.pass_reward)
             for subject, one in named
         ],
         "comparison": _comparison(subjects, comparison) if comparison else None,
@@ -54,12 +55,6 @@ def show(value: Value, console: Console | None = None) -> None:
         console.print(f"{comparison['verdict']} ({comparison['tasks']} tasks, paired)", soft_wrap=True)
     for policy in value["policies"]:
         console.print(_faults(policy), soft_wrap=True)
-
-
-def wide_console() -> Console:
-    """As wide as the terminal; where there is none, wide enough for tables."""
-    console = Console(highlight=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, emoji=False, width=max(120, console.width))
 
 
 def _comparison(subjects: Sequence[Subject], found: Comparison) -> Value:

@@ -73,7 +73,7 @@ def by(
     return {name: summarise([r for r in results_P if key(r) == name], k, pass_reward) for name in names}
 
 
-def to_json(results_P: Sequence[TaskResult], k: Sequence[int], pass_reward: float) -> dict[str, Any]:
+def results_json(results_P: Sequence[TaskResult], k: Sequence[int], pass_reward: float) -> dict[str, Any]:
     """All numbers of one policy; no times: the same trials give the same text."""
     total: Counter[str] = Counter()
     for result in results_P:

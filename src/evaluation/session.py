@@ -26,7 +26,8 @@ from src.rollout.docker.host import build_images, cleaned
 from src.rollout.environment import check_tasks
 from src.rollout.phases import n_containers
 from src.rollout.rollouts import Rollouts
-from src.run.directory import RunDirectory, held, new_run_directory, read_json, run_ids, write_json
+from src.run.directory import RunDirectory, held, new_run_directory, run_ids
+from src.run.files import read_json, write_json
 from src.run.ledger import Ledger
 from src.stats.comparison import Comparison, compare
 from src.tasks.sources import SOURCES_FILE, Source, sources_record
@@ -180,7 +181,7 @@ def _give(
     if len(found) == 2:
         subject, other = ({r.name: r.rewards_G for r in results_P} for results_P in found)
         comparison = compare(other, subject)
-    value = report.to_json(args, plan.config.model_name, plan.subjects, found, comparison)
+    value = report.report_json(args, plan.config.model_name, plan.subjects, found, comparison)
     write_json(run.path / RESULT, value)
     report.show(value)
     display.say(f"done; {RESULT} is in {run.path}")

@@ -15,10 +15,9 @@ from src.backend.kind import kind_of
 from src.backend.terms import agree
 from src.budget.budget import Budget
 from src.budget.prices import no_price
-from src.cli.output import give_json
+from src.cli.output import give_json, wide_console
 from src.config import Config
 from src.errors import UserError
-from src.evaluation.report import wide_console
 from src.outside import Outside
 from src.plan import Plan
 from src.planning.forecast import Forecast, Range, RemainingWork, from_limits, from_past, past_batches, remaining_work

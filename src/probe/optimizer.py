@@ -36,7 +36,7 @@ async def measure(bench: Bench, client: tinker.TrainingClient, findings: Finding
     if not bench.rate:
         findings.facts["reduction"] = "unknown"
         findings.row(
-            reduction.GROUP, "reduction", "unclear", "unclear", "eps does not reach the optimizer: steps not linear"
+            reduction.GRADIENT, "reduction", "unclear", "unclear", "eps does not reach the optimizer: steps not linear"
         )
     else:
         await _linear(bench, client, findings, known)
@@ -82,7 +82,7 @@ async def _rate(client: tinker.TrainingClient, norm: float | None) -> float:
 
 async def _linear(bench: Bench, client: tinker.TrainingClient, findings: Findings, known: Known) -> None:
     noise = await reduction.noise_of(client, bench.rate)
-    await reduction.measure(client, bench.rate, noise, findings)
+    await reduction.measure_reduction(client, bench.rate, noise, findings)
     plain = sgd(bench.rate)
     clipped = Step(sgd(bench.rate, grad_clip_norm=1e-6))
     gains = (

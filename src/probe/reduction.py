@@ -14,7 +14,7 @@ import tinker
 from src.probe.climb import Step, climb, sgd, weighted
 from src.probe.report import Findings, Reduction, Verdict
 
-GROUP = "gradient"
+GRADIENT = "gradient"
 TARGETS = (0.1, 0.3, 1.0, 3.0)  # nats of a plain step; the smallest that noise does not hide is tried first
 CLEAR = 8.0  # a step must gain this many times the noise
 N_NOISE = 6  # steps of a thousandth of the rate
@@ -64,7 +64,7 @@ async def noise_of(client: tinker.TrainingClient, rate: float) -> float:
     return max(1e-7 * abs(chain.totals[-1]), *(abs(gain - middle) for gain in chain.gains))
 
 
-async def measure(client: tinker.TrainingClient, rate: float, noise: float, findings: Findings) -> None:
+async def measure_reduction(client: tinker.TrainingClient, rate: float, noise: float, findings: Findings) -> None:
     """`rate`: of a step of one nat. Sets fact reduction. Raises BackendError."""
     found: list[Place] = []
     norms: list[Place] | None = None
@@ -122,10 +122,10 @@ def report(findings: Findings, found: list[Place], norms: list[Place] | None, no
         more = variant.factor - 1
         value = f"gradient x{1 + more * place.value:.2f} ± {more * place.error:.2g}{source}"
         verdict = "unclear" if place.meaning == "unknown" else VERDICTS[place.meaning]
-        findings.row(GROUP, variant.what, value, verdict, "" if verdict == "same" else "Tinker: sum")
+        findings.row(GRADIENT, variant.what, value, verdict, "" if verdict == "same" else "Tinker: sum")
     meanings: set[Reduction] = {place.meaning for place in used}
     reduction: Reduction = meanings.pop() if len(meanings) == 1 else "unknown"
     findings.facts["reduction"] = reduction
     unknown = f"training here is refused: the step size would be a guess (noise {noise:.2g} nats)"
     notes = {"sum": "", "example_mean": "advantages are scaled up, so that each step is the sum's", "unknown": unknown}
-    findings.row(GROUP, "reduction", reduction, VERDICTS[reduction], notes[reduction])
+    findings.row(GRADIENT, "reduction", reduction, VERDICTS[reduction], notes[reduction])

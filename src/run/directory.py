@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from src.errors import UserError
-from src.run.files import make_folder, replace_text, sync_folder
+from src.run.files import make_folder, read_json, sync_folder, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +189,3 @@ def held(run: RunDirectory) -> Iterator[None]:
 def read_config(run: RunDirectory) -> dict[str, Any]:
     """The configuration that the run was started with. Raises UserError when the file is damaged."""
     return read_json(run.config)
-
-
-def read_json(path: Path) -> Any:
-    """Raises UserError when the file is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(
-            f"resume={path.parent}: {path.name} is damaged ({error}); restore it or start a new run"
-        ) from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Readable JSON, whole or not at all."""
-    replace_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")

@@ -1,12 +1,14 @@
 """Files that a reader never sees half written, and that survive a crash of the machine."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from src.disk import telling
+from src.errors import UserError
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -48,3 +50,18 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_json(path: Path) -> Any:
+    """Raises UserError when the file is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(
+            f"resume={path.parent}: {path.name} is damaged ({error}); restore it or start a new run"
+        ) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Readable JSON, whole or not at all."""
+    replace_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")

@@ -10,7 +10,8 @@ from typing import Any
 
 from requests.utils import get_netrc_auth
 
-from src.run.directory import RunDirectory, read_json, run_ids, write_json
+from src.run.directory import RunDirectory, run_ids
+from src.run.files import read_json, write_json
 from src.run.jsonl import read_lines
 from src.sinks.background import BackgroundSink, SinkLimits
 from src.sinks.samples import COLUMNS, sampled_tables

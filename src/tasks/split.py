@@ -12,7 +12,7 @@ import numpy as np
 
 from src.errors import UserError
 from src.rollout.task import Task
-from src.run.directory import write_json
+from src.run.files import write_json
 from src.tasks.families import Overlap, families, overlaps_of
 from src.tasks.identity import DUPLICATES, Identity, identify
 

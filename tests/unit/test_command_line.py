@@ -14,7 +14,8 @@ from src.config import FIELDS, FORMER
 from src.config_changes import to_json
 from src.errors import UserError
 from src.report.arguments import ReportArgs
-from src.run.directory import RunDirectory, read_json, write_json
+from src.run.directory import RunDirectory
+from src.run.files import read_json, write_json
 from tests.conftest import ROOT
 
 BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]

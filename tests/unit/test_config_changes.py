@@ -9,7 +9,8 @@ from src.config_changes import ConfigHistory, note, to_json
 from src.course import Course
 from src.errors import UserError
 from src.rollout.task import Task
-from src.run.directory import RunDirectory, write_json
+from src.run.directory import RunDirectory
+from src.run.files import write_json
 
 BASE = ["model_name=m", "tasks_dir=."]
 

@@ -13,7 +13,8 @@ from src.plan import installed_versions
 from src.run import trajectory_file
 from src.run.batch_metrics import batch_metrics, eval_metrics
 from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
-from src.run.directory import RunDirectory, held, new_run_directory, read_json, run_ids
+from src.run.directory import RunDirectory, held, new_run_directory, run_ids
+from src.run.files import read_json
 from src.run.jsonl import append_line, read_lines
 from src.run.metrics_log import MetricsLog
 from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
