@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bench.report import markdown, replace_part
-from src.rollout.task import digest
+from bench.report import markdown, replace_part
+from harbortrainer.tasks.task import digest
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 SETS = ("quickstart", "terminal-basics")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/settings.md, the table of every field, from src/config.py. `--check` says whether it is up to date."""
+"""Write docs/settings.md, the table of every field, from the Config class. `--check` says whether it is up to date."""
 
 import sys
 from pathlib import Path
@@ -7,14 +7,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from src.cli.output import field_groups  # noqa: E402
-from src.config import SETTINGS, Config, TrialSettings  # noqa: E402
-from src.setting import Resume, settings, shown  # noqa: E402
+from harbortrainer.cli.output import field_groups  # noqa: E402
+from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
+from harbortrainer.setting import Resume, settings, shown  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
 HEAD = """# Every setting
 
-Written by `scripts/write_fields.py` from `src/config.py`. `harbortrainer train --help` prints the same.
+Written by `scripts/write_fields.py` from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the same.
 
 What a resumed run does with another value: **fixed** refuses it; **next step** takes it from the first step that was
 not trained on yet; **length** moves the end of the run, and a learning rate that decays follows; **tasks** takes it if

@@ -1,8 +1,8 @@
-"""`python -m src.doctor`: `harbortrainer doctor`."""
+"""`python -m src.doctor …` is `harbortrainer doctor …`."""
 
 import sys
 
-from src.cli.main import main
+from harbortrainer.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["doctor", *sys.argv[1:]]))

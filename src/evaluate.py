@@ -1,8 +1,8 @@
-"""`python -m src.evaluate`: `harbortrainer evaluate`."""
+"""`python -m src.evaluate …` is `harbortrainer evaluate …`."""
 
 import sys
 
-from src.cli.main import main
+from harbortrainer.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -1,8 +1,8 @@
-"""`python -m src.train`: `harbortrainer train`."""
+"""`python -m src.train …` is `harbortrainer train …`."""
 
 import sys
 
-from src.cli.main import main
+from harbortrainer.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -54,7 +54,16 @@ ensure_env() {
   say "setup: $name environment ready in $((SECONDS - began)) s"
 }
 
-ensure_trainer_env() { ensure_env trainer "$ROOT/.venv" "$ROOT/requirements.lock"; }
+# The package itself is installed editable: `harbortrainer` works in every folder.
+ensure_trainer_env() {
+  local venv="$ROOT/.venv" found
+  ensure_env trainer "$venv" "$ROOT/requirements.lock"
+  found="$(cd / && "$venv/bin/python" -c 'import harbortrainer; print(harbortrainer.__file__)' 2>/dev/null || true)"
+  if [ "$found" = "$ROOT/src/harbortrainer/__init__.py" ] && [ -x "$venv/bin/harbortrainer" ]; then return; fi
+  ensure_uv
+  "$UV" pip install --quiet --no-deps --no-build-isolation --python "$venv/bin/python" --editable "$ROOT" >&2 ||
+    fail "the package could not be installed into .venv (see above)"
+}
 
 ensure_server_env() {
   local lock="$ROOT/server/requirements.lock"

@@ -14,24 +14,24 @@ from collections.abc import Mapping, Sequence
 import chz
 import numpy as np
 
+from harbortrainer.backend.contract import kind_of
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.config import Config
+from harbortrainer.harbor import without_litellm
+from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.training.outside import Outside
+from harbortrainer.training.update import Updater
 from scripts.quickstart import prompts
 from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import held_out, make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
-from src.backend.kind import kind_of
-from src.backend.policy import PolicyTrainer
-from src.chat_template import ChatTemplate
-from src.config import Config
-from src.learning.batch import assemble
-from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
-from src.outside import Outside
-from src.policy_sampler import PolicySampler
-from src.rollout.harbor import without_litellm
-from src.update import Updater
 
 with without_litellm():
-    from src.rollout.agent import AnswerParser
-    from src.tinker_llm import TinkerLLM
+    from harbortrainer.policy.tinker_llm import TinkerLLM
+    from harbortrainer.rollout.agent import AnswerParser
 
 
 async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:

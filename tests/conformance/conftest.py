@@ -11,7 +11,7 @@ import httpx
 import pytest
 import tinker
 
-from src.backend.sessions import DUMMY_KEY
+from harbortrainer.backend.sessions import DUMMY_KEY
 
 from .parts import LIMIT_SEC, RANK, settled
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import tinker
 
-from src.backend.policy import PolicyTrainer
-from src.backend.published import Published
-from src.config import Config
-from src.errors import BackendError, UserError
-from src.learning.datums import TrainingSequence
-from src.outside import Outside
+from harbortrainer.backend.policy import PolicyTrainer, Published
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, UserError
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.training.outside import Outside
 
 LENGTHS = (20, 28, 24, 31)  # one length bucket of the server: few compilations
 ADAM = tinker.AdamParams(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-12)

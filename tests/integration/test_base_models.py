@@ -11,15 +11,15 @@ import pytest
 import safetensors.numpy
 import tinker
 
+from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.probe import optimizer
+from harbortrainer.probe.bench import Bench
+from harbortrainer.probe.report import Findings
 from scripts.models import tiny_model
-from src.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
-from src.chat_template import ChatTemplate
-from src.probe import optimizer
-from src.probe.bench import Bench
-from src.probe.report import Findings
 from tests.conftest import live_server, succeed
-from tests.integration.engine_parts import adapters, loss, raw, step
-from tests.integration.small_server import checkpoints_base
+from tests.support.engine_parts import adapters, loss, raw, step
+from tests.support.small_server import checkpoints_base
 
 MESSAGES = [{"role": "user", "content": "list the files"}]
 APPLIED = ("learning_rate", "beta1", "beta2", "eps", "grad_clip_norm")

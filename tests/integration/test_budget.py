@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from src.run.jsonl import read_lines
+from harbortrainer.durable.jsonl import read_lines
 from tests.integration.test_train import called, command, containers, run
 
 CAP = 4000  # tokens: reached in the second batch or a later one

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.docker.cleaning import drain, reap
 from scripts.dataset_index import DATASETS, TERMINAL, entries
-from src.rollout.docker.cleaning import drain, reap
 from tests.conftest import succeed
-from tests.integration.docker_parts import reward, run_trial
+from tests.support.docker_parts import reward, run_trial
 
 FOLDER = DATASETS / TERMINAL
 RUN = "test-bundled"

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from src.errors import DiskFault
-from src.learning.trajectory import Trajectory, TrajectoryGroup
-from src.rollout.docker.daemon import engine
-from src.rollout.rollouts import Rollouts
-from src.rollout.task import Task
-from src.run.directory import RunDirectory
-from src.run.jsonl import read_lines
-from src.run.ledger import Ledger
-from src.run.trajectory_file import read_batch, write_trajectory
-from tests.integration.small_disk import SmallDisk, small_disk
-from tests.integration.trial_parts import SOLVE, make_task, settings
+from harbortrainer.docker.daemon import engine
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import DiskFault
+from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.trajectories import read_batch, write_trajectory
+from harbortrainer.tasks.task import Task
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.trial_parts import SOLVE, make_task, settings
 
 N_TRIALS = 4
 Note = Callable[[Trajectory], None]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from src.errors import UserError
-from src.process import PID
-from src.rollout.docker import images, owned
-from src.rollout.docker.daemon import engine
-from src.rollout.docker.images import content_digest, prepare_images
-from tests.integration.docker_parts import BASE, write_task
+from harbortrainer.docker import cleaning, images
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import content_digest, prepare_images
+from harbortrainer.durable.process import PID
+from harbortrainer.errors import UserError
+from tests.support.docker_parts import BASE, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
@@ -57,8 +57,8 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
     try:
         built = engine().inspect_image(reference)
         labels = built["Config"]["Labels"]
-        assert labels[owned.BUILT_FOR] == "test-builds" and labels[owned.BUILT].startswith("20")
-        assert (labels[owned.LABEL], PID in labels) == ("1", False)
+        assert labels[cleaning.BUILT_FOR] == "test-builds" and labels[cleaning.BUILT].startswith("20")
+        assert (labels[cleaning.LABEL], PID in labels) == ("1", False)
         await images.task_image(good / "environment", None)
         used = engine().inspect_image(reference)
         assert used["Metadata"]["LastTagTime"] > built["Metadata"]["LastTagTime"] and used["Id"] == built["Id"]
@@ -69,7 +69,7 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
 BUILDER = """
 import asyncio, sys
 from pathlib import Path
-from src.rollout.docker.images import prepare_images
+from harbortrainer.docker.images import prepare_images
 
 asyncio.run(prepare_images([Path(sys.argv[1])]))
 """

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from src.cli.main import main
-from src.process import PID
-from src.rollout.docker import cleaning, disk_guard, owned
-from src.rollout.docker.cleaning import drain
-from src.rollout.docker.daemon import engine
-from src.rollout.docker.disk_guard import eviction_reason, guarding_disk
-from tests.integration.docker_parts import containers, environment_of, run_trial, write_task
-from tests.integration.own_daemon import OwnDaemon
-from tests.integration.small_disk import daemon_on_small_disk
+from harbortrainer.cli.main import main
+from harbortrainer.docker import cleaning, disk_guard
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.disk_guard import eviction_reason, guarding_disk
+from harbortrainer.durable.process import PID
+from tests.support.docker_parts import containers, environment_of, run_trial, write_task
+from tests.support.own_daemon import OwnDaemon
+from tests.support.small_disk import daemon_on_small_disk
 
 RUN = "test-disk"
 PREBUILT = '[environment]\ndocker_image = "harbortrainer/base:bookworm"\n'
@@ -95,7 +95,7 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    mine, shared = owned.labels("r"), {owned.LABEL: "1"}
+    mine, shared = cleaning.labels("r"), {cleaning.LABEL: "1"}
     dead = _make_things("dead", mine | {PID: f"{os.getpid()}:1"})
     kept = _make_things("mine", mine) | _make_things("strange", {PID: f"{os.getpid()}:1"})
     unused, held, in_use = (_image(name, **shared) for name in ("unused", "held", "in-use"))

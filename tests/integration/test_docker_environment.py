@@ -8,19 +8,12 @@ from pathlib import Path
 import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
-from src.errors import UserError
-from src.rollout.docker import images
-from src.rollout.docker.cleaning import drain
-from src.rollout.docker.daemon import engine
-from src.rollout.docker.images import content_digest, prepare_images
-from tests.integration.docker_parts import (
-    BASE,
-    containers,
-    environment_of,
-    reward,
-    run_trial,
-    write_task,
-)
+from harbortrainer.docker import images
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import content_digest, prepare_images
+from harbortrainer.errors import UserError
+from tests.support.docker_parts import BASE, containers, environment_of, reward, run_trial, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-environment"

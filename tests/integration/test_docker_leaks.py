@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from docker.errors import APIError
 
-from src.rollout.docker import container, environment, owned
-from src.rollout.docker.cleaning import drain, reap
-from src.rollout.docker.daemon import engine
-from src.rollout.docker.images import prepare_images
-from src.rollout.docker.owned import owned_objects
-from tests.integration.docker_parts import BASE, containers, environment_of, reward, run_trial, write_task
+from harbortrainer.docker import cleaning, container, environment
+from harbortrainer.docker.cleaning import drain, owned_objects, reap
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import prepare_images
+from tests.support.docker_parts import BASE, containers, environment_of, reward, run_trial, write_task
 from tests.support.shapes import write_shape
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -39,7 +38,7 @@ COMPOSE_VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from tests.support.shapes import write_shape
-from tests.integration.docker_parts import run_trial
+from tests.support.docker_parts import run_trial
 
 asyncio.run(run_trial(Path(sys.argv[1]), sys.argv[2]))
 """
@@ -47,7 +46,7 @@ VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from tests.support.shapes import write_shape
-from tests.integration.docker_parts import environment_of
+from tests.support.docker_parts import environment_of
 
 async def main():
     task, run_id, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -155,11 +154,11 @@ async def test_what_compose_made_for_a_killed_trainer_goes_too(tmp_path: Path) -
         async with asyncio.timeout(120):
             while not (await asyncio.to_thread(_runs, "sleep 1000", run_id)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-        mine = [thing for thing in owned_objects() if thing.labels.get(owned.RUN_ID) == run_id]
+        mine = [thing for thing in owned_objects() if thing.labels.get(cleaning.RUN_ID) == run_id]
         assert Counter(thing.kind for thing in mine) == {"container": 2, "network": 2, "volume": 1, "image": 2}
         await _kill(victim)
         assert {thing.name for thing in mine} <= set(await asyncio.to_thread(reap))
-        assert not [thing for thing in owned_objects() if thing.labels.get(owned.RUN_ID) == run_id]
+        assert not [thing for thing in owned_objects() if thing.labels.get(cleaning.RUN_ID) == run_id]
 
 
 async def test_reaping_a_run_takes_all_of_it_and_nothing_else(tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ async def test_an_engine_that_is_gone_ends_the_trial_with_its_error(
 
 
 def test_what_the_daemon_does_not_let_go_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    client, labels = engine(), owned.labels(f"{RUN}-held")
+    client, labels = engine(), cleaning.labels(f"{RUN}-held")
     client.create_network("test-leaks-held", labels=labels)
     volume = client.create_volume("test-leaks-volume", labels=labels)["Name"]
     holder = client.create_container(
@@ -203,7 +202,7 @@ def test_what_the_daemon_does_not_let_go_is_told_and_stops_nothing(caplog: pytes
 
 
 def test_labels_of_a_network_are_reaped_too() -> None:
-    network = engine().create_network("test-leaks-network", labels=owned.labels(f"{RUN}-network"))
+    network = engine().create_network("test-leaks-network", labels=cleaning.labels(f"{RUN}-network"))
     assert "test-leaks-network" in reap(f"{RUN}-network")
     assert not engine().networks(ids=[network["Id"]])
 
@@ -217,5 +216,5 @@ async def test_every_container_of_a_compose_task_is_labelled_its_separate_verifi
         since=began, until=int(time.time()) + 1, decode=True, filters={"type": "container", "event": "create"}
     )
     names = {event["Actor"]["Attributes"]["name"]: event["Actor"]["Attributes"] for event in made}
-    mine = {name: labels.get(owned.RUN_ID) for name, labels in names.items() if name.startswith(task.name)}
+    mine = {name: labels.get(cleaning.RUN_ID) for name, labels in names.items() if name.startswith(task.name)}
     assert len(mine) == 3 and set(mine.values()) == {run_id}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from src.errors import EnvironmentFault
-from src.learning.trajectory import TrajectoryGroup
-from src.rollout.docker.daemon import engine, ping_docker
-from src.rollout.rollouts import Rollouts
-from tests.integration.own_daemon import OwnDaemon, own_daemon
-from tests.integration.trial_parts import answer, make_task, settings
+from harbortrainer.docker.daemon import engine, ping_docker
+from harbortrainer.errors import EnvironmentFault
+from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.rollout.rollouts import Rollouts
+from tests.support.own_daemon import OwnDaemon, own_daemon
+from tests.support.trial_parts import answer, make_task, settings
 
 N_TRIALS = 4
 LONGER_SEC = float(os.environ.get("OUTAGE_SEC", "0"))  # that the daemon is away beyond the time it takes to notice
@@ -87,7 +87,7 @@ async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(
 def test_a_frozen_daemon_is_told_from_one_that_answers(daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", daemon.host)
     assert ping_docker() is None
-    monkeypatch.setattr("src.rollout.docker.daemon.PING_SEC", 0.2)
+    monkeypatch.setattr("harbortrainer.docker.daemon.PING_SEC", 0.2)
     daemon.freeze()
     try:
         began = time.monotonic()

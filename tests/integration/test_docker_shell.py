@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from src.rollout.docker.cleaning import drain
-from src.rollout.docker.container import ContainerSpec, container_name, start_container
-from src.rollout.docker.daemon import call
-from src.rollout.docker.images import task_image
-from src.rollout.docker.owned import labels, remove_container
-from src.rollout.docker.shell import Command, Shells
+from harbortrainer.docker.cleaning import drain, labels, remove_container
+from harbortrainer.docker.container import ContainerSpec, container_name, start_container
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.images import task_image
+from harbortrainer.docker.shell import Command, Shells
 
 
 @pytest_asyncio.fixture

@@ -6,9 +6,9 @@ import json
 import httpx
 import pytest
 
-from src.backend.sessions import DUMMY_KEY, open_rest, open_session
-from src.cli.main import main
-from src.probe.report import ServerReport
+from harbortrainer.backend.sessions import DUMMY_KEY, open_rest, open_session
+from harbortrainer.cli.main import main
+from harbortrainer.probe.report import ServerReport
 
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
@@ -83,8 +83,8 @@ def test_nothing_is_left_behind(server, measured, request):
 
 async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch, tmp_path):
     """Stopped with an adapter and a checkpoint on the server: both are gone when the cancellation is through."""
-    from src.probe import probe
-    from src.probe.bench import Bench
+    from harbortrainer.probe import probe
+    from harbortrainer.probe.bench import Bench
 
     session = await open_session(await open_rest(server_url, DUMMY_KEY), server_url, DUMMY_KEY, print)
     benches: list[Bench] = []

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import tinker
 
-from src.chat_template import ChatTemplate
-from src.run.jsonl import read_lines
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.policy.chat_template import ChatTemplate
 from tests.conftest import ROOT
-from tests.integration.trial_parts import make_task
+from tests.support.trial_parts import make_task
 
 SEES_MODE = '[ "$HARBORTRAINER_MODE" = eval ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
 NEVER = "echo 0 > /logs/verifier/reward.txt\n"

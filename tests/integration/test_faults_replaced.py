@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from src.rollout.docker.daemon import engine
-from src.rollout.rollouts import Rollouts
-from src.rollout.task import Task
-from src.run.jsonl import read_lines
-from src.run.ledger import Ledger
-from tests.fakes import Request, chat_template
-from tests.integration.trial_parts import SOLVE, TEST_SH, make_task, settings
+from harbortrainer.docker.daemon import engine
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.tasks.task import Task
+from tests.support.fakes import Request, chat_template
+from tests.support.trial_parts import SOLVE, TEST_SH, make_task, settings
 
 RUN = {"label": "harbortrainer.run_id=faults"}
 VERIFIER = f"""case "$(cat /fault 2>/dev/null)" in

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from src.backend.policy import PolicyTrainer
-from src.outside import Outside
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.training.outside import Outside
 from tests.integration.test_backend_live import config, sampled, train
 
 

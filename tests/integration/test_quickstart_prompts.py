@@ -9,14 +9,14 @@ from harbor.llms.base import BaseLLM, LLMResponse
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.trial.trial import Trial
 
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.rollout.agent import TrainableTerminus2
 from scripts.quickstart import answers, prompts
 from scripts.quickstart.cases import Case
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
-from src.rollout.agent import TrainableTerminus2
-from src.rollout.docker.cleaning import drain
 
-ENVIRONMENT = "src.rollout.docker.environment:DockerEngineEnvironment"
+ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"
 DONE = answers.answer(answers.DONE[0], answers.FINISH, None, complete=True)
 
 

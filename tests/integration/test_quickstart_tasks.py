@@ -10,7 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from src.rollout.docker.cleaning import drain
+from harbortrainer.docker.cleaning import drain
 
 TASKS = Path("datasets/quickstart")
 NAMES = sorted(path.parent.name for path in TASKS.glob("*/task.toml"))
@@ -88,7 +88,7 @@ async def harbor_reward(folder: Path, task: str, agent: str) -> float | None:
         trial_name=f"quickstart-{task}-{agent}",
         trials_dir=folder,
         agent=AgentConfig(name=agent),
-        environment=EnvironmentConfig(import_path="src.rollout.docker.environment:DockerEngineEnvironment"),
+        environment=EnvironmentConfig(import_path="harbortrainer.docker.environment:DockerEngineEnvironment"),
     )
     result = await (await Trial.create(config)).run()
     assert result.exception_info is None

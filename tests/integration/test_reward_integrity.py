@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from src.learning.trajectory import Outcome, Trajectory
-from src.rollout.docker.cleaning import drain
-from src.rollout.docker.environment import DockerEngineEnvironment
-from src.rollout.trial import run_trial
-from tests.integration import docker_parts
-from tests.integration.docker_parts import BASE, environment_of, write_task
-from tests.integration.trial_parts import SOLVE, answer, make_task, request, settings
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.rollout.trial import run_trial
+from tests.support import docker_parts
+from tests.support.docker_parts import BASE, environment_of, write_task
+from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-integrity"

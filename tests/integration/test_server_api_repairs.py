@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tinker
 
-from .server_parts import Raw, refused
+from tests.support.server_parts import Raw, refused
 
 TOKENS = list(range(5, 29))
 N = len(TOKENS) - 1

@@ -8,7 +8,7 @@ import pytest
 import tinker
 
 from tests.conftest import succeed
-from tests.integration.engine_parts import (
+from tests.support.engine_parts import (
     ADAM,
     DATA,
     STILL,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tinker
 
-from tests.integration.engine_parts import (
+from tests.support.engine_parts import (
     DATA,
     PROMPT,
     SAMPLING,

@@ -14,21 +14,21 @@ from typing import Any
 import httpx
 import pytest
 
-from src.backend import sessions
-from src.backend.connect import Backend
-from src.backend.limits import Limits
-from src.backend.policy import PolicyTrainer
-from src.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
-from src.errors import BackendError, ServerLost
-from src.outage import Outage, create_or_restore
-from src.outside import Outside
-from src.policy_sampler import PolicySampler, SamplingError
-from src.probe.bench import Bench
-from src.run.checkpoints import CheckpointLog, Policy
-from src.stop import Stop
+from harbortrainer.backend import sessions
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.contract import Limits
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
+from harbortrainer.errors import BackendError, ServerLost
+from harbortrainer.policy.sampler import PolicySampler, SamplingError
+from harbortrainer.probe.bench import Bench
+from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.stopping import Stop
+from harbortrainer.training.outage import Outage, create_or_restore
+from harbortrainer.training.outside import Outside
 from tests.conftest import ROOT, SMALL_SERVER, live_server
+from tests.support.small_server import checkpoints_base, send
 
-from .small_server import checkpoints_base, send
 from .test_backend_live import config, logprobs, sampled, train
 
 POLICY = Policy("m", 8, "chat_template:1", "off")
@@ -87,7 +87,7 @@ async def test_processes_that_were_killed_hold_no_slots_of_the_next(
 PROBES = """
 import asyncio, sys
 from pathlib import Path
-from src.outside import Outside
+from harbortrainer.training.outside import Outside
 from tests.integration.test_backend_live import config
 
 asyncio.run(Outside().connect(config(sys.argv[1], Path(sys.argv[2]))))
@@ -256,9 +256,9 @@ async def silent_server(*answered: str) -> AsyncIterator[str]:
 
 CONNECT = """
 import asyncio, sys
-from src.backend import connect, health, sessions
-from src.config import Config
-from src.outside import Outside
+from harbortrainer.backend import connect, health, sessions
+from harbortrainer.config import Config
+from harbortrainer.training.outside import Outside
 connect.CALL_LIMIT_SEC = sessions.CALL_LIMIT_SEC = health.HEALTH_LIMIT_SEC = 1.0
 asyncio.run(Outside().connect(Config(backend="skyrl-tx", skyrl_tx_url=sys.argv[1], model_name="m", tasks_dir="-")))
 """

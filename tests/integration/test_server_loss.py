@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from src.run.jsonl import read_lines
+from harbortrainer.durable.jsonl import read_lines
 from tests.conftest import ROOT
-from tests.integration.small_server import Server
 from tests.integration.test_train import batches, command
+from tests.support.small_server import Server
 
 N_STEPS = 2
 

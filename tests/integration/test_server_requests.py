@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from src.backend.policy import PolicyTrainer
-from src.outside import Outside
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.training.outside import Outside
+from tests.support.proxy import Fault, Proxy, Rule, proxy_to
 
-from .proxy import Fault, Proxy, Rule, proxy_to
 from .test_backend_live import config, logprobs, sampled, train
 
 POSTS = ("create_model", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler", "asample")

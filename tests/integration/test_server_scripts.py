@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
-from tests.integration.small_server import processes_of, wait_until
+from tests.support.small_server import processes_of, wait_until
 
 START = "scripts/start_skyrl_tx.sh"
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import tinker
 
-from .engine_parts import DATA, adapters, prompt_logprobs, step
-from .server_parts import Raw, awaited, refused
-from .small_server import Server, processes_of, wait_until
+from tests.support.engine_parts import DATA, adapters, prompt_logprobs, step
+from tests.support.server_parts import Raw, awaited, refused
+from tests.support.small_server import Server, processes_of, wait_until
 
 TOKENS = list(range(5, 29))
 BRIEF = {"SKYRL_TX_KEEP_SEC": "1", "SKYRL_TX_CONTEXT_LIMIT": "64"}

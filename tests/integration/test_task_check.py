@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from src.cli.main import main
-from src.rollout.quarantine_list import read_quarantine
-from tests.integration.docker_parts import containers
+from harbortrainer.cli.main import main
+from harbortrainer.tasks.task import read_quarantine
+from tests.support.docker_parts import containers
 from tests.support.shapes import SHAPES
 from tests.support.task_folder import BASE, SOLVE, write_task
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from src.learning.trajectory import Outcome, Trajectory
-from src.rollout.docker.cleaning import drain
-from src.rollout.environment import environment_config
-from src.rollout.task import Task, digest
-from src.rollout.trial import run_trial
-from tests.integration.docker_parts import containers
-from tests.integration.trial_parts import SOLVE, request, settings
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.rollout.environment import environment_config
+from harbortrainer.rollout.trial import run_trial
+from harbortrainer.tasks.task import Task, digest
+from tests.support.docker_parts import containers
 from tests.support.oracle import rewards_of, run_oracle
 from tests.support.shapes import INSTALLING, SHAPES, write_shape
 from tests.support.task_folder import BASE, write_task
+from tests.support.trial_parts import SOLVE, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-task-shapes"

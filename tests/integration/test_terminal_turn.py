@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from harbor.models.trial.paths import EnvironmentPaths
 
-from src.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
-from src.rollout.docker.cleaning import drain
-from src.rollout.docker.daemon import call, engine
-from src.rollout.docker.environment import DockerEngineEnvironment
-from src.rollout.terminal import CommandWait
-from tests.integration.docker_parts import containers, environment_of, write_task
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
+from harbortrainer.rollout.terminal import CommandWait
+from tests.support.docker_parts import containers, environment_of, write_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG, SOON = 100.0, 60.0  # seconds: the duration asked for, and far more than the command takes on a slow machine

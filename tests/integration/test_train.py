@@ -21,17 +21,16 @@ import pytest
 from fastapi.testclient import TestClient
 from harbor.viewer import create_app
 
-from src.cli.main import main
-from src.rollout.docker.cleaning import tidy
-from src.run.directory import RunDirectory, run_ids
-from src.run.jsonl import read_lines
-from src.run.log_ratios import read_log_ratios
-from src.run.trajectory_file import read_batch
-from src.sinks.samples import EVALUATION, TRAINING
+from harbortrainer.cli.main import main
+from harbortrainer.docker.cleaning import tidy
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.run.directory import RunDirectory, run_ids
+from harbortrainer.run.trajectories import read_batch, read_log_ratios
+from harbortrainer.watch.wandb_log import EVALUATION, TRAINING
 from tests.conftest import MODEL, ROOT
-from tests.pty_parts import on_terminal
-from tests.terminal import Terminal
-from tests.wandb_server import synced
+from tests.support.pty_parts import on_terminal
+from tests.support.terminal import Terminal
+from tests.support.wandb_server import synced
 
 TASKS = "datasets/quickstart"
 HELD_OUT = "create-6,copy-6"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from harbor.viewer.scanner import JobScanner
 
-from src.learning.trajectory import Outcome, Trajectory
-from src.policy_sampler import PolicySampler
-from src.rollout.docker.daemon import engine
-from src.rollout.rollouts import Rollouts
-from tests.fakes import Request, ScriptedClient
-from tests.integration.trial_parts import RUN, SOLVE, answer, make_task, settings
+from harbortrainer.docker.daemon import engine
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.rollouts import Rollouts
+from tests.support.fakes import Request, ScriptedClient
+from tests.support.trial_parts import RUN, SOLVE, answer, make_task, settings
 
 DONE = answer(complete=True)
 

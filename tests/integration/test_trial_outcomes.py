@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from src.errors import UserError
-from src.learning.trajectory import Outcome, Trajectory
-from src.policy_sampler import PolicySampler
-from src.rollout.docker import cleaning
-from src.rollout.docker.daemon import engine
-from src.rollout.outcome import SAMPLING
-from src.rollout.trial import run_trial
-from tests.fakes import ScriptedClient
-from tests.integration.trial_parts import RUN, SOLVE, answer, make_task, request, settings
+from harbortrainer.docker import cleaning
+from harbortrainer.docker.daemon import engine
+from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.outcome import SAMPLING
+from harbortrainer.rollout.trial import run_trial
+from tests.support.fakes import ScriptedClient
+from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
 
 DONE = answer(complete=True)
 SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
@@ -190,7 +190,7 @@ async def test_a_capability_that_docker_does_not_know_stops_the_run_with_one_lin
 
 
 async def test_a_bug_in_the_environment_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.rollout.terminal.START_LIMIT_SEC", "5")
+    monkeypatch.setattr("harbortrainer.rollout.terminal.START_LIMIT_SEC", "5")
     with pytest.raises(RuntimeError, match="a bug in harbortrainer ended a trial"):
         await run(tmp_path, SOLVE)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from src.run.directory import RunDirectory, run_ids
-from src.run.jsonl import append_line, read_lines
-from src.sinks.samples import EVALUATION, TRAINING
-from tests.integration.small_disk import small_disk
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.run.directory import RunDirectory, run_ids
+from harbortrainer.watch.wandb_log import EVALUATION, TRAINING
 from tests.support.made_run import MadeRun
-from tests.wandb_server import KEY, synced, wandb_server
+from tests.support.small_disk import small_disk
+from tests.support.wandb_server import KEY, synced, wandb_server
 
 ROOT = Path(__file__).parents[2]
 PATIENT, SHORT = 300, 2  # seconds: where an answer comes; where none does
@@ -49,7 +49,7 @@ def start(run: Path, rows: list[dict[str, Any]], url: str, seconds: float, *how:
     outer = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     own = {"WANDB_BASE_URL": url, "HOME": str(run.parent), "NETRC": str(run.parent / "none")}
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.wandb_process", str(run), str(file), str(seconds), *how],
+        [sys.executable, "-m", "tests.support.wandb_process", str(run), str(file), str(seconds), *how],
         cwd=ROOT, env=outer | own | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 

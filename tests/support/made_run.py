@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from src.config import Config
-from src.learning.batch import assemble
-from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from src.run.batch_metrics import batch_metrics, eval_metrics
-from src.run.jsonl import append_line
-from src.run.ledger import Ledger
-from src.run.log_ratios import log_ratios, write_log_ratios
-from src.run.trajectory_file import write_trajectory
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import append_line
+from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.metrics import batch_metrics, eval_metrics
+from harbortrainer.run.trajectories import log_ratios, write_log_ratios, write_trajectory
 
 BEGAN = 1_760_000_000.0
 TRIAL_SEC = 22.0

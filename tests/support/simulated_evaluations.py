@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from src.stats.comparison import compare
-from src.stats.interval import estimate_mean
+from harbortrainer.stats import compare, estimate_mean
 
 COVERAGE, FALSE = (0.93, 0.97), 0.05  # bars
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from src.policy_sampler import SamplingError
-from src.rollout.agent import AnswerParser, TrainableTerminus2
-from tests.fakes import response
-from tests.scripted_agent import DONE, Rig, answer
+from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.rollout.agent import AnswerParser, TrainableTerminus2
+from tests.support.fakes import response
+from tests.support.scripted_agent import DONE, Rig, answer
 
 
 async def test_done_after_saying_so_twice(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES
-from tests.scripted_agent import DONE, Rig, answer
+from harbortrainer.rollout.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES
+from tests.support.scripted_agent import DONE, Rig, answer
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tinker
 
-from src.backend.contract import TINKER_DOCUMENTS
-from src.backend.datum import build_datums
-from src.backend.faults import awaited, no_weights
-from src.config import Config
-from src.errors import BackendError, ServerLost, UserError
-from src.learning.datums import TrainingSequence
-from tests.fakes import STOCK
+from harbortrainer.backend.contract import TINKER_DOCUMENTS
+from harbortrainer.backend.datum import build_datums
+from harbortrainer.backend.faults import awaited, no_weights
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.learning.datums import TrainingSequence
+from tests.support.fakes import STOCK
 
 
 def config(**changes) -> Config:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
-from src.rollout.task import Task
-from src.run.breakdown import MOST, OTHER, Breakdown
-from src.stats.interval import estimate_reward
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
+from harbortrainer.run.metrics import MOST, OTHER, Breakdown
+from harbortrainer.stats import estimate_reward
+from harbortrainer.tasks.task import Task
 
 
 def task(name: str, domain: str = "d", source: str = "s") -> Task:

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from src.budget.account import PURPOSES, Account, Spending
-from src.budget.budget import USD_STATUS, Budget, count
-from src.budget.prices import TABLE, Price, Pricing, pricing_of
-from src.config import Config
-from src.errors import UserError
-from src.learning.batch import CONSTANT, NO_SIGNAL, TOO_SMALL
-from src.run.ledger import KILLED
+from harbortrainer.budget.account import PURPOSES, Account, Spending
+from harbortrainer.budget.budget import TABLE, USD_STATUS, Budget, Price, Pricing, count, pricing_of
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import CONSTANT, NO_SIGNAL, TOO_SMALL
+from harbortrainer.run.ledger import KILLED
 
 
 def config(**fields: Any) -> Config:

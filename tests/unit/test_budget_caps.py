@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from src.budget.budget import CONTAINERS_STATUS, TOKENS_STATUS, USD_STATUS
-from src.cli.training import parse
-from src.run.jsonl import read_lines
-from src.stop import Stop
-from src.tinker_llm import live_llm
-from src.validation import validate
-from tests import recorded_run
-from tests.recorded_run import Recorder, fake_run
+from harbortrainer.budget.budget import CONTAINERS_STATUS, TOKENS_STATUS, USD_STATUS
+from harbortrainer.cli.arguments import validate
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.policy.tinker_llm import live_llm
+from harbortrainer.stopping import Stop
+from harbortrainer.train import parse
+from tests.support import recorded_run
+from tests.support.recorded_run import Recorder, fake_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 BATCHES = 8

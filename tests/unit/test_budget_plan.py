@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from src.backend.api import Api
-from src.budget.account import Spending
-from src.budget.prices import Price, Pricing
-from src.cli.main import main as train_main
-from src.cli.training import DRY_RUN, parse
-from src.config import SETTINGS, Config
-from src.errors import UserError
-from src.planning import show
-from src.planning.forecast import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
-from src.run.jsonl import read_lines
-from src.setting import Resume
-from src.validation import validate
-from tests.recorded_run import Recorder, fake_outside, fake_run
+from harbortrainer import planning
+from harbortrainer.backend.connect import Api
+from harbortrainer.budget.account import Spending
+from harbortrainer.budget.budget import Price, Pricing
+from harbortrainer.cli.arguments import validate
+from harbortrainer.cli.main import main as train_main
+from harbortrainer.config import SETTINGS, Config
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.planning import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
+from harbortrainer.setting import Resume
+from harbortrainer.train import DRY_RUN, parse
+from tests.support.recorded_run import Recorder, fake_outside, fake_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 
@@ -153,7 +153,7 @@ async def test_a_server_that_is_not_there_is_told_and_no_mistake(
             raise UserError(f"skyrl_tx_url={url}: connection refused")
 
     outside = replace(fake_outside(planner.recorder), api=Nobody())
-    assert await show.dry_run(parse([*planner._base, "plan=true"]), outside) == 0
+    assert await planning.dry_run(parse([*planner._base, "plan=true"]), outside) == 0
     assert "server: not asked, the run would be refused now: skyrl_tx_url=http://here:1" in capsys.readouterr().out
 
 
@@ -174,8 +174,8 @@ def test_dry_run_is_another_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(config)
         return 0
 
-    monkeypatch.setattr(show, "dry_run", plan)
-    monkeypatch.setattr("src.cli.main.load_environment", lambda: None)
+    monkeypatch.setattr(planning, "dry_run", plan)
+    monkeypatch.setattr("harbortrainer.cli.main.load_environment", lambda: None)
     assert train_main(["train", DRY_RUN, "model_name=m", "tasks_dir=."]) == 0
     assert train_main(["train", "model_name=m", "tasks_dir=.", "--plan=true"]) == 0
     assert [config.plan for config in seen] == [True, True]

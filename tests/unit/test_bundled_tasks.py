@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.docker.images import content_digest
+from harbortrainer.tasks.identity import identify
+from harbortrainer.tasks.split import families, overlaps
+from harbortrainer.tasks.task import find_fault, load_tasks
 from scripts.dataset_index import DATASETS, LEVELS, TERMINAL, digests, entries, held_out, write_index
-from src.rollout.docker.images import content_digest
-from src.rollout.task import find_fault, load_tasks
-from src.tasks.families import families, overlaps
-from src.tasks.identity import identify
 
 FOLDER = DATASETS / TERMINAL
 ENTRIES = entries(FOLDER)

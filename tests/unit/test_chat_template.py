@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from src.chat_template import MARKER, ChatTemplate, clean_text, merge_same_role, split_thinking
-from src.errors import UserError
+from harbortrainer.errors import UserError
+from harbortrainer.policy.chat_template import MARKER, ChatTemplate, clean_text, merge_same_role, split_thinking
 from tests.conftest import ROOT
-from tests.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
+from tests.support.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
 
 
 @pytest.mark.parametrize("template", [QWEN3, CHATML, LLAMA3])
@@ -132,8 +132,8 @@ def test_load_from_a_directory_and_from_nowhere(tmp_path, monkeypatch) -> None:
 
 
 LOAD = """
-from src.chat_template import ChatTemplate
-from src.errors import UserError
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.errors import UserError
 try:
     print(ChatTemplate.load("a/model", False).continuation("x"))
 except UserError as error:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from src.backend.base_model import BaseModel
-from src.backend.disk_note import disk_note, sampler_bytes, state_bytes
-from src.config import Config
-from src.outage import delete_orphans
-from src.run.checkpoints import CheckpointLog, Keep, Policy
-from src.run.jsonl import append_line, read_lines
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.policy.chat_template import BaseModel
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, Policy
+from harbortrainer.training.outage import delete_orphans
+from harbortrainer.training.plan import disk_note, sampler_bytes, state_bytes
 
 POLICY = Policy("m", 8, "chat_template:1", "off")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.arguments import read_arguments
-from src.cli.main import load_environment, main, run_command
-from src.cli.training import parse
-from src.config import FIELDS, FORMER
-from src.config_changes import to_json
-from src.errors import UserError
-from src.report.arguments import ReportArgs
-from src.run.directory import RunDirectory
-from src.run.files import read_json, write_json
+from harbortrainer.cli.arguments import read_arguments
+from harbortrainer.cli.main import load_environment, main, run_command
+from harbortrainer.config import FIELDS, FORMER
+from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.errors import UserError
+from harbortrainer.report.arguments import ReportArgs
+from harbortrainer.run.config_changes import to_json
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.train import parse
 from tests.conftest import ROOT
 
 BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]
@@ -138,7 +138,7 @@ def test_a_wrong_command_is_one_line(words: list[str], told: str, capsys: pytest
 
 def test_nothing_heavy_is_imported_before_the_words_are_right() -> None:
     program = (
-        "import sys; from src.cli.main import _TABLE, _load, main\n"
+        "import sys; from harbortrainer.cli.main import _TABLE, _load, main\n"
         "main(['--help'])\n"
         "for command in _TABLE.values(): _load(command.kind), command.read and _load(command.read)\n"
         "print([name for name in ('harbor', 'tinker', 'docker', 'transformers', 'wandb') if name in sys.modules])"

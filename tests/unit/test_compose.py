@@ -9,10 +9,10 @@ import yaml
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.models.task.config import EnvironmentConfig
 
-from src.errors import UserError
-from src.rollout.compose import overlay
-from src.rollout.docker import owned
-from src.rollout.docker.environment import ComposeEnvironment
+from harbortrainer.docker import cleaning
+from harbortrainer.docker.compose import overlay
+from harbortrainer.docker.environment import ComposeEnvironment
+from harbortrainer.errors import UserError
 
 Lay = Callable[..., dict[str, Any]]
 
@@ -33,7 +33,7 @@ services: {db: {image: x}, web: {build: ./web}}
 networks: {inner: , found: {external: true}}
 volumes: {data: {}, kept: {external: true}}
 """)
-    labels = owned.labels("run7")
+    labels = cleaning.labels("run7")
     assert {name: service["labels"] for name, service in content["services"].items()} == dict.fromkeys(
         ("main", "db", "web"), labels
     )
@@ -49,7 +49,7 @@ def test_an_image_of_the_task_is_not_built(lay: Lay) -> None:
 
 
 def test_an_environment_without_a_compose_file_is_labelled_too(lay: Lay) -> None:
-    labels = owned.labels("run7")
+    labels = cleaning.labels("run7")
     assert lay(None)["services"]["main"] == {"init": True, "stop_grace_period": "0s", "labels": labels} | {
         "build": {"labels": labels}
     }

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.training import parse
-from src.config_changes import ConfigHistory, note, to_json
-from src.course import Course
-from src.errors import UserError
-from src.rollout.task import Task
-from src.run.directory import RunDirectory
-from src.run.files import write_json
+from harbortrainer.durable.files import write_json
+from harbortrainer.errors import UserError
+from harbortrainer.run.config_changes import ConfigHistory, note, to_json
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.tasks.task import Task
+from harbortrainer.train import parse
+from harbortrainer.training.schedule import Course
 
 BASE = ["model_name=m", "tasks_dir=."]
 

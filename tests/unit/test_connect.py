@@ -10,14 +10,14 @@ import pytest
 import tinker
 from tinker._client import AsyncTinker
 
-from src.backend import health
-from src.backend.base_model import BaseModel, read_base_model
-from src.backend.connect import CLOUD_URL, check_model, server_url, warn_about_model
-from src.backend.kind import CLOUD, SELF_HOSTED
-from src.backend.sessions import DUMMY_KEY, api_key
-from src.config import Config
-from src.errors import BackendError, ServerLost, UserError
-from src.outside import Outside
+from harbortrainer.backend import health
+from harbortrainer.backend.connect import CLOUD_URL, check_model, server_url, warn_about_model
+from harbortrainer.backend.contract import CLOUD, SELF_HOSTED
+from harbortrainer.backend.sessions import DUMMY_KEY, api_key
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.policy.chat_template import BaseModel, read_base_model
+from harbortrainer.training.outside import Outside
 
 
 def config(**changes) -> Config:

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from src.evaluation.conversations import Conversations, sampled_of
-from src.evaluation.messages import Transcriber
-from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from src.policy_sampler import PolicySampler
-from src.run.directory import RunDirectory
-from src.run.jsonl import read_lines
-from src.tinker_llm import TinkerLLM
-from tests.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_template
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.tinker_llm import TinkerLLM
+from harbortrainer.run.conversations import Conversations, Transcriber, sampled_of
+from harbortrainer.run.directory import RunDirectory
+from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_template
 
 
 def talk(template: Any, histories: list[list[dict[str, str]]], prompts: list[str], answers: list[str], **more: Any):

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from src.config import Config
-from src.course import Course
-from src.curriculum.choice import ENOUGH, LONGEST_REST, TaskHistory
-from src.curriculum.curriculum import FILE, Curriculum, open_curriculum
-from src.errors import UserError
-from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
-from src.rollout.order import TaskOrder
-from src.rollout.task import Task
-from src.run.jsonl import append_line
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import append_line
+from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
+from harbortrainer.tasks.curriculum import ENOUGH, FILE, LONGEST_REST, Curriculum, TaskHistory, open_curriculum
+from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.tasks.task import Task
+from harbortrainer.training.schedule import Course
 from tests.unit.test_trainer import Run
 
 BAND = (0.1, 0.9)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from src.errors import EnvironmentFault
-from src.rollout.docker import daemon
-from src.rollout.docker.daemon import Daemon, ping_docker
+from harbortrainer.docker import daemon
+from harbortrainer.docker.daemon import Daemon, ping_docker
+from harbortrainer.errors import EnvironmentFault
 
 
 class Docker:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from src import disk
-from src.cli.main import run_command
-from src.errors import DiskFault
-from src.learning.trajectory import Outcome, Trajectory
-from src.rollout.outcome import Quarantine
-from src.run import files
-from src.run.jsonl import append_line, read_lines
+from harbortrainer.cli.main import run_command
+from harbortrainer.durable import disk, files
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.errors import DiskFault
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.rollout.outcome import Quarantine
 
 
 def full(number: int = errno.ENOSPC) -> OSError:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import requests
 
-from src.rollout.docker import disk_guard
-from src.rollout.docker.disk_guard import GIB, DiskGuard, Gauge, Space, eviction_reason, reserve_of
-from src.rollout.docker.owned import TRIAL
+from harbortrainer.docker import disk_guard
+from harbortrainer.docker.cleaning import TRIAL
+from harbortrainer.docker.disk_guard import GIB, DiskGuard, Gauge, Space, eviction_reason, reserve_of
 
 EVERY_SEC = 2.0
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from src.display import capture
-from src.display.display import Display, Mode
-from src.rollout.states import TrialState
-from src.run.directory import RunDirectory
-from src.stop import Stop
-from tests.pty_parts import on_terminal
-from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
+from harbortrainer.rollout.phases import TrialState
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.stopping import Stop
+from harbortrainer.watch import capture
+from harbortrainer.watch.display import Display, Mode
+from tests.support.pty_parts import on_terminal
+from tests.support.terminal import ROW, Pane, Terminal, console_of, trajectory
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def terminal() -> Terminal:
 
 @pytest.fixture
 def quiet_root() -> Iterator[None]:
-    """As `src.train` sets the log up: one handler of ours, to stderr."""
+    """As `harbortrainer train` sets the log up: one handler of ours, to stderr."""
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
@@ -118,21 +118,21 @@ def test_a_printed_traceback_is_told(tmp_path: Path, terminal: Terminal) -> None
 
 LEFT = """
 import asyncio, os, signal
-from src import signals
-from src.config import Config
-from src.display.display import Display
-from src.stop import Stop
+from harbortrainer import stopping
+from harbortrainer.config import Config
+from harbortrainer.stopping import Stop
+from harbortrainer.watch.display import Display
 
 async def main():
     stop = Stop()
     stop.then = "go on with: x"
-    with Display() as display, signals.heeding(stop), stop.heeded():
+    with Display() as display, stopping.heeding(stop), stop.heeded():
         display.follow(stop, waits=False)
         stop.limit(Config(model_name="", tasks_dir=""), display.say)
         with display.trials("step 0", 4):
             os.kill(os.getpid(), signal.SIGINT)
             await stop.wait()
-            signals.ONE_PRESS_SEC = 0
+            stopping.ONE_PRESS_SEC = 0
             display._live.draw()
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(600)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from src.daemon_thread import in_daemon_thread
-from src.rollout.docker.images import build_with_cli, buildkit_feature, content_digest
+from harbortrainer.docker.images import build_with_cli, buildkit_feature, content_digest
+from harbortrainer.stopping import in_daemon_thread
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.docker import restore
-from src.rollout.docker.agent_phases import _parse, _Process, _services, _with_descendants
-from src.rollout.docker.restore import Tools
+from harbortrainer.docker import restore
+from harbortrainer.docker.agent_phases import _parse, _Process, _services, _with_descendants
+from harbortrainer.docker.restore import Tools
 
 KNOWN = Tools(
     files=frozenset({"/usr/bin/cat", "/usr/bin/python3", "/usr/lib/libc.so.6"}),

@@ -7,7 +7,7 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from src.rollout.docker import cleaning
+from harbortrainer.docker import cleaning
 
 GONE = requests.ConnectionError("refused")
 

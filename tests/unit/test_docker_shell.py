@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from src.rollout.docker import shell as module
-from src.rollout.docker.shell import IN_SHELL, Command, Shell, ShellGone
+from harbortrainer.docker import shell
+from harbortrainer.docker.shell import IN_SHELL, Command, Shell, ShellGone
 
 
 class _Writer:
@@ -23,7 +23,7 @@ def _frame(stream: int, payload: bytes) -> bytes:
 
 @pytest_asyncio.fixture
 async def reader(monkeypatch: pytest.MonkeyPatch) -> asyncio.StreamReader:
-    monkeypatch.setattr(module.secrets, "token_hex", lambda size: "MARK")
+    monkeypatch.setattr(shell.secrets, "token_hex", lambda size: "MARK")
     return asyncio.StreamReader()
 
 
@@ -74,5 +74,5 @@ async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.Strea
 
 @pytest.mark.parametrize("command", ["ls", f"echo; {IN_SHELL}", "tmux ls"])
 def test_only_scripts_that_say_so_run_in_the_shell_itself(command: str) -> None:
-    assert b"eval" not in module._script("MARK", Command(command))
-    assert b"eval" in module._script("MARK", Command(f"{IN_SHELL}\n{command}"))
+    assert b"eval" not in shell._script("MARK", Command(command))
+    assert b"eval" in shell._script("MARK", Command(f"{IN_SHELL}\n{command}"))

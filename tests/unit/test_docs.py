@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.main import main
-from tests import documents
-from tests.documents import PAGES, Said
+from harbortrainer.cli.main import main
+from tests.support import documents
+from tests.support.documents import PAGES, Said
 
 # Programs of others that a page may call.
 OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "sudo", "uv"}
-TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of src.train
+TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of harbortrainer.train
 # With fields of their own; "" = without a command.
 COMMANDS = {
     "doctor": ("", "server", "parity", "docker", "clean"),
@@ -67,7 +67,7 @@ def fields(name: str, command: str = "") -> frozenset[str]:
     """Names that `harbortrainer NAME COMMAND --help` lists."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr("src.cli.main.load_environment", lambda: None)
+        patch.setattr("harbortrainer.cli.main.load_environment", lambda: None)
         code = main([name, *([command] if command else []), "--help"])
     assert not code, f"python -m src.{name} {command} --help: exit status {code}"
     return frozenset(re.findall(r"^ +([a-zA-Z_]+)(?:=| {2})", said.getvalue(), re.MULTILINE))
@@ -149,7 +149,7 @@ def test_a_wrong_command_is_seen(text: str, why: str) -> None:
 def test_a_page_is_read_as_meant(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "see [x](other.md#a) and `seed=1`, `python -m src.train\nseed=2`, `src/train.py`\n\n"
+        "see [x](other.md#a) and `seed=1`, `python -m src.train\nseed=2`, `src/harbortrainer/train.py`\n\n"
         "    scripts/check now\n\n```bash\n# no\n./run.sh a=1 \\\n  b=2  # why\n```\n```\n./no\n```\n"
     )
     assert [(s.line, s.words) for s in documents.commands(page)] == [
@@ -157,7 +157,7 @@ def test_a_page_is_read_as_meant(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [s.text for s in documents.links(page)] == ["other.md"]
     assert [s.text for s in documents.settings(page)] == ["seed=1"]
-    assert [s.text for s in documents.paths(page)] == ["src/train.py"]
+    assert [s.text for s in documents.paths(page)] == ["src/harbortrainer/train.py"]
 
 
 def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:

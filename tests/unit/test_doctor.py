@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.cli.main import main
+from harbortrainer.cli.main import main
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from src import outage
-from src.errors import UserError
-from src.in_training import run_both
-from src.learning.trajectory import TrajectoryGroup
-from src.stop import Stop, Stopped
-from src.validation import validate
+from harbortrainer.cli.arguments import validate
+from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.training import outage
+from harbortrainer.training.evaluation import run_both
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import Run
 from tests.unit.test_validation import config

@@ -10,20 +10,20 @@ from typing import Any
 import chz
 import pytest
 
-from src.chat_template import ChatTemplate
-from src.cli.main import main, run_command
-from src.config import Config, TrialSettings
-from src.errors import UserError
-from src.evaluation import session
-from src.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, trainer_config
-from src.learning.trajectory import Outcome
-from src.rollout.task import load_tasks
-from src.run.checkpoints import CheckpointLog, Policy
-from src.run.jsonl import read_lines
-from src.run.trajectory_file import read_trajectory, write_trajectory
-from src.tasks.split import SPLIT_FILE, split_record
-from tests.fakes import chat_template
-from tests.recorded_run import Answer, FakeServer, Recorder, fake_outside
+from harbortrainer.cli.main import main, run_command
+from harbortrainer.config import Config, TrialSettings
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.evaluation import session
+from harbortrainer.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, trainer_config
+from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.tasks.split import SPLIT_FILE, split_record
+from harbortrainer.tasks.task import load_tasks
+from tests.support.fakes import chat_template
+from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from src.evaluation import session
-from src.evaluation.arguments import parse, trainer_config
-from src.policy_sampler import PolicySampler
+from harbortrainer.evaluation import session
+from harbortrainer.evaluation.arguments import parse, trainer_config
+from harbortrainer.policy.sampler import PolicySampler
 from tests.unit.test_evaluate import TASKS, copy_tasks, recorder, result, run
 
 __all__ = ["recorder", "run"]

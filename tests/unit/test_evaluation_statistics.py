@@ -6,16 +6,18 @@ import math
 import numpy as np
 import pytest
 
-from src.stats.comparison import VERDICT_LEVEL, compare
-from src.stats.interval import (
+from harbortrainer.stats import (
+    VERDICT_LEVEL,
     Estimate,
+    compare,
     estimate_mean,
     estimate_pass_at_k,
     estimate_reward,
     normal_quantile,
+    pass_at_k,
     student_quantile,
+    task_pass_at_k,
 )
-from src.stats.pass_at_k import pass_at_k, task_pass_at_k
 from tests.support.simulated_evaluations import simulate
 
 
@@ -196,7 +198,7 @@ def test_with_one_trial_a_task_the_number_is_a_lower_bound():
 @pytest.mark.parametrize("policies", ["beta, U-shaped", "bimodal", "all easy"])
 @pytest.mark.parametrize(("tasks", "trials"), [(20, 2), (60, 4)])
 def test_coverage_and_false_verdicts_of_simulated_policies(policies, tasks, trials):
-    """A short version of scripts/bench/coverage.py; the bounds are the bars and the chance in 300 evaluations."""
+    """A short version of bench/coverage.py; the bounds are the bars and the chance in 300 evaluations."""
     row = simulate(policies, tasks, trials, evaluations=300, seed=3)
     assert 0.90 <= row.covered <= 0.995
     assert row.false <= 0.07

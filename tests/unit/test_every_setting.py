@@ -8,9 +8,9 @@ from pathlib import Path
 import chz
 import pytest
 
-from src.config import FIELDS, SETTINGS, Config
-from src.setting import shown
-from tests.recorded_run import recorded_run
+from harbortrainer.config import FIELDS, SETTINGS, Config
+from harbortrainer.setting import shown
+from tests.support.recorded_run import recorded_run
 
 type Run = Callable[..., Awaitable[list[str]]]
 

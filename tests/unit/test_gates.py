@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from src.config import Config
-from src.rollout import phases
-from src.rollout.phases import Gates, StartLimit, n_containers
+from harbortrainer.config import Config
+from harbortrainer.rollout import phases
+from harbortrainer.rollout.phases import Gates, StartLimit, n_containers
 
 
 async def most_at_once(limit: StartLimit, starts: int) -> int:

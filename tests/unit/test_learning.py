@@ -1,15 +1,12 @@
 import numpy as np
 import pytest
 
-from src.config import Config
-from src.learning.advantages import group_advantages
-from src.learning.batch import assemble
-from src.learning.datums import training_sequences
-from src.learning.kl import apply_kl_penalty
-from src.learning.minibatches import minibatches
-from src.learning.normalize import normalize
-from src.learning.schedule import learning_rate
-from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.config import Config
+from harbortrainer.learning.batch import assemble, group_advantages
+from harbortrainer.learning.datums import apply_kl_penalty, training_sequences
+from harbortrainer.learning.minibatches import minibatches, normalize
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.training.update import learning_rate
 
 
 def trajectory(name: str, reward: float | None, lengths=((3, 2), (2, 1)), segments=(0, 0)) -> Trajectory:

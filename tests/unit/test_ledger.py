@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from src.config import Config
-from src.errors import UserError
-from src.learning.batch import TrainingBatch, assemble
-from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from src.run.jsonl import append_line, cut_torn_line, read_lines
-from src.run.ledger import Ledger
-from src.run.trajectory_file import write_trajectory
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.trajectories import write_trajectory
 
 COSTS = ("outcome", "cause", "stage", "reward", "prompt_tokens", "sampled_tokens", "seconds", "fate")
 TURN = Turn(0, (1,), (2, 3), (-0.5, -0.5), 0)

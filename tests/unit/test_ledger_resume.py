@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from src.learning.trajectory import Outcome, Trajectory
-from src.learning.treatment import AFTER_OUTAGE
-from src.run.ledger import Ledger
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.treatment import AFTER_OUTAGE
+from harbortrainer.run.ledger import Ledger
 
 
 def ended(ledger: Ledger, place: str, attempt: int, fate: str) -> None:

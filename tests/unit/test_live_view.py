@@ -6,11 +6,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import ConsoleDimensions
 
-from src.display.state import Batch, RunState
-from src.display.view import LiveView, Notes, clock, sparkline, view
-from src.learning.trajectory import Outcome
-from src.rollout.states import TrialState
-from tests.terminal import ROW, Pane, Terminal, console_of, trajectory
+from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.rollout.phases import TrialState
+from harbortrainer.watch.view import Batch, LiveView, Notes, RunState, clock, sparkline, view
+from tests.support.terminal import ROW, Pane, Terminal, console_of, trajectory
 
 NOTES = {"Ctrl-C": "cancels running trials, saves the weights and ends; a second Ctrl-C leaves at once"}
 
@@ -169,7 +168,7 @@ class Screen:
         self.console = console_of(Pane(self.terminal))
         self.console.size = ConsoleDimensions(columns, height)
         self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, threading.RLock())
-        monkeypatch.setattr("src.display.view.REFRESH_SEC", 1e9)
+        monkeypatch.setattr("harbortrainer.watch.view.REFRESH_SEC", 1e9)
 
     def resize(self, columns: int) -> None:
         """As a terminal that folds what it shows; the cursor stays behind the last line of the view."""
@@ -242,7 +241,7 @@ def test_threads_that_print_leave_no_stray_line(state: RunState, monkeypatch: py
     lock = threading.RLock()
     screen = Screen(monkeypatch, state, height=40)
     screen.live = LiveView(screen.console, state, lambda: {"Ctrl-C": "ends it"}, lock)
-    monkeypatch.setattr("src.display.view.REFRESH_SEC", 0.0005)
+    monkeypatch.setattr("harbortrainer.watch.view.REFRESH_SEC", 0.0005)
 
     def say(thread: int) -> None:
         for n in range(100):

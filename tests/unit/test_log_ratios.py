@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.learning.datums import training_sequences
-from src.learning.trajectory import Outcome, Trajectory, Turn
-from src.report.panel import Pieces, panel, tokens
-from src.report.trials import TrialRow
-from src.run.log_ratios import log_ratios, read_log_ratios, write_log_ratios
+from harbortrainer.learning.datums import training_sequences
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.report.panel import Pieces, panel, tokens
+from harbortrainer.report.trials import TrialRow
+from harbortrainer.run.trajectories import log_ratios, read_log_ratios, write_log_ratios
 from tests.support.made_run import MadeRun
 
 

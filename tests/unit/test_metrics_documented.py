@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harbor.models.trial.result import TimingInfo
 
-from tests import recorded_run as recording
+from tests.support import recorded_run
 from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
@@ -39,12 +39,12 @@ def unlike(logged: Iterable[str], patterns: Iterable[str]) -> tuple[list[str], l
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that tells more about a step, and Harbor's times of a trial."""
-    step, act, steps = recording.FakeServer.optim_step, recording.FakeTrial._act, iter(range(1, 10**6))
+    step, act, steps = recorded_run.FakeServer.optim_step, recorded_run.FakeTrial._act, iter(range(1, 10**6))
 
     def optim_step(server: Any, adam: Any) -> Any:
         metrics = TOLD | {"skyrl.ai/optimizer_step": float(next(steps))}
         metrics |= step(server, adam)._value.metrics
-        return recording.Answer(SimpleNamespace(metrics=metrics))
+        return recorded_run.Answer(SimpleNamespace(metrics=metrics))
 
     async def timed(trial: Any) -> Any:
         result = await act(trial)
@@ -52,8 +52,8 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
             setattr(result, phase, TimingInfo())
         return result
 
-    monkeypatch.setattr(recording.FakeServer, "optim_step", optim_step)
-    monkeypatch.setattr(recording.FakeTrial, "_act", timed)
+    monkeypatch.setattr(recorded_run.FakeServer, "optim_step", optim_step)
+    monkeypatch.setattr(recorded_run.FakeTrial, "_act", timed)
 
 
 async def test_what_runs_log_is_what_is_documented(
@@ -65,7 +65,7 @@ async def test_what_runs_log_is_what_is_documented(
     for number, besides in enumerate(RUNS):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
-        await recording.recorded_run([f"{field}={value}" for field, value in arguments.items()])
+        await recorded_run.recorded_run([f"{field}={value}" for field, value in arguments.items()])
         text = (tmp_path / str(number) / "run" / "metrics.jsonl").read_text()
         for row in map(json.loads, text.splitlines()):
             logged |= row.keys()

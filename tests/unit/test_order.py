@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from src.errors import UserError
-from src.rollout.order import TaskOrder
-from src.rollout.task import Task
+from harbortrainer.errors import UserError
+from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.tasks.task import Task
 
 TASKS = [Task(name=f"t{i}", path=Path(f"t{i}"), digest=str(i)) for i in range(5)]
 

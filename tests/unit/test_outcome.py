@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from harbor.models.trial.result import ExceptionInfo, TimingInfo
 
-from src.learning.trajectory import Outcome, Turn
-from src.learning.treatment import TREATMENTS, Treatment
-from src.policy_sampler import SamplingError
-from src.rollout.outcome import GRADED, SAMPLING, classify, read_reward
+from harbortrainer.learning.trajectory import Outcome, Turn
+from harbortrainer.learning.treatment import TREATMENTS, Treatment
+from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.rollout.outcome import GRADED, SAMPLING, classify, read_reward
 
 TURN = Turn(0, (1,), (2,), (-0.5,), 0)
 

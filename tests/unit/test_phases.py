@@ -8,10 +8,10 @@ import pytest
 from harbor.models.task.config import TaskConfig
 from harbor.trial.hooks import TrialEvent
 
-from src.config import Config
-from src.rollout.docker.daemon import Daemon
-from src.rollout.docker.host import RemoteHost
-from src.rollout.phases import Gates, Phases
+from harbortrainer.config import Config
+from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.host import RemoteHost
+from harbortrainer.rollout.phases import Gates, Phases
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
@@ -44,7 +44,7 @@ class FakeTrial:
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.rollout.docker.environment.DockerEngineEnvironment", Environment)
+    monkeypatch.setattr("harbortrainer.docker.environment.DockerEngineEnvironment", Environment)
 
 
 def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:

@@ -7,10 +7,10 @@ import httpx
 import pytest
 import tinker
 
-from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from src.policy_sampler import PolicySampler, SamplingError
-from src.run.usage import StepUsage
-from tests.fakes import Request, ScriptedClient, chat_template, response
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.policy.sampler import PolicySampler, SamplingError
+from harbortrainer.run.metrics import StepUsage
+from tests.support.fakes import Request, ScriptedClient, chat_template, response
 
 
 def publish(sampler: PolicySampler, answer: Any, version: int = 1) -> ScriptedClient:
@@ -177,8 +177,8 @@ async def test_busy_time_is_the_union_of_requests() -> None:
 async def test_a_busy_server_with_few_requests_is_not_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured on a GPU: waves of 11.5 of 64 seats kept the server busy for 91 % of the time."""
     now = 0.0
-    monkeypatch.setattr("src.policy_sampler.time.monotonic", lambda: now)
-    monkeypatch.setattr("src.run.usage.time.monotonic", lambda: now)
+    monkeypatch.setattr("harbortrainer.policy.sampler.time.monotonic", lambda: now)
+    monkeypatch.setattr("harbortrainer.run.metrics.time.monotonic", lambda: now)
     gate = asyncio.Semaphore(0)
 
     class Waves(ScriptedClient):

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 import tinker
 
-from src.backend.api import Api
-from src.backend.base_model import BaseModel
-from src.backend.connect import Backend
-from src.backend.contract import TINKER_DOCUMENTS
-from src.backend.kind import CLOUD
-from src.backend.limits import Limits
-from src.backend.policy import PolicyTrainer
-from src.config import Config
-from src.errors import BackendError, ServerLost, UserError
-from src.learning.datums import TrainingSequence
-from src.waiting import unless
+from harbortrainer.backend.connect import Api, Backend
+from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS, Limits
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.policy.chat_template import BaseModel
+from harbortrainer.stopping import unless
 
 
 class Answer:

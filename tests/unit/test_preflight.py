@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from harbor.environments.docker.docker import DockerEnvironment
 
-from src.errors import EnvironmentFault, UserError
-from src.rollout.docker import preflight
-from src.rollout.docker.preflight import (
+from harbortrainer.docker import preflight
+from harbortrainer.docker.preflight import (
     Findings,
     TaskNeeds,
     check_cpus,
@@ -20,6 +19,7 @@ from src.rollout.docker.preflight import (
     check_tools,
     task_needs,
 )
+from harbortrainer.errors import EnvironmentFault, UserError
 
 GIB = 1024**3
 LOCAL = "http+docker://localhost"

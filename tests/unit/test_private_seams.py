@@ -10,7 +10,7 @@ import docker
 import pytest
 from harbor.environments.docker.docker import DockerEnvironment
 
-from src.rollout.docker import shell
+from harbortrainer.docker import shell
 
 CREATED = b'HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 10\r\n\r\n{"Id":"x"}'
 UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
@@ -42,7 +42,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`stream._response.raw._fp.fp.peek()` in src/rollout/docker/shell.py."""
+    """`stream._response.raw._fp.fp.peek()` in src/harbortrainer/docker/shell.py."""
     client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=5)
     monkeypatch.setattr(shell, "engine", lambda: client)
     stream, early = shell._exec_socket("container", "user")
@@ -57,7 +57,7 @@ def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monke
 def test_harbor_says_whether_the_kernel_can_isolate(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`DockerEnvironment._egress_control_kernel_support()` in src/rollout/docker/preflight.py."""
+    """`DockerEnvironment._egress_control_kernel_support()` in src/harbortrainer/docker/preflight.py."""
     program = tmp_path / "docker"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {status}\n')
     program.chmod(0o755)

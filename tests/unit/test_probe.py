@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from src.caches import cache_folder
-from src.errors import BackendError
-from src.probe import climb, reduction
-from src.probe.optimizer import _shrunk, share
-from src.probe.parity import bootstrap
-from src.probe.reduction import VARIANTS, norm_places, places
-from src.probe.report import Facts, Findings, Row, ServerReport, load, show, store
+from harbortrainer.durable.files import cache_folder
+from harbortrainer.errors import BackendError
+from harbortrainer.probe import bench, losses
+from harbortrainer.probe.losses import VARIANTS, norm_places, places
+from harbortrainer.probe.optimizer import _shrunk, share
+from harbortrainer.probe.parity import bootstrap
+from harbortrainer.probe.report import Facts, Findings, Row, ServerReport, load, show, store
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_between_the_margins_is_unclear(value, expected):
 
 
 def gains(kind: str, curve: Callable[[float], float], noise: float = 0.0, seed: int = 0) -> list[float]:
-    """Of reduction.programme on a server that sums or means; `curve`: gain by multiple of the plain rate."""
+    """Of losses.programme on a server that sums or means; `curve`: gain by multiple of the plain rate."""
     rng = np.random.default_rng(seed)
     multiples = [m for v in VARIANTS for m in (1, v.factor, v.factor if kind == "sum" else 1, v.factor)]
     return [curve(m) + rng.uniform(-noise, noise) for m in [*multiples, 1]]
@@ -71,7 +71,7 @@ def gains(kind: str, curve: Callable[[float], float], noise: float = 0.0, seed: 
 
 def verdict(gains: list[float], noise: float, norms: Sequence[float | None] = (None,) * 13) -> str:
     findings = Findings()
-    reduction.report(findings, places(gains, noise), norm_places(norms), noise)
+    losses.report(findings, places(gains, noise), norm_places(norms), noise)
     return findings.facts["reduction"]
 
 
@@ -115,16 +115,16 @@ def test_decay_below_the_noise_is_unclear():
 
 
 async def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain(monkeypatch):
-    monkeypatch.setattr(climb, "CALL_LIMIT_SEC", 0.5)
+    monkeypatch.setattr(bench, "CALL_LIMIT_SEC", 0.5)
 
     async def answer(after_sec: float) -> float:
         await asyncio.sleep(after_sec)
         return after_sec
 
     seconds = [0.3, 0.6, 0.9]
-    assert await climb._all([answer(after) for after in seconds]) == seconds
+    assert await bench._all([answer(after) for after in seconds]) == seconds
     with pytest.raises(BackendError, match="no answer within"):
-        await climb._all([answer(0.1), answer(60)])
+        await bench._all([answer(0.1), answer(60)])
 
 
 async def test_a_fault_in_one_part_is_a_row():

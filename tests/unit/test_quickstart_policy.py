@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from harbortrainer.policy.chat_template import ChatTemplate
 from scripts.quickstart import answers, prompts
 from scripts.quickstart.cases import make_case
 from scripts.quickstart.kinds import KINDS
@@ -16,7 +17,6 @@ from scripts.quickstart.terminal import SimulatedTerminal
 from scripts.quickstart.transcripts import act, segments
 from scripts.quickstart.vocabulary import TURN_END, build_tokenizer
 from scripts.quickstart.words import Words
-from src.chat_template import ChatTemplate
 
 MODEL = Path("models/quickstart")
 LONGEST_ANSWER, LONGEST_FIRST_PROMPT = 32, 48  # tokens: max_tokens of the quickstart, a prompt bucket of the server

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.tasks.task import load_tasks
 from scripts.quickstart.cases import Kind
 from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import HELD_OUT_LIST, held_out, make_cases, write_tasks
-from src.rollout.task import load_tasks
 
 TASKS = Path("datasets/quickstart")
 

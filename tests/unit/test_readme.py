@@ -4,7 +4,7 @@ from pathlib import Path
 
 import chz
 
-from src.config import Config
+from harbortrainer.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 

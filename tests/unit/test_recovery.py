@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from src import outage
-from src.errors import BackendError, ServerLost, WeightsGone
-from src.run.jsonl import read_lines
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import BackendError, ServerLost, WeightsGone
+from harbortrainer.training import outage
 from tests.unit.test_trainer import FakePolicy, Run
 
 

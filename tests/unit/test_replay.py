@@ -12,18 +12,17 @@ import chz
 import numpy as np
 import pytest
 
-from src.cli.main import main
-from src.config import FIELDS, Config
-from src.config_changes import to_json
-from src.errors import UserError
-from src.learning.datums import TrainingSequence
-from src.learning.trajectory import Outcome, Trajectory, Turn
-from src.replay.__main__ import replay
-from src.replay.arguments import SETTINGS, ReplayArgs, changed
-from src.replay.rebuilt import Journal, clipped, rebuild
-from src.rollout.task import Task
-from src.run.jsonl import append_line, read_lines
-from src.run.trajectory_file import read_trajectory, write_trajectory
+from harbortrainer.cli.main import main
+from harbortrainer.config import FIELDS, Config
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
+from harbortrainer.replay.replay import Journal, clipped, rebuild, replay
+from harbortrainer.run.config_changes import to_json
+from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.tasks.task import Task
 from tests.unit.test_trainer import FakePolicy, Run
 
 OTHERS: list[dict[str, Any]] = [

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from src.report.run import unit
-from src.report.trials import funnel, read_trials
-from src.report.write import packed, write_report
-from src.run.jsonl import append_line, read_lines
-from src.run.ledger import Ledger
-from src.run.trajectory_file import read_trajectory
-from src.stats.interval import estimate_reward
-from tests.report_parts import blobs, only_run, small_run, unpacked
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.report.run import unit
+from harbortrainer.report.trials import funnel, read_trials
+from harbortrainer.report.write import packed, write_report
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.trajectories import read_trajectory
+from harbortrainer.stats import estimate_reward
 from tests.support.made_run import MadeRun
+from tests.support.report_parts import blobs, only_run, small_run, unpacked
 
-STATIC = Path("src/report/static")
+STATIC = Path("src/harbortrainer/report/static")
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
 
 

@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.main import main
-from src.errors import UserError
-from src.report import panel as panels
-from src.report import timeline, write
-from src.report.panel import Pieces, cut, panel
-from src.report.timeline import spread
-from src.report.trials import TrialRow, choose
-from src.report.write import leave_report, packed, write_report
-from src.run.jsonl import append_line
-from tests.report_parts import blobs, only_run, small_run
+from harbortrainer.cli.main import main
+from harbortrainer.durable.jsonl import append_line
+from harbortrainer.errors import UserError
+from harbortrainer.report import panel as panel_module
+from harbortrainer.report import run as run_module
+from harbortrainer.report import write
+from harbortrainer.report.panel import Pieces, cut, panel
+from harbortrainer.report.run import spread
+from harbortrainer.report.trials import TrialRow, choose
+from harbortrainer.report.write import leave_report, packed, write_report
 from tests.support.made_run import MadeRun
+from tests.support.report_parts import blobs, only_run, small_run
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_panels_are_limited_and_the_most_telling_come_first() -> None:
 
 def test_timelines_are_those_of_the_last_batches_first(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(only_run(write_report(made.path))["timelines"]) == ["eval_000000", "step_000000", "step_000001"]
-    monkeypatch.setattr(timeline, "MOST_FILES", 12)
+    monkeypatch.setattr(run_module, "MOST_FILES", 12)
     assert list(only_run(write_report(made.path))["timelines"]) == ["step_000001"]
     assert spread(list(range(6))) == [5, 0, 2, 1, 3, 4]
 
@@ -120,8 +121,8 @@ def test_panels_stop_where_the_page_is_full(made: MadeRun, monkeypatch: pytest.M
 
 
 def test_long_trials_say_what_is_left_out(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panels, "MOST_MESSAGES", 2)
-    monkeypatch.setattr(panels, "MOST_TOKENS", 900)
+    monkeypatch.setattr(panel_module, "MOST_MESSAGES", 2)
+    monkeypatch.setattr(panel_module, "MOST_TOKENS", 900)
     name = "s000001-p00-g00"
     shown = panel(made.path, TrialRow(name), Pieces("models/quickstart"))
     assert len(shown["messages"]) == 2 and shown["notes"] == ["1 messages in the middle are left out"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from src.report.write import write_report
+from harbortrainer.report.write import write_report
 from tests.support.made_run import MadeRun
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,12 @@ def node() -> str:
 
 def walked(page: Path) -> dict[str, Any]:
     done = subprocess.run(
-        [node(), "tests/report_page.js", str(page)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        [node(), "tests/support/report_page.js", str(page)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from src.config import Config
-from src.errors import BackendError, EnvironmentFault
-from src.learning.trajectory import Outcome, Trajectory, Turn
-from src.policy_sampler import PolicySampler
-from src.rollout import attempts
-from src.rollout.docker import daemon
-from src.rollout.docker.host import RemoteHost
-from src.rollout.outcome import SAMPLING
-from src.rollout.rollouts import Rollouts
-from src.rollout.task import Task
-from src.rollout.trial import TrialRequest
-from tests.fakes import chat_template
+from harbortrainer.config import Config
+from harbortrainer.docker import daemon
+from harbortrainer.docker.host import RemoteHost
+from harbortrainer.errors import BackendError, EnvironmentFault
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout import attempts
+from harbortrainer.rollout.outcome import SAMPLING
+from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.rollout.trial import TrialRequest
+from harbortrainer.tasks.task import Task
+from tests.support.fakes import chat_template
 
 TASKS = [Task(name, Path("/tasks") / name, "") for name in ("a", "b", "c")]
 TURN = Turn(0, (1,), (2,), (-0.5,), 0)

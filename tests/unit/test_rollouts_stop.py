@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from src.learning.trajectory import Outcome, Trajectory
-from src.policy_sampler import PolicySampler
-from src.rollout.attempts import trial_seed
-from src.rollout.rollouts import Rollouts
-from src.rollout.trial import TrialRequest
-from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
-from src.waiting import unless
-from tests.fakes import chat_template
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.attempts import trial_seed
+from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.rollout.trial import TrialRequest
+from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, unless
+from tests.support.fakes import chat_template
 from tests.unit.test_rollouts import Rig, graded, lost
 
 

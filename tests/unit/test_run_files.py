@@ -7,23 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from src.errors import UserError
-from src.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
-from src.plan import installed_versions
-from src.run import trajectory_file
-from src.run.batch_metrics import batch_metrics, eval_metrics
-from src.run.checkpoints import CheckpointLog, Policy, require_checkpoint
-from src.run.directory import RunDirectory, held, new_run_directory, run_ids
-from src.run.files import read_json
-from src.run.jsonl import append_line, read_lines
-from src.run.metrics_log import MetricsLog
-from src.run.trajectory_file import read_batch, read_trajectory, write_trajectory
+from harbortrainer.durable.files import read_json
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from harbortrainer.run import trajectories
+from harbortrainer.run.checkpoints import CheckpointLog, Policy, require_checkpoint
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
+from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
+from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
+from harbortrainer.training.plan import installed_versions
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.disk
 HOLDER = """
 import pathlib, sys
-from src.run.directory import RunDirectory, held
+from harbortrainer.run.directory import RunDirectory, held
 
 with held(RunDirectory(pathlib.Path({path!r}))):
     print("held", flush=True)
@@ -201,7 +200,7 @@ def test_a_trajectory_under_another_name_or_of_another_format_is_refused(tmp_pat
     path = write_trajectory(tmp_path, trajectory())
     with pytest.raises(UserError, match="it is that of s000000-p00-g00"):
         read_trajectory(path.rename(tmp_path / "s000000-p00-g01.npz"))
-    monkeypatch.setattr(trajectory_file, "FORMAT", 2)
+    monkeypatch.setattr(trajectories, "FORMAT", 2)
     path = write_trajectory(tmp_path, trajectory())
     monkeypatch.undo()
     with pytest.raises(UserError, match="format 2, this program reads 1"):

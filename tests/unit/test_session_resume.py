@@ -9,8 +9,8 @@ import httpx
 import pytest
 import tinker
 
-from src.run.jsonl import read_lines
-from tests.recorded_run import FakeServer, recorded_run
+from harbortrainer.durable.jsonl import read_lines
+from tests.support.recorded_run import FakeServer, recorded_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 

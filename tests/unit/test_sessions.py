@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.backend import sessions
+from harbortrainer.backend.sessions import DUMMY_KEY, Session, end_dead_sessions, end_session, new_rest, new_service
+from harbortrainer.config import Config
+from harbortrainer.doctor import servers
+from harbortrainer.durable.files import cache_folder
+from harbortrainer.errors import BackendError
+from harbortrainer.probe import probe
+from harbortrainer.probe.bench import Bench
+from harbortrainer.training.outside import Outside
 from scripts.test_skyrl_tx import Connection
-from src import doctor_servers
-from src.backend import sessions
-from src.backend.sessions import DUMMY_KEY, Session, end_dead_sessions, end_session, new_rest, new_service
-from src.caches import cache_folder
-from src.config import Config
-from src.errors import BackendError
-from src.outside import Outside
-from src.probe import probe as probing
-from src.probe.bench import Bench
 from tests.conftest import ROOT
 
 SECRET = "tml-secret"
@@ -97,7 +97,7 @@ async def use_sdk(server: Server) -> None:
 async def use_probe(server: Server) -> None:
     session = await opened(server)
     with contextlib.suppress(BackendError):  # it has no adapters
-        await probing.probe(session, server.model)
+        await probe.probe(session, server.model)
     bench = Bench(session, server.model)
     await bench._unload("m")
     await bench.close()
@@ -106,12 +106,12 @@ async def use_probe(server: Server) -> None:
 
 async def use_doctor(server: Server) -> None:
     with contextlib.suppress(BackendError):
-        await doctor_servers.probe(doctor_servers.ServerArgs(backend="skyrl-tx", skyrl_tx_url=server.url))
+        await servers.probe(servers.ServerArgs(backend="skyrl-tx", skyrl_tx_url=server.url))
 
 
 async def use_parity(server: Server) -> None:
     with contextlib.suppress(BackendError):
-        await doctor_servers.parity(doctor_servers.ParityArgs(A=server.url, B=server.url, json="-"))
+        await servers.parity(servers.ParityArgs(A=server.url, B=server.url, json="-"))
 
 
 async def use_connection_test(server: Server) -> None:
@@ -158,7 +158,7 @@ async def test_the_doctor_ends_its_sessions(server: Server, use: Any, n_sessions
 
 KILLED = """
 import os, signal, sys
-from src.backend.sessions import DUMMY_KEY, new_service
+from harbortrainer.backend.sessions import DUMMY_KEY, new_service
 new_service(sys.argv[1], DUMMY_KEY)
 os.kill(os.getpid(), signal.SIGKILL)
 """

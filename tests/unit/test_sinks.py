@@ -9,13 +9,22 @@ from typing import Any
 
 import pytest
 
-from src.run.directory import RunDirectory
-from src.run.jsonl import append_line
-from src.run.metrics_log import MetricsLog
-from src.sinks import samples, wandb_log
-from src.sinks.background import BackgroundSink, SinkLimits
-from src.sinks.samples import COLUMNS, EVALUATION, MOST_ROWS, TRAINING, cut, sampled_tables
-from src.sinks.wandb_log import WandbLog, start_wandb
+from harbortrainer.durable.jsonl import append_line
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.metrics import MetricsLog
+from harbortrainer.watch import wandb_log
+from harbortrainer.watch.wandb_log import (
+    COLUMNS,
+    EVALUATION,
+    MOST_ROWS,
+    TRAINING,
+    BackgroundSink,
+    SinkLimits,
+    WandbLog,
+    cut,
+    sampled_tables,
+    start_wandb,
+)
 
 LONG = SinkLimits(start=60, finish=60)
 
@@ -227,7 +236,7 @@ def test_tables_hold_a_few_conversations_of_the_rows_own_batches(tmp_path: Path)
 
 
 def test_a_conversation_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MOST_LINE", 1000)
+    monkeypatch.setattr(wandb_log, "MOST_LINE", 1000)
     keep(RunDirectory(tmp_path), "step_000000", [conversation("a", 1, "x" * 2000), conversation("b", 0)])
     tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "reward/mean": 0.5})
     assert [row[1] for row in tables[TRAINING]] == ["b"]
@@ -250,8 +259,9 @@ def test_disabled_is_said_and_without_a_project_there_is_nothing(
 
 def test_without_a_project_wandb_is_not_even_imported(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; import src.session; from src.sinks.wandb_log import start_wandb;"
-        "from src.run.directory import RunDirectory;"
+        "import sys; from pathlib import Path; import harbortrainer.training.session;"
+        "from harbortrainer.watch.wandb_log import start_wandb;"
+        "from harbortrainer.run.directory import RunDirectory;"
         f"assert start_wandb(RunDirectory(Path({str(tmp_path)!r})), None, None, {{}}, print) is None;"
         "sys.exit('wandb' in sys.modules)"
     )

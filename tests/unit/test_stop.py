@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from src.cli.main import run_command
-from src.config import Config
-from src.stop import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped
-from src.waiting import unless
+from harbortrainer.cli.main import run_command
+from harbortrainer.config import Config
+from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, unless
 from tests.conftest import ROOT
 
 
@@ -120,8 +119,8 @@ def test_a_request_cancels_the_command_unless_it_heeds_it(heeded, capsys, monkey
 
 STUBBORN = """
 import asyncio, sys, time
-from src.cli.main import run_command
-from src.stop import Stop
+from harbortrainer.cli.main import run_command
+from harbortrainer.stopping import Stop
 
 stop = Stop()
 stop.then = "go on with: python -m src.train resume=X"

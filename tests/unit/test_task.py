@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from src.errors import UserError
-from src.rollout.task import Task, digest, load_tasks
+from harbortrainer.errors import UserError
+from harbortrainer.tasks.task import Task, digest, load_tasks
 
 
 def make_task(folder: Path, name: str, *, without: str = "", toml: str = 'schema_version = "1.4"\n') -> Path:

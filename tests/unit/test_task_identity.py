@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.task import Task, digest, load_tasks
-from src.tasks.environment_digest import holds_data
-from src.tasks.families import duplicates, families, overlaps, overlaps_of
-from src.tasks.identity import (
+from harbortrainer.tasks.identity import (
     SAME_CHECK,
     SAME_ENVIRONMENT,
     SAME_FAMILY,
@@ -19,9 +16,12 @@ from src.tasks.identity import (
     SAME_TEMPLATE,
     SAME_TEXT,
     Identity,
+    holds_data,
     identify,
+    template,
 )
-from src.tasks.template import template
+from harbortrainer.tasks.split import duplicates, families, overlaps, overlaps_of
+from harbortrainer.tasks.task import Task, digest, load_tasks
 from tests.support.task_folder import BASE, write_task
 
 QUICKSTART = Path("datasets/quickstart")

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.main import main
-from src.tasks.cache import Cache
-from src.tasks.check import _keeping
-from src.tasks.findings import Finding, Level, Report
+from harbortrainer.cli.main import main
+from harbortrainer.qualify.check import Cache, _keeping
+from harbortrainer.qualify.findings import Finding, Level, Report
 from tests.support.task_folder import write_task
 
 LONG = "a-task-whose-name-is-far-longer-than-a-column-of-a-table-on-a-terminal-of-eighty-columns-would-hold"

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.arguments import read_arguments
-from src.errors import UserError
-from src.rollout.quarantine_list import QUARANTINE_FILE, Quarantined, read_quarantine, write_quarantine
-from src.rollout.task import load_tasks
-from src.tasks import findings
-from src.tasks.arguments import CheckArgs
-from src.tasks.attacks import prewritten, readable, replaced_tools, searching
-from src.tasks.cache import Cache
-from src.tasks.findings import Finding, Level, Report, reward_of
-from src.tasks.trials import Tried
+from harbortrainer.cli.arguments import read_arguments
+from harbortrainer.errors import UserError
+from harbortrainer.qualify import findings
+from harbortrainer.qualify.arguments import CheckArgs
+from harbortrainer.qualify.check import Cache
+from harbortrainer.qualify.findings import Finding, Level, Report, reward_of
+from harbortrainer.qualify.qualify import prewritten, readable, replaced_tools, searching
+from harbortrainer.qualify.trials import Tried
+from harbortrainer.tasks.task import QUARANTINE_FILE, Quarantined, load_tasks, read_quarantine, write_quarantine
 from tests.support.task_folder import write_task
 
 

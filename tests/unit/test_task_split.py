@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from src.errors import UserError
-from src.rollout.task import Task, digest
-from src.tasks.split import check_held_out, check_split, save_split, split_record, split_tasks
+from harbortrainer.errors import UserError
+from harbortrainer.tasks.split import check_held_out, check_split, save_split, split_record, split_tasks
+from harbortrainer.tasks.task import Task, digest
 from tests.support.task_folder import write_task
 
 ACTIONS = ("Sort", "Reverse", "Count", "Encrypt", "Compress", "Rename", "Merge", "Delete", "Print", "Move")

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from src.backend.contract import CLIP_SETTINGS, TINKER_DOCUMENTS, Contract
-from src.backend.kind import CLOUD, SELF_HOSTED, ServerKind
-from src.backend.terms import agree, loss_settings
-from src.config import Config
-from src.errors import UserError
-from tests.fakes import STOCK
+from harbortrainer.backend.contract import CLIP_SETTINGS, CLOUD, SELF_HOSTED, TINKER_DOCUMENTS, Contract, ServerKind
+from harbortrainer.backend.terms import agree, loss_settings
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from tests.support.fakes import STOCK
 
 
 def config(**changes) -> Config:

@@ -6,10 +6,10 @@ import pytest
 from harbor.llms.base import ContextLengthExceededError
 from harbor.llms.chat import Chat
 
-from src.learning.trajectory import Turn
-from src.policy_sampler import PolicySampler, SamplingError
-from src.tinker_llm import SMALLEST_ANSWER, TinkerLLM, live_llm, registered
-from tests.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_template, response
+from harbortrainer.learning.trajectory import Turn
+from harbortrainer.policy.sampler import PolicySampler, SamplingError
+from harbortrainer.policy.tinker_llm import SMALLEST_ANSWER, TinkerLLM, live_llm, registered
+from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_template, response
 
 
 def make(answers: Any, template: str = QWEN3, **options: Any) -> tuple[TinkerLLM, ScriptedClient]:

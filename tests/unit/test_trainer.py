@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from src.backend.policy import UpdateResult
-from src.config import Config
-from src.course import Course
-from src.display.display import Display
-from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from src.rollout.task import Task
-from src.run.checkpoints import CheckpointLog, Policy
-from src.run.directory import RunDirectory
-from src.run.jsonl import read_lines
-from src.run.ledger import Ledger
-from src.run.metrics_log import MetricsLog
-from src.run.trajectory_file import read_batch
-from src.stop import Stop
-from src.terminus2_trainer import Parts, Terminus2Trainer
-from src.waiting import End
+from harbortrainer.backend.policy import UpdateResult
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.metrics import MetricsLog
+from harbortrainer.run.trajectories import read_batch
+from harbortrainer.stopping import End, Stop
+from harbortrainer.tasks.task import Task
+from harbortrainer.training.schedule import Course
+from harbortrainer.training.trainer import Parts, Terminus2Trainer
+from harbortrainer.watch.display import Display
 
 TASKS = [Task(f"t{i}", Path(f"t{i}"), str(i)) for i in range(4)]
 

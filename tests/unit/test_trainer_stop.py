@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from src import outage
-from src.errors import BackendError, ServerLost
-from src.run.jsonl import read_lines
-from src.stop import SIGNAL_STATUS, Stop, Stopped
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import BackendError, ServerLost
+from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
+from harbortrainer.training import outage
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import Run
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from src.config import Config
-from src.errors import UserError
-from src.learning.batch import assemble
-from src.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from src.learning.treatment import DEFAULT, FAULTS, outcome_policy, outcome_problems
-from src.validation import validate
+from harbortrainer.cli.arguments import validate
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.learning.treatment import DEFAULT, FAULTS, outcome_policy, outcome_problems
 
 TURN = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), 0)
 OUTCOMES = (Outcome.COMPLETED, Outcome.MAX_TURNS, Outcome.COMPLETED)

@@ -1,8 +1,8 @@
 import pytest
 
-from src.config import Config
-from src.errors import UserError
-from src.validation import validate
+from harbortrainer.cli.arguments import validate
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
 
 
 def config(**changes) -> Config:

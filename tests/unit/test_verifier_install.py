@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from src.rollout.verifier_install import failed_install, fetching
-from src.tasks import findings
-from src.tasks.findings import judge_oracle
-from src.tasks.trials import Tried
+from harbortrainer.qualify import findings
+from harbortrainer.qualify.findings import judge_oracle
+from harbortrainer.qualify.trials import Tried
+from harbortrainer.rollout.outcome import failed_install, fetching
 from tests.support.shapes import INSTALLING
 from tests.support.task_folder import write_task
 

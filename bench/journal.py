@@ -1,0 +1,135 @@
+"""What the files of a run say about it: nothing lost, nothing twice, every batch made of the trials that it names."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from harbortrainer.config import FIELDS, Config
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.datums import digest
+from harbortrainer.learning.trajectory import group_trajectories
+from harbortrainer.run.directory import RunDirectory, read_config
+from harbortrainer.run.trajectories import read_batch
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Of one run directory."""
+
+    trials: int
+    steps: int
+    optimizer_steps: int
+    repeated: int  # trials started again for a place that had its grade
+    unsettled: int  # started trials without exactly one end
+    skipped_or_doubled: int  # steps out of their order in what went on, or missing at the end
+    made_again: int  # steps computed again after a restored state; not a fault
+    differing: int  # of these, with another digest than before
+    not_of_its_trials: int  # steps whose digest is not that of the trials on disk
+    rows_wrong: int  # global steps in metrics.jsonl that are missing or there twice
+
+
+def audit(run: RunDirectory, steps: int) -> Audit:
+    records = read_lines(run.ledger, checked=True)
+    line, made_again, wrong = lineage(records)
+    rows = [row["global_step"] for row in read_lines(run.metrics)]
+    digests: dict[int, set[str]] = {}
+    for record in records:
+        if record["event"] == "trained":
+            digests.setdefault(record["step"], set()).add(record["digest"])
+    return Audit(
+        trials=sum(record["event"] == "started" for record in records),
+        steps=len(line),
+        optimizer_steps=sum(record["optimizer_steps"] for record in line),
+        repeated=_repeated(records),
+        unsettled=_unsettled(records),
+        skipped_or_doubled=wrong + abs(steps - len(line)),
+        made_again=made_again,
+        differing=sum(len(seen) > 1 for seen in digests.values()),
+        not_of_its_trials=sum(digest(rebuilt(run, record).sequences_D) != record["digest"] for record in line),
+        rows_wrong=sum((Counter(rows) - Counter(range(steps + 1))).values())
+        + sum((Counter(range(steps + 1)) - Counter(rows)).values()),
+    )
+
+
+def lineage(records: Sequence[Record]) -> tuple[list[Record], int, int]:
+    """The `trained` records that count, those that a restored state took back, and those out of their order."""
+    line: list[Record] = []
+    again = wrong = 0
+    for record in records:
+        if record["event"] == "resumed":
+            again += max(0, len(line) - record["step"])
+            del line[record["step"] :]
+        elif record["event"] == "trained":
+            wrong += record["step"] != len(line)
+            line.append(record)
+    return line, again, wrong
+
+
+def rebuilt(run: RunDirectory, record: Record) -> TrainingBatch:
+    """The batch of a step, from its trials on disk and the run's configuration."""
+    saved = read_config(run)
+    config = Config(**{name: value for name, value in saved.items() if name in FIELDS and name != "eval_tasks"})
+    stored = read_batch(run.trajectories("step", record["step"]))
+    named = {name: stored[name] for name in sorted(stored) if name in {*record["rewards"], *record.get("masked", ())}}
+    groups = groupby(named.values(), key=lambda trajectory: _place(trajectory.trial_name).rsplit("-g", 1)[0])
+    return assemble([group_trajectories((ts := list(group))[0].task_name, ts) for _, group in groups], config)
+
+
+def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
+    """What a process is doing. `since`: bytes of the ledger before that process; `n_trials` of a training batch."""
+    if not run.ledger.exists() or run.ledger.stat().st_size <= since:
+        return "start-up"
+    records = read_lines(run.ledger)
+    left_open: dict[str, None] = {}
+    for record in records:
+        if record["event"] == "started":
+            left_open[record["trial"]] = None
+        elif record["event"] == "ended":
+            left_open.pop(record["trial"], None)
+    last = records[-1]
+    if left_open:
+        return "evaluation" if next(iter(left_open)).startswith("e") else "sampling"
+    if last["event"] == "resumed":
+        return "restoring"
+    if last["event"] == "ended" and last["trial"].startswith("s"):
+        batch = f"{last['trial'].split('-')[0]}-"
+        ends = [r for r in records if r["event"] == "ended" and r["trial"].startswith(batch)]
+        return "update" if sum(r["fate"] in ("graded", "dropped") for r in ends) >= n_trials else "sampling"
+    return _after_update(run, save_every)
+
+
+def _after_update(run: RunDirectory, save_every: int) -> str:
+    rows = read_lines(run.metrics)
+    line, _, _ = lineage(read_lines(run.ledger))
+    if not rows or rows[-1]["global_step"] < len(line):
+        return "publishing, logging"
+    saved = read_lines(run.checkpoints)
+    due = len(line) % save_every == 0
+    return "saving" if due and (not saved or saved[-1]["step"] < len(line)) else "sampling"
+
+
+def _repeated(records: Sequence[Record]) -> int:
+    graded: set[str] = set()
+    repeated = 0
+    for record in records:
+        if record["event"] == "started":
+            repeated += _place(record["trial"]) in graded
+        elif record["event"] == "ended" and record["fate"] == "graded":
+            graded.add(_place(record["trial"]))
+    return repeated
+
+
+def _unsettled(records: Sequence[Record]) -> int:
+    counts = Counter(record["trial"] for record in records if record["event"] == "started")
+    counts.subtract(record["trial"] for record in records if record["event"] == "ended")
+    return sum(abs(count) for count in counts.values())
+
+
+def _place(trial_name: str) -> str:
+    return re.sub(r"-a\d+$", "", trial_name)

@@ -1,1 +1,0 @@
-"""Curricula: tasks that the policy always or never solves are taken seldom."""

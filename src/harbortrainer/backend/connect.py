@@ -1,0 +1,188 @@
+"""Reach a Tinker API: URL and key rules, health, what it serves. Every failure is one line with its fix."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import tinker
+
+from harbortrainer.backend import health
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
+from harbortrainer.backend.faults import awaited
+from harbortrainer.backend.health import silent, watched
+from harbortrainer.backend.sessions import Session, api_key, end_session, new_service, open_rest, open_session
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.policy.chat_template import BaseModel, read_base_model
+from harbortrainer.stopping import End, in_daemon_thread
+
+
+class Api:
+    """As httpx's transport: a test hands in one of its own, and nothing leaves the process."""
+
+    async def check_health(self, url: str, config: Config) -> dict[str, Any]:
+        """What a server of this project says of itself, {} of others. Raises UserError."""
+        return await health.check_health(url, config)
+
+    async def until_answering(self, url: str, limit_sec: float) -> None:
+        """Wait for the server. Raises BackendError after `limit_sec`."""
+        await health.until_answering(url, limit_sec)
+
+    async def rest(self, url: str, key: str) -> tinker.RestClient:
+        """A client without a session. Raises BackendError."""
+        return await open_rest(url, key)
+
+    async def session(self, rest: tinker.RestClient, url: str, key: str, say: Callable[[str], None]) -> Session:
+        """A new session; those of killed processes of this machine are ended first. Raises BackendError."""
+        return await open_session(rest, url, key, say)
+
+    async def service(self, url: str, key: str) -> tinker.ServiceClient:
+        """A client with an open session, in place of one that was lost."""
+        return await in_daemon_thread(new_service, url, key)
+
+    def base_model(self, name: str) -> BaseModel:
+        """What the model's own configuration says. Blocking at the first call for a name."""
+        return read_base_model(name)
+
+    async def unload(self, url: str, model_ids: Sequence[str]) -> None:
+        """Take adapters off a self-hosted server; those that it does not have are no fault."""
+        try:
+            async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
+                for model_id in model_ids:
+                    body = {"model_id": model_id, "type": "unload_model"}
+                    await client.post(f"{url}/api/v1/unload_model", json=body)
+        except httpx.HTTPError:
+            return  # the server is gone, and the slots with it; or it frees them after its session time-out
+
+
+CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
+
+Measure = Callable[[Session, ServerKind, str], Awaitable[Contract]]
+log = logging.getLogger("harbortrainer")
+
+
+@dataclass(slots=True)
+class Backend:
+    """A server that answered. `max_context` is None when it does not say."""
+
+    service: tinker.ServiceClient
+    rest: tinker.RestClient
+    kind: ServerKind
+    contract: Contract
+    url: str
+    max_context: int | None
+    limits: Limits
+    about: Mapping[str, Any] = field(default_factory=dict)  # what a server of this project says of itself
+    api: Api = field(default_factory=Api)
+
+    async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
+        """Await an SDK call for as long as the server is there. Raises BackendError; ServerLost: restoring may help."""
+        return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)
+
+    def silent(self, what: str) -> End:
+        """An end for work of many calls: the server does not answer any more."""
+        return silent(self.url, what, self.limits.silence_sec)
+
+    async def until_answering(self, limit_sec: float) -> None:
+        """Wait for the server. Raises BackendError after `limit_sec`."""
+        await self.api.until_answering(self.url, limit_sec)
+
+    async def reopen(self) -> None:
+        """A new session in place of one that the server may not know any more; frees what that one holds.
+
+        Raises BackendError.
+        """
+        await self.close(done=False)
+        opening = self.api.service(self.url, api_key(self.kind))
+        self.service = await self.wait(f"opening a session at {self.url}", opening, CALL_LIMIT_SEC)
+
+    async def close(self, *, done: bool) -> None:
+        """End the session, which frees what it holds on the server; never waits long."""
+        await end_session(self.service, done=done)
+
+
+async def connect(config: Config, measure: Measure, api: Api, say: Callable[[str], None]) -> Backend:
+    """Check URL, key, health and model, in this order, then take the contract that `measure` returns.
+
+    Raises UserError.
+    """
+    kind = kind_of(config)
+    url = server_url(config)
+    key = api_key(kind)
+    about = await api.check_health(url, config)
+    rest = await api.rest(url, key)
+    models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
+    served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
+    check_model(config, served)
+    if kind.architectures is not None:
+        warn_about_model(config, kind, await asyncio.to_thread(api.base_model, config.model_name))
+    session, limits = await api.session(rest, url, key, say), Limits.of(config)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(end_session, session.service, done=False)
+        measuring = measure(session, kind, config.model_name)
+        contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
+        undo.pop_all()
+    return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
+
+
+def server_url(config: Config) -> str:
+    """URL of the server. Raises UserError when a self-hosted one is not named or a URL is none."""
+    if config.backend == "tinker":
+        url, field = config.tinker_base_url or os.environ.get("TINKER_BASE_URL") or CLOUD_URL, "tinker_base_url"
+    else:
+        url, field = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL"), "skyrl_tx_url"
+    if not url:
+        raise UserError(
+            "skyrl_tx_url: needed with backend=skyrl-tx; give skyrl_tx_url=http://localhost:8000 "
+            "or set SKYRL_TX_URL in .env"
+        )
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"{field}={url}: must start with http:// or https://")
+    return url.rstrip("/")
+
+
+def check_model(config: Config, served: dict[str, int | None]) -> None:
+    """The server itself accepts any name and trains its own model: refuse another name here."""
+    if served and config.model_name not in served:
+        names = ", ".join(sorted(served)[:8])
+        if config.backend == "skyrl-tx":
+            fix = (
+                f"start it with that model (scripts/start_skyrl_tx.sh {config.model_name} TP) or set model_name={names}"
+            )
+        else:
+            fix = "choose one of them, or train on your own server with backend=skyrl-tx"
+        raise UserError(f"model_name={config.model_name}: the server serves {names}; {fix}")
+
+
+def warn_about_model(config: Config, kind: ServerKind, model: BaseModel) -> None:
+    """Warn of a model that the server may not know, and of a context beyond what the model was made for."""
+    name = config.model_name
+    if kind.architectures is not None:
+        known = not kind.architectures.isdisjoint(model.architectures)
+        if not (known if model.architectures else any(family in name.lower() for family in kind.families)):
+            log.warning(
+                "model_name=%s: %s has the Qwen3, Llama 3 and DeepSeek-V3 families; if it does not train this one, "
+                "use such a model or backend=tinker",
+                name,
+                kind.name,
+            )
+    if model.rope_type != "default" and not kind.scaled_positions:
+        log.warning(
+            "model_name=%s: %s ignores its scaled positions (rope_type=%s), so what it trains is not quite this model; "
+            "use one without, or backend=tinker",
+            name,
+            kind.name,
+            model.rope_type,
+        )
+    if model.max_positions is not None and config.context_limit > model.max_positions:
+        log.warning(
+            "context_limit=%d: %s was made for %d tokens (max_position_embeddings); answers get worse beyond them",
+            config.context_limit,
+            name,
+            model.max_positions,
+        )

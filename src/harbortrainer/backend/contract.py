@@ -1,0 +1,107 @@
+"""What a Tinker API does with what we send: measured on a self-hosted server, from its documents on Tinker cloud."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from harbortrainer.config import Config
+
+ADAM_SETTINGS = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
+CLIP_SETTINGS = frozenset({"clip_low_threshold", "clip_high_threshold"})
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """`reduction`: how per-token losses become one gradient.
+
+    sum: over all tokens and datums, Tinker's. example_mean: each datum's sum over its sum of weights, then the mean
+    over the datums between two optimizer steps. unknown: measured, and neither.
+    """
+
+    source: str  # "measured 2026-11-21 ..." or "documents"
+    reduction: Literal["sum", "example_mean", "unknown"]
+    losses: Mapping[str, frozenset[str]]  # accepted losses, each with the settings that have an effect
+    adam: Mapping[str, bool | None]  # ADAM_SETTINGS: whether it reaches the optimizer
+    decays_other_adapters: bool | None  # weight_decay of one adapter shrinks those of all other users
+    frozen_samplers: bool | None  # a sampling client keeps its weights, and sampling never touches those in training
+    prompt_logprobs: bool  # scores given tokens, of the base model too
+    can_sample: bool
+
+
+TINKER_DOCUMENTS = Contract(
+    source="Tinker's documents, 2026-11",
+    reduction="sum",
+    losses=MappingProxyType(
+        {
+            "cross_entropy": frozenset(),
+            "importance_sampling": frozenset(),
+            "ppo": CLIP_SETTINGS,
+            "cispo": CLIP_SETTINGS,
+        }
+    ),
+    adam=MappingProxyType(dict.fromkeys(ADAM_SETTINGS, True)),
+    decays_other_adapters=False,
+    frozen_samplers=True,
+    prompt_logprobs=True,
+    can_sample=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    name: str
+    needs_key: bool
+    context_limit: int | None  # tokens, when the server does not say
+    architectures: frozenset[str] | None  # model classes it has, as in config.json; None = whatever it lists
+    scaled_positions: bool = True  # knows rope_scaling (YaRN, Llama 3.1): without, such a model is another one
+    answers_of_powers: bool = False  # it compiles for every length of an answer: a cut one has a power of two
+    families: tuple[str, ...] = ()  # fragments of model names, where config.json cannot be read
+
+
+CLOUD = ServerKind(name="Tinker cloud", needs_key=True, context_limit=32000, architectures=None)
+SELF_HOSTED = ServerKind(
+    name="the self-hosted server",
+    needs_key=False,
+    context_limit=None,
+    architectures=frozenset(
+        {
+            "Qwen3ForCausalLM",
+            "Qwen3MoeForCausalLM",
+            "Qwen3_5ForCausalLM",
+            "Qwen3_5ForConditionalGeneration",
+            "LlamaForCausalLM",
+            "Llama3ForCausalLM",
+            "DeepseekV3ForCausalLM",
+            "Glm4MoeLiteForCausalLM",
+        }
+    ),
+    scaled_positions=False,
+    answers_of_powers=True,
+    families=("qwen3", "llama-3", "smollm2", "deepseek-v3"),
+)
+
+
+def kind_of(config: Config) -> ServerKind:
+    return SELF_HOSTED if config.backend == "skyrl-tx" else CLOUD
+
+
+HEALTH_LIMIT_SEC = 10.0
+CALL_LIMIT_SEC = 120.0  # a request that the server only has to take note of
+CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it any more
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`update_sec`: one forward_backward, optim_step or scoring pass, or making, saving or restoring weights.
+
+    `silence_sec`: healthz unanswered. The first call of a shape compiles for up to half a minute on JAX, and a cloud's
+    queue may take long.
+    """
+
+    update_sec: float = 3600.0
+    silence_sec: float = 120.0
+
+    @classmethod
+    def of(cls, config: Config) -> "Limits":
+        return cls(config.update_timeout_sec)

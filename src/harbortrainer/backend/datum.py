@@ -1,0 +1,119 @@
+"""Training sequence -> tinker.Datum, checked here because the self-hosted server accepts malformed ones silently."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tinker
+
+from harbortrainer.backend.contract import Contract
+from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.learning.datums import TrainingSequence
+
+KINDS = {"tokens": "i", "mask": "b", "logprobs": "f", "advantages": "f"}  # numpy's dtype.kind
+
+
+def build_datums(
+    sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int, max_context: int | None
+) -> list[tinker.Datum]:
+    """One optimizer step's datums. Raises ValueError that names a malformed sequence: a bug in this program.
+
+    `max_context`: the server's, not the run's, which may be lower than when the trials were sampled; None = unknown.
+    Raises UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:],
+    and mask, logprobs, advantages of the targets.
+    """
+    for index, sequence in enumerate(sequences_D):
+        check_sequence(sequence, index, vocab_size)
+        if max_context is not None and len(sequence.tokens_T) > max_context:
+            raise UserError(
+                f"context_limit: trial {sequence.trial_name} has {len(sequence.tokens_T)} tokens, the server takes at "
+                f"most {max_context}; resume on a server that takes as many as before, or start a new run"
+            )
+    return [_datum(s, _compensation(s, len(sequences_D), contract), contract) for s in sequences_D]
+
+
+def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> None:
+    """Lengths, types, ranges. Raises ValueError."""
+    where = f"sequence {index} ({sequence.trial_name})"
+    n = len(sequence.tokens_T)
+    for name, kind in KINDS.items():
+        array = getattr(sequence, f"{name}_T")
+        if array.shape != (n,) or array.dtype.kind != kind:
+            raise ValueError(f"{where}: {array.shape} {name} of {array.dtype} for {n} tokens")
+    if n < 2 or not sequence.mask_T[1:].any() or sequence.mask_T[0]:
+        raise ValueError(f"{where}: needs a prompt and at least one sampled token")
+    if sequence.tokens_T.min() < 0 or sequence.tokens_T.max() >= vocab_size:
+        token = min(sequence.tokens_T.min(), 0) or sequence.tokens_T.max()
+        raise ValueError(f"{where}: token {token} is outside the vocabulary of {vocab_size}")
+    if not (np.isfinite(sequence.logprobs_T).all() and np.isfinite(sequence.advantages_T).all()):
+        raise ValueError(f"{where}: logprobs and advantages must be finite")
+    if sequence.logprobs_T.max() > 1e-3:
+        raise ValueError(f"{where}: a logprob of {sequence.logprobs_T.max()} is above 0")
+    if sequence.advantages_T[~sequence.mask_T].any():
+        raise ValueError(f"{where}: advantage on a token that was not sampled")
+
+
+def _compensation(sequence: TrainingSequence, n_datums: int, contract: Contract) -> float:
+    """What an averaging server divides by: policy losses are linear in advantages, its gradient is then the sum's."""
+    return float(sequence.mask_T.sum()) * n_datums if contract.reduction == "example_mean" else 1.0
+
+
+def _datum(sequence: TrainingSequence, scale: float, contract: Contract) -> tinker.Datum:
+    inputs = {
+        "target_tokens": sequence.tokens_T[1:].astype(np.int64),
+        "logprobs": sequence.logprobs_T[1:].astype(np.float32),
+        "advantages": (sequence.advantages_T[1:] * scale).astype(np.float32),
+    }
+    if contract.reduction == "example_mean":  # what that server divides by; others would ignore or refuse it
+        inputs["weights"] = sequence.mask_T[1:].astype(np.float32)
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints(sequence.tokens_T[:-1].tolist()), loss_fn_inputs=inputs)
+
+
+STEP = "optim/server_step"  # steps in the adapter's life so far, of servers that count them
+NAMES = {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied", "optimizer_step": STEP}
+
+
+def trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.TensorData]) -> np.ndarray:
+    """N natural logs, 0 for the first token. Raises BackendError unless there is a finite one for every other token."""
+    values = np.asarray(output["logprobs"].to_numpy(), np.float32).ravel()
+    n = len(sequence.tokens_T)
+    if len(values) != n - 1:
+        raise BackendError(f"forward_backward: {len(values)} logprobs for {n} tokens of {sequence.trial_name}")
+    if not np.isfinite(values).all():
+        raise BackendError(
+            "forward_backward: logprobs that are no numbers: the weights have diverged; start a new run with "
+            "a lower learning_rate"
+        )
+    return np.concatenate([np.zeros(1, np.float32), values])
+
+
+def all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
+    """N logprobs from an answer that leads with None (Tinker) or leaves the first token out (self-hosted)."""
+    values = [value for value in logprobs if value is not None]
+    if len(values) != n - 1:
+        raise BackendError(f"base model logprobs: {len(values)} for {n} tokens")
+    return np.array([0.0, *values], np.float32)
+
+
+def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
+    """Raises BackendError when the server says that it applied another learning rate (a rounded one is the same)."""
+    applied = metrics.get("optim/learning_rate_applied", rate)
+    if not math.isclose(applied, rate, rel_tol=1e-5, abs_tol=1e-12):
+        raise BackendError(
+            f"optim_step: the server applied learning_rate={applied:g} instead of {rate:g}; "
+            "see what it does with python -m src.doctor"
+        )
+
+
+def check_step(last: float | None, metrics: Mapping[str, float]) -> float | None:
+    """The server's count of steps now. Raises ServerLost when it is not one more than `last`: restoring mends that."""
+    now = metrics.get(STEP)
+    if last is not None and now is not None and now != last + 1:
+        raise ServerLost(f"optim_step: the server counts {now:g} steps of these weights after {last:g} and one more")
+    return now
+
+
+def metric_name(name: str) -> str:
+    """`optim/grad_norm` for the server's `skyrl.ai/grad_norm`; `server/loss_sum` for `loss:sum`."""
+    short = name.rsplit("/", 1)[-1].replace(":", "_")
+    return NAMES.get(short, f"server/{short}")

@@ -1,0 +1,123 @@
+"""SDK and HTTP errors -> one plain line. Shapes as the pinned SDK raises them."""
+
+import asyncio
+import re
+from collections.abc import Awaitable
+
+import httpx
+import tinker
+from tinker.lib.retryable_exception import RetryableException
+
+from harbortrainer.errors import BackendError, ServerLost
+
+# What the SDK raises for an answer of the server: its own errors, and plain ValueErrors for failed futures.
+SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
+
+GONE = (tinker.APIConnectionError, tinker.InternalServerError, httpx.TransportError, ConnectionError)
+FORGOTTEN = re.compile(  # by a restart, or with the session
+    r"Model \S+ not loaded|[Mm]odel \S+ is not loaded|(?:Model|Future) not found"
+    r"|[Ss]ession (?:\S+ )?(?:not found|does not exist|expired|has finished)"
+)
+NO_WEIGHTS = re.compile(
+    r"[Cc]heckpoint (?:\S+ )?not found|Checkpoint creation failed|Model not found|time to live is over"
+)
+NO_ROUTE = re.compile(r"'detail': '(?:Not Found|Method Not Allowed)'")
+
+HINTS = (
+    (
+        r"LoRA rank \d+ must be between \d+ and (\d+)",
+        "lora_rank: the server allows at most {0}; lower it or start the server with a higher MAX_LORA_RANK",
+    ),
+    (
+        r"Maximum number of LoRA adapters",
+        "every adapter slot of the server is taken; stop another run or start the server with more MAX_LORA_ADAPTERS",
+    ),
+    (
+        r"Loss functions \[(.*?)\] are not supported",
+        "loss_fn: the server does not have {0}; use importance_sampling, ppo or cispo",
+    ),
+    (
+        r"Model (\S+) not loaded",
+        "the server was restarted and has forgotten the model {0}",
+    ),
+    (
+        r"Engine is configured for '(.*?)'",
+        "model_name: the server serves {0}; use it, or start the server with yours",
+    ),
+    (
+        r"(?:Checkpoint|Model) not found",
+        "the server does not have these weights; was it started with FRESH=1 or another SKYRL_TX_STATE since?",
+    ),
+    (
+        r"No space left on device|database or disk is full",
+        "the server's disk is full: make room where its checkpoints lie, then resume",
+    ),
+    (
+        r"(?:not finite|non-finite)",
+        "loss or gradient is not a number: the weights have diverged; start a new run with a lower learning_rate",
+    ),
+    (
+        r"grad_norm[`'\s]+Input should be a valid number",
+        "the gradient is not a number: the weights have diverged; start a new run with a lower learning_rate",
+    ),
+    (
+        r"'detail': '(?:Not Found|Method Not Allowed)'|Error code: 415",
+        "the server lacks a request of this SDK (tinker {version}): it is too old or too new; start ours with "
+        "scripts/start_skyrl_tx.sh",
+    ),
+)
+
+
+async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
+    """Await an SDK call under a limit. Raises BackendError that says what was waited for and what to do.
+
+    ServerLost, when a restored state may mend it.
+    """
+    try:
+        return await asyncio.wait_for(work, limit_sec)
+    except TimeoutError:
+        raise ServerLost(f"{what}: no answer within {limit_sec:.0f} s; look at the server's log, then resume") from None
+    except SDK_ERRORS as error:
+        kind = ServerLost if _lost(error) else BackendError
+        raise kind(f"{what}: {plain(error)}") from error
+
+
+def _lost(error: BaseException) -> bool:
+    """Whether the server is at fault rather than what it was asked."""
+    return isinstance(error, GONE) or forgotten(error)
+
+
+def forgotten(error: BaseException) -> bool:
+    """Whether the server no longer knows the model, session or request: it was restarted, or its time was over."""
+    return FORGOTTEN.search(str(error)) is not None
+
+
+def no_weights(error: BaseException | None) -> bool:
+    """Whether the server was reached and does not have the saved weights that were asked for."""
+    text = str(error)
+    if NO_WEIGHTS.search(text):
+        return True
+    return isinstance(error, tinker.NotFoundError) and not NO_ROUTE.search(text) and not forgotten(error)
+
+
+def plain(error: BaseException) -> str:
+    """The cause in one line, with a fix where one is known."""
+    text = str(error)
+    for pattern, hint in HINTS:
+        if match := re.search(pattern, text):
+            return hint.format(*match.groups(), version=tinker.__version__)
+    if isinstance(error, tinker.AuthenticationError | tinker.PermissionDeniedError):
+        return "the key was refused; check TINKER_API_KEY"
+    if isinstance(error, tinker.APIConnectionError | httpx.TransportError | ConnectionError | TimeoutError):
+        return "the server does not answer; check GET /api/v1/healthz"
+    return _detail(error) or " ".join(text.split())[:300] or type(error).__name__
+
+
+def _detail(error: BaseException) -> str:
+    """What the server says is wrong: `detail` of its answer, or of the answer quoted in the message."""
+    body = getattr(error, "body", None)
+    detail = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, d.get('loc', [])))}: {d.get('msg', d)}" for d in detail)[:300]
+    quoted = re.search(r"'detail': ['\"](.*?)['\"]\}", str(error))
+    return str(detail or (quoted.group(1) if quoted else ""))[:300]

@@ -1,0 +1,103 @@
+"""Is a Tinker API there, and is it still there."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, NoReturn
+
+import httpx
+
+from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
+from harbortrainer.backend.faults import awaited
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.stopping import unless
+
+PATH = "/api/v1/healthz"
+FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
+
+
+async def check_health(url: str, config: Config) -> dict[str, Any]:
+    """GET /api/v1/healthz. Returns what a server of ours says of itself, {} of others.
+
+    Raises UserError when nobody, or somebody else, answers.
+    """
+    if config.backend == "skyrl-tx":
+        where = f"skyrl_tx_url={url}"
+        fix = f"start it with scripts/start_skyrl_tx.sh MODEL TP and check GET {PATH}"
+    else:
+        where, fix = f"tinker_base_url={url}", "check your connection, or train with backend=skyrl-tx"
+    try:
+        async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+            answer = await client.get(url + PATH)
+    except httpx.ConnectError as error:
+        raise UserError(f"{where}: connection refused or host unknown ({error}); {fix}") from None
+    except httpx.TimeoutException:
+        raise UserError(f"{where}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
+    if config.backend == "skyrl-tx" and not _is_tinker(answer):
+        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+    return _about(answer)
+
+
+def _about(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        about = answer.json().get("server")
+    except (ValueError, AttributeError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:
+    """`awaited`, ended when the server falls silent: the SDK asks a dead one for ever. Raises BackendError."""
+    return await unless(awaited(what, work, limit_sec), silent(url, what, silence_sec))
+
+
+async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
+    """An end for `waiting.unless`: raises ServerLost once the server has not answered for `silence_sec`."""
+    answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
+    await asyncio.sleep(pause)  # most calls are over by then
+    async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:
+        while True:
+            if await _problem(client, url) is None:
+                answered = time.monotonic()
+            elif time.monotonic() - answered >= silence_sec:
+                break
+            await asyncio.sleep(pause)
+    raise ServerLost(
+        f"{what}: {url} has not answered for {silence_sec:g} s; look at the server's log, "
+        "start it again and continue with resume=RUN_DIR"
+    )
+
+
+async def until_answering(url: str, limit_sec: float) -> None:
+    """Wait, asking ever more rarely, until the server answers. Raises BackendError after `limit_sec`."""
+    began, pause = time.monotonic(), FIRST_PAUSE_SEC
+    async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+        while True:
+            if (problem := await _problem(client, url)) is None:
+                return
+            if time.monotonic() - began > limit_sec:
+                raise BackendError(
+                    f"{url} did not answer for {limit_sec:g} s ({problem}); start it again, "
+                    "continue with resume=RUN_DIR, or let the run wait longer (outage_limit_sec)"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, POLL_SEC)
+
+
+async def _problem(client: httpx.AsyncClient, url: str) -> str | None:
+    """Why healthz gives no answer that counts: none, or a proxy's or dying server's 5xx."""
+    try:
+        answer = await client.get(url + PATH)
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return f"it answers {answer.status_code}" if answer.is_server_error else None
+
+
+def _is_tinker(answer: httpx.Response) -> bool:
+    try:
+        return answer.status_code == httpx.codes.OK and "status" in answer.json()
+    except ValueError:
+        return False

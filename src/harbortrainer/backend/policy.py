@@ -1,0 +1,269 @@
+"""The adapter that is trained: update, publish, save, restore, free. One code path for every Tinker API."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import tinker
+
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
+from harbortrainer.backend.datum import all_tokens, build_datums, check_rate, check_step, metric_name, trained_logprobs
+from harbortrainer.backend.faults import SDK_ERRORS, forgotten, no_weights, plain
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.stopping import End
+
+
+class Published:
+    """A sampling client whose `lost` is set once the server does not know its weights or session any more."""
+
+    def __init__(self, client: tinker.SamplingClient) -> None:
+        self._client = client
+        self.lost = asyncio.Event()
+
+    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> tinker.types.SampleResponse:
+        """The SDK's own, errors included."""
+        try:
+            return await self._client.sample(prompt, num_samples, sampling_params)
+        except SDK_ERRORS as error:
+            if isinstance(error, tinker.NotFoundError) or forgotten(error) or no_weights(error):
+                self.lost.set()
+            raise
+
+    async def forgotten(self, what: str) -> NoReturn:
+        """An end for `waiting.unless`: raises ServerLost once the server no longer knows these weights."""
+        await self.lost.wait()
+        raise ServerLost(f"{what}: the server does not know the published weights any more")
+
+
+log = logging.getLogger("harbortrainer")
+
+
+class SavedWeights:
+    """What goes wrong here costs room on the server, never a run: it is logged, and tried again at the next resume."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def delete(self, path: str) -> None:
+        """Delete saved weights; what is gone already is no fault."""
+        try:
+            await asyncio.wait_for(self._backend.rest.delete_checkpoint_from_tinker_path(path), CALL_LIMIT_SEC)
+        except tinker.NotFoundError:
+            return
+        except (TimeoutError, *SDK_ERRORS) as error:
+            log.warning("could not delete %s: %s", path, plain(error))
+
+    def delete_later(self, path: str) -> None:
+        """Delete in the background; `close` waits for it."""
+        task = asyncio.create_task(self.delete(path), name=f"delete {path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Finish deletions under way; never waits long."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=CLOSE_LIMIT_SEC)
+
+    async def delete_others(self, model_id: str, keep: Collection[str]) -> int | None:
+        """Delete all weights of a model but those whose paths are in `keep`.
+
+        Returns how many it had to delete; None when the server could not be asked.
+        """
+        listed = await self._listed(model_id)
+        if listed is None:
+            return None
+        others = [one.tinker_path for one in listed if one.tinker_path not in keep]
+        for path in others:
+            await self.delete(path)
+        return len(others)
+
+    async def warn_of_expiry(self, path: str) -> None:
+        """Say when the server is going to delete these weights by itself, where it says so."""
+        for one in await self._listed(path.removeprefix("tinker://").split("/")[0]) or ():
+            if one.tinker_path == path and one.expires_at is not None:
+                log.warning("%s: the server deletes it at %s; save again before, or copy it", path, one.expires_at)
+
+    async def _listed(self, model_id: str) -> list[tinker.types.Checkpoint] | None:
+        try:
+            answer = await asyncio.wait_for(self._backend.rest.list_checkpoints(model_id), CALL_LIMIT_SEC)
+        except tinker.NotFoundError:
+            return []
+        except (TimeoutError, *SDK_ERRORS) as error:
+            log.warning("could not list the weights of %s: %s", model_id, plain(error))
+            return None
+        return answer.checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """`logprobs_D`: N natural logs a sequence, of the weights before the step; 0 for its first token."""
+
+    logprobs_D: tuple[np.ndarray, ...]
+    metrics: dict[str, float]
+
+
+class PolicyTrainer:
+    """One LoRA adapter on the server.
+
+    At most one sampler is live: on the self-hosted server, sampling an older one after a training step puts the older
+    weights back, silently. So publish, sample, train, publish; the caller lets no sampling request outlive its batch.
+    """
+
+    def __init__(self, backend: Backend, client: tinker.TrainingClient, config: Config) -> None:
+        self._backend = backend
+        self._config = config
+        self._limits = backend.limits
+        self._vocab_size = backend.api.base_model(config.model_name).vocab_size
+        self._max_context = backend.max_context or backend.kind.context_limit
+        self.saved = SavedWeights(backend)
+        self._take(client)
+
+    def _take(self, client: tinker.TrainingClient) -> None:
+        self._client = client
+        self.model_id: str = client.model_id
+        self._run = secrets.token_hex(4)  # names stay unique when a run is resumed: saving twice under one name hangs
+        self._published: Published | None = None
+        self._sampler_path: str | None = None
+        self._base: tinker.SamplingClient | None = None
+        self._steps: float | None = None  # optimizer steps, as the server counts them
+
+    @classmethod
+    async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
+        """A fresh adapter of attention and MLP layers, initialised from the seed. Raises BackendError."""
+        return cls(backend, await _created(backend, config), config)
+
+    @classmethod
+    async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
+        """Adapter and optimizer state saved under `path`.
+
+        Raises UserError for another model or rank, WeightsGone when the server does not have it, BackendError.
+        """
+        reading = backend.rest.get_weights_info_by_tinker_path(path)
+        info = await _state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
+        if info.base_model != config.model_name:
+            raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
+        if info.lora_rank != config.lora_rank:
+            raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
+        return cls(backend, await _restored(backend, path), config)
+
+    async def reload(self, path: str | None) -> None:
+        """Go on from a saved state, or from the seed (None), after the server lost the adapter.
+
+        Raises WeightsGone when the server does not have the state, BackendError.
+        """
+        await free_slots(self._backend, [self.model_id])  # a server that only hung still has it
+        await self._backend.reopen()
+        again = _created(self._backend, self._config) if path is None else _restored(self._backend, path)
+        self._take(await again)
+
+    async def until_answering(self, limit_sec: float) -> None:
+        """Wait for the server. Raises BackendError after `limit_sec`."""
+        await self._backend.until_answering(limit_sec)
+
+    async def update(
+        self,
+        sequences_D: Sequence[TrainingSequence],
+        *,
+        loss_fn: str,
+        loss_fn_config: dict[str, float] | None,
+        adam: tinker.AdamParams,
+    ) -> UpdateResult:
+        """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
+        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._max_context)
+        forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
+        step = self._client.optim_step(adam)
+        output = await self._backend.wait("forward_backward", forward, self._limits.update_sec)
+        logprobs_D = tuple(trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True))
+        stepped = await self._backend.wait("optim_step", step, self._limits.update_sec)
+        reported = {**output.metrics, **(stepped.metrics or {})}
+        metrics = {metric_name(name): float(value) for name, value in reported.items()}
+        check_rate(adam.learning_rate, metrics)
+        self._steps = check_step(self._steps, metrics)
+        return UpdateResult(logprobs_D, metrics)
+
+    async def publish(self, step: int) -> Published:
+        """A sampler of the current weights; the previous one's weights are deleted and must not be sampled again."""
+        name = f"sampler-{self._run}-{step:06d}"
+        saving = self._client.save_weights_for_sampler(name)
+        saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.update_sec)
+        creating = self._backend.service.create_sampling_client(model_path=saved.path)
+        client = await self._backend.wait("creating the sampling client", creating, CALL_LIMIT_SEC)
+        previous, self._sampler_path = self._sampler_path, f"tinker://{self.model_id}/sampler_weights/{name}"
+        if previous is not None:
+            self.saved.delete_later(previous)
+        self._published = Published(client)
+        return self._published
+
+    async def save(self, step: int) -> str:
+        """Weights and optimizer state on the server; returns their tinker:// path."""
+        saving = self._client.save_state(f"state-{self._run}-{step:06d}")
+        path = (await self._backend.wait("save_state", saving, self._limits.update_sec)).path
+        await self.saved.warn_of_expiry(path)
+        return path
+
+    async def delete(self, path: str) -> None:
+        """Delete saved weights; one that is gone already is no fault."""
+        await self.saved.delete(path)
+
+    async def base_logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """Natural logs of the base model for every token, N a sequence, 0 for the first."""
+        if self._base is None:
+            work = self._backend.service.create_sampling_client(base_model=self._config.model_name)
+            self._base = await self._backend.wait("creating the base model's client", work, CALL_LIMIT_SEC)
+        calls = [self._base.compute_logprobs(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D]
+        answers = await self._backend.wait("base model logprobs", _all(calls), self._limits.update_sec)
+        return [all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
+
+    def losses(self, what: str) -> list[End]:
+        """Ends for work that samples the published weights: the server falls silent, or no longer knows them."""
+        known = [self._published.forgotten(what)] if self._published else []
+        return [*known, self._backend.silent(what)]
+
+    async def close(self) -> None:
+        """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""
+        await self.saved.close()
+        await free_slots(self._backend, [self.model_id])
+
+
+async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:
+    """Take adapters that nobody uses any more off a self-hosted server; those that it does not have are no fault."""
+    if not backend.kind.needs_key:
+        await backend.api.unload(backend.url, model_ids)
+
+
+async def _created(backend: Backend, config: Config) -> tinker.TrainingClient:
+    work = backend.service.create_lora_training_client(
+        config.model_name,
+        config.lora_rank,
+        seed=config.seed,
+        train_unembed=False,  # Tinker's default is true, skyrl's JAX backend has no such adapter: neither trains it
+    )
+    return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
+
+
+async def _restored(backend: Backend, path: str) -> tinker.TrainingClient:
+    work = backend.service.create_training_client_from_state_with_optimizer(path)
+    return await _state(backend, f"restoring {path}", work, backend.limits.update_sec)
+
+
+async def _state[T](backend: Backend, what: str, work: Awaitable[T], limit_sec: float) -> T:
+    """Raises WeightsGone when the server says that it does not have the saved state."""
+    try:
+        return await backend.wait(what, work, limit_sec)
+    except BackendError as error:
+        if no_weights(error.__cause__):
+            raise WeightsGone(str(error)) from error
+        raise
+
+
+async def _all[T](futures: Sequence[Awaitable[T]]) -> list[T]:
+    """Their results; the requests are under way already."""
+    return [await future for future in futures]

@@ -1,0 +1,135 @@
+"""Sessions on a server: opened, ended, and those of killed processes of this machine ended by the next process."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import httpx
+import tinker
+
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, ServerKind
+from harbortrainer.backend.faults import SDK_ERRORS, awaited
+from harbortrainer.durable.files import cache_folder, replace_text
+from harbortrainer.durable.process import lives, this_process
+from harbortrainer.errors import DiskFault, UserError
+from harbortrainer.stopping import in_daemon_thread
+
+DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
+CREDENTIAL_COMMAND = "TINKER_CREDENTIAL_CMD"
+_notes: WeakKeyDictionary[tinker.ServiceClient, Path] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open session. `key`: what is sent to the server, Tinker's own only to Tinker cloud."""
+
+    service: tinker.ServiceClient
+    rest: tinker.RestClient
+    url: str
+    key: str
+
+
+def api_key(kind: ServerKind) -> str:
+    """The key to send. Raises UserError when Tinker cloud's is missing."""
+    if not kind.needs_key:
+        return DUMMY_KEY
+    key = os.environ.get("TINKER_API_KEY", "")
+    if not key:
+        raise UserError("TINKER_API_KEY: needed with backend=tinker; put it in .env, or train with backend=skyrl-tx")
+    if not key.startswith("tml-"):
+        raise UserError("TINKER_API_KEY: a Tinker key starts with tml-; check .env")
+    return key
+
+
+async def open_rest(url: str, key: str) -> tinker.RestClient:
+    """A client without a session. Raises BackendError."""
+    return await awaited(f"connecting to {url}", in_daemon_thread(new_rest, url, key), CALL_LIMIT_SEC)
+
+
+async def open_session(rest: tinker.RestClient, url: str, key: str, say: Callable[[str], None]) -> Session:
+    """Raises BackendError."""
+    if key == DUMMY_KEY and (n_ended := await end_dead_sessions(url)):
+        say(f"ended {n_ended} sessions at {url} whose processes were killed: their adapter slots are free")
+    service = await awaited(f"opening a session at {url}", in_daemon_thread(new_service, url, key), CALL_LIMIT_SEC)
+    return Session(service, rest, url, key)
+
+
+async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:
+    """End the session, which frees what it holds on the server; never waits long."""
+    try:
+        await asyncio.wait_for(service.close("success" if done else "interrupted"), CLOSE_LIMIT_SEC)
+    except (TimeoutError, *SDK_ERRORS):
+        return  # the server is gone or has no such request; it forgets a silent session by itself
+    if (note := _notes.pop(service, None)) is not None:
+        _forget(note)
+
+
+async def end_dead_sessions(url: str) -> int:
+    """End the sessions at `url` that processes of this machine opened and did not live to end. Returns how many."""
+    n_ended = 0
+    async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
+        for file, session in _noted():
+            if session.get("url") != url or lives(session) is not False:
+                continue
+            with contextlib.suppress(httpx.HTTPError):
+                body = {"reason": {"type": "interrupted"}, "detail": "its process was killed"}
+                answer = await client.post(f"{url}/api/v1/sessions/{session.get('session_id')}/finish", json=body)
+                if answer.is_success or answer.status_code == HTTPStatus.NOT_FOUND:
+                    _forget(file)
+                    n_ended += answer.is_success
+    return n_ended
+
+
+# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
+def new_rest(url: str, key: str) -> tinker.RestClient:
+    with _this_key_only(key):
+        return tinker.RestClient(base_url=url, api_key=key)
+
+
+def new_service(url: str, key: str) -> tinker.ServiceClient:
+    with _this_key_only(key):
+        service = tinker.ServiceClient(base_url=url, api_key=key)
+        session_id = service.holder.get_session_id()  # opens the session
+    _notes[service] = _note(url, session_id)
+    return service
+
+
+@contextlib.contextmanager
+def _this_key_only(key: str) -> Iterator[None]:
+    """A server may ask the SDK for what TINKER_CREDENTIAL_CMD prints: a self-hosted one does not get it."""
+    command = os.environ.pop(CREDENTIAL_COMMAND, None) if key == DUMMY_KEY else None
+    if key == DUMMY_KEY:
+        os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
+    try:
+        yield
+    finally:
+        if command is not None:
+            os.environ[CREDENTIAL_COMMAND] = command
+
+
+def _note(url: str, session_id: str) -> Path:
+    """Outlives this process when it is killed. Nothing happens where the file cannot be written."""
+    file = cache_folder("sessions") / f"{hashlib.sha256(f'{url} {session_id}'.encode()).hexdigest()[:32]}.json"
+    with contextlib.suppress(OSError, DiskFault):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, json.dumps({"url": url, "session_id": session_id} | this_process()))
+    return file
+
+
+def _forget(note: Path) -> None:
+    with contextlib.suppress(OSError):
+        note.unlink()
+
+
+def _noted() -> Iterator[tuple[Path, dict[str, Any]]]:
+    for file in cache_folder("sessions").glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            yield file, json.loads(file.read_text())

@@ -1,0 +1,139 @@
+"""The run's settings against the server's contract: each is honoured, made up for on our side, or refused.
+
+One configuration means the same training on every server; what stands here is all that can differ.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+
+# Tinker's own defaults; sent always, so that no server's own take their place.
+CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+FIELDS = {
+    "learning_rate": "learning_rate",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "eps": "adam_eps",
+    "weight_decay": "weight_decay",
+    "grad_clip_norm": "grad_clip_norm",
+}
+OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # settings that no server needs to know while they are off
+DOCTOR = "see what it does with python -m src.doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a run really trains with. `notes`: one line for each thing that this server does in its own way."""
+
+    loss: dict[str, Any]
+    optimizer: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def loss_settings(config: Config) -> dict[str, float] | None:
+    """`loss_fn_config` as sent: both thresholds for a loss that clips, None for one that does not."""
+    if config.loss_fn == "importance_sampling":
+        return None
+    given = {name: getattr(config, name) for name in CLIP_DEFAULTS}
+    return {name: CLIP_DEFAULTS[name] if value is None else value for name, value in given.items()}
+
+
+def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
+    """The terms of this run on this server. Raises UserError: field, value, reason and fix of all it would not do."""
+    problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
+    problems += [*_server_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
+    if problems:
+        raise UserError("\n".join(problems))
+    return Terms(_loss(config, contract), _optimizer(config), tuple(_notes(config, kind, contract)))
+
+
+def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if config.loss_fn not in contract.losses:
+        offered = ", ".join(sorted(set(contract.losses) - {"cross_entropy"})) or "none that we know"
+        yield f"loss_fn={config.loss_fn}: not on {kind.name}; use one of: {offered}"
+        return
+    for name in sorted((loss_settings(config) or {}).keys() - contract.losses[config.loss_fn]):
+        value = (loss_settings(config) or {})[name]
+        yield f"{name}={value}: without effect on {kind.name} with loss_fn={config.loss_fn}; {DOCTOR}"
+    if contract.reduction == "unknown":
+        yield (
+            f"loss_norm={config.loss_norm}: {kind.name} neither sums nor averages the loss in a way we know, so the "
+            f"step size would be a guess; {DOCTOR}"
+        )
+
+
+def _optimizer_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    for name, field in FIELDS.items():
+        value = getattr(config, field)
+        if contract.adam.get(name) is False and value != OFF.get(name):
+            fix = "leave it at 0" if name in OFF else "train on a server that applies it"
+            yield f"{field}={value}: {kind.name} does not apply it ({contract.source}); {fix}"
+
+
+def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if not contract.can_sample:
+        yield (
+            f"backend={config.backend}: {kind.name} trains, but this SDK cannot sample from it; start ours with "
+            f"scripts/start_skyrl_tx.sh {config.model_name} TP (without SKYRL_TX_REPAIRS=none)"
+        )
+    if config.kl_penalty_coef and not contract.prompt_logprobs:
+        yield (
+            f"kl_penalty_coef={config.kl_penalty_coef}: {kind.name} gives no logprobs of given tokens, so there is no "
+            "reference to compare with; set it to 0"
+        )
+
+
+def _context_problems(config: Config, kind: ServerKind, max_context: int | None) -> Iterator[str]:
+    limit = max_context or kind.context_limit
+    if limit is not None and config.context_limit > limit:
+        fix = f"set context_limit={limit}"
+        if kind.needs_key:
+            fix += ", or train on your own server with backend=skyrl-tx"
+        yield f"context_limit={config.context_limit}: {kind.name} takes at most {limit} tokens; {fix}"
+
+
+def _loss(config: Config, contract: Contract) -> dict[str, Any]:
+    return {
+        "loss_fn": config.loss_fn,
+        **(loss_settings(config) or dict.fromkeys(CLIP_SETTINGS)),
+        "reduction": "sum over tokens and datums",
+        "server_reduction": contract.reduction,
+        "loss_norm": config.loss_norm,
+        "kl_penalty_coef": config.kl_penalty_coef,
+    }
+
+
+def _optimizer(config: Config) -> dict[str, Any]:
+    applied = {name: getattr(config, field) for name, field in FIELDS.items()}
+    return {"name": "AdamW", **applied, "lr_schedule": config.lr_schedule, "warmup_steps": config.warmup_steps}
+
+
+def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if config.temperature != 1:
+        yield (
+            f"temperature={config.temperature:g}: trials are sampled at {config.temperature:g}, but {kind.name} trains "
+            "the policy of temperature 1: logprobs, ratios and KL are of temperature 1, and nothing corrects for the "
+            "difference between the two distributions; temperature=1 has none"
+        )
+    if contract.reduction == "example_mean":
+        yield (
+            f"loss: {kind.name} averages over tokens and datums; advantages are scaled up so that each step is the "
+            "sum's, as on Tinker"
+        )
+    if contract.frozen_samplers is False:
+        yield (
+            f"sampling: on {kind.name} an older sampler would overwrite the weights in training; each is sampled only "
+            "until the next step"
+        )
+    if config.weight_decay and contract.decays_other_adapters:
+        yield (
+            f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; share it "
+            "with nobody"
+        )
+    for name, field in FIELDS.items():
+        if contract.adam.get(name) is None:
+            yield f"{field}: whether {kind.name} applies it could not be measured; {DOCTOR}"

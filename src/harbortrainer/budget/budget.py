@@ -1,0 +1,181 @@
+"""What tokens cost: the table of this repository, with its date, or a file of the user's."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.budget.account import PURPOSES, Account, Spending
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+
+TABLE = Path(__file__).with_name("prices.json")
+MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per million tokens."""
+
+    prefill: float
+    sample: float
+    train: float
+    cached_prefill: float
+
+    def usd(self, spent: Spending, cached: float = 0.0) -> float:
+        """`cached`: share of the prompt tokens that the server had in its prefix cache."""
+        prompt = self.prefill * (1 - cached) + self.cached_prefill * cached
+        return (spent.prompt * prompt + spent.sampled * self.sample + spent.trained * self.train) / MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """`price`: by token, None = not known; `usd_per_hour`: of one's own server; `source`: where the price is from."""
+
+    price: Price | None = None
+    usd_per_hour: float = 0.0
+    source: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.price is not None or self.usd_per_hour > 0
+
+
+def pricing_of(config: Config) -> Pricing:
+    """Raises UserError: an unreadable file, a model that it lacks, a cap in USD without any price."""
+    price, source = None, ""
+    if config.prices is not None:
+        price, source = _of_file(config.prices, config.model_name), config.prices
+    elif config.backend == "tinker":
+        table = json.loads(TABLE.read_text())
+        if (entry := table["models"].get(config.model_name)) is not None:
+            price, source = _price(entry), f"src/harbortrainer/budget/prices.json of {table['as_of']}"
+    pricing = Pricing(price, config.server_usd_per_hour, source)
+    if config.max_usd and not pricing.known:
+        own = "" if config.backend == "tinker" else " or server_usd_per_hour=USD"
+        raise UserError(f"max_usd={config.max_usd:g}: {no_price(config)}{own} (docs/budget.md)")
+    return pricing
+
+
+def no_price(config: Config) -> str:
+    return f"no price known for {config.model_name}: give prices=FILE"
+
+
+def _of_file(path: str, model_name: str) -> Price:
+    """Of our form, of its `models` alone, or as Tinker publishes it: a list of objects with `tinker_id`."""
+    try:
+        value = json.loads(Path(path).expanduser().read_text())
+    except OSError as error:
+        raise UserError(f"prices={path}: cannot be read ({error.strerror}); give a JSON file of prices") from None
+    except ValueError as error:
+        raise UserError(f"prices={path}: no JSON ({error}); see docs/budget.md for its form") from None
+    if isinstance(value, list):
+        value = {entry.get("tinker_id"): entry for entry in value if isinstance(entry, dict)}
+    models = value.get("models", value) if isinstance(value, dict) else {}
+    entry = models.get(model_name) if isinstance(models, dict) else None
+    if not isinstance(entry, dict):
+        raise UserError(f"prices={path}: has no model {model_name}; add it, see docs/budget.md for the form")
+    try:
+        return _price(entry)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"prices={path}: {model_name} needs prefill, sample and train, USD per million tokens, 0 or more ({error})"
+        ) from None
+
+
+def _price(entry: Mapping[str, Any]) -> Price:
+    """Numbers, or as Tinker publishes them: "$1.87". Raises KeyError, ValueError."""
+    number = {name: float(str(entry[name]).lstrip("$").replace(",", "")) for name in ("prefill", "sample", "train")}
+    cached = entry.get("cached_prefill")
+    number["cached_prefill"] = number["prefill"] if cached is None else float(str(cached).lstrip("$").replace(",", ""))
+    if bad := [name for name, value in number.items() if not 0 <= value < float("inf")]:
+        raise ValueError(f"{bad[0]}={number[bad[0]]:g}")
+    return Price(**number)
+
+
+USD_STATUS, TOKENS_STATUS, CONTAINERS_STATUS = 80, 81, 82  # of the process; above those of sysexits.h
+LABELS = {"left_out": "left out", "constant": "constant groups"}
+
+
+class Budget:
+    """Follows the ledger. Over the whole run, earlier processes included, and everything in it that is known."""
+
+    def __init__(self, config: Config | None = None, pricing: Pricing | None = None) -> None:
+        """None = no cap, no price."""
+        self.account = Account(scores=config is not None and config.kl_penalty_coef > 0)
+        self.pricing = pricing or Pricing()
+        caps = (
+            (0.0, 0.0, 0.0) if config is None else (config.max_usd, config.max_tokens_total, config.max_container_hours)
+        )
+        self._max_usd, self._max_tokens, self._max_hours = caps
+        self._tell: Callable[[str, int], object] = lambda *_: None
+
+    def count(self, record: Mapping[str, Any]) -> None:
+        """A record of the ledger; from any thread."""
+        self.account.count(record)
+        if (over := self.over()) is not None:
+            self._tell(*over)
+
+    def watched_by(self, tell: Callable[[str, int], object]) -> None:
+        """`tell(why, exit status)` is called, from any thread, at each record from now on that finds a cap reached."""
+        self._tell = tell
+
+    def over(self) -> tuple[str, int] | None:
+        """Why the run is to end and with which exit status; None = it may go on."""
+        total, usd = self.account.total, self.usd(self.account.total)
+        if self._max_usd and usd is not None and usd >= self._max_usd:
+            return f"max_usd={self._max_usd:g} is reached: {usd:.2f} USD are spent", USD_STATUS
+        if self._max_tokens and total.tokens >= self._max_tokens:
+            return f"max_tokens_total={self._max_tokens:g} is reached: {count(total.tokens)} are spent", TOKENS_STATUS
+        if self._max_hours and (hours := total.container_sec / 3600) >= self._max_hours:
+            return f"max_container_hours={self._max_hours:g} is reached: {hours:.2f} h are spent", CONTAINERS_STATUS
+        return None
+
+    def usd(self, spent: Spending) -> float | None:
+        """Cost of a part of what was spent, prompts as if none was cached; one's own server by its tokens' share."""
+        if not self.pricing.known:
+            return None
+        by_token = self.pricing.price.usd(spent) if self.pricing.price else 0.0
+        share = spent.tokens / self.account.total.tokens if spent.tokens else float(spent is self.account.total)
+        return by_token + self.pricing.usd_per_hour * self.account.hours * share
+
+    def metrics(self) -> dict[str, float]:
+        """`spend/*`, cumulative."""
+        parts = {"": self.account.total} | {f"_{name}": spent for name, spent in self.account.by_purpose().items()}
+        row: dict[str, float] = {}
+        for name, spent in parts.items():
+            row[f"spend/tokens{name}"] = float(spent.tokens)
+            row[f"spend/container_sec{name}"] = spent.container_sec
+            if (usd := self.usd(spent)) is not None:
+                row[f"spend/usd{name}"] = usd
+        return row
+
+    def brief(self) -> str:
+        """Tokens, and their cost where it is known, in a few words."""
+        usd = self.usd(self.account.total)
+        return count(self.account.total.tokens) + ("" if usd is None else f", {usd:.2f} USD")
+
+    def summary(self) -> str:
+        """One line."""
+        total, parts = self.account.total, self.account.by_purpose()
+        shares = [
+            f"{spent.tokens / total.tokens:.0%} {LABELS.get(name, name)}"
+            for name in PURPOSES
+            if (spent := parts[name]).tokens
+        ]
+        waiting = total.tokens - sum(spent.tokens for spent in parts.values())
+        if waiting > 0:
+            shares.append(f"{waiting / total.tokens:.0%} of a batch that is not trained on yet")
+        text = f"spent: {count(total.tokens)}{f' ({", ".join(shares)})' if shares else ''}"
+        text += f", {total.container_sec / 3600:.2f} container hours"
+        usd = self.usd(total)
+        return text if usd is None else f"{text}, {usd:.2f} USD"
+
+
+def count(tokens: float) -> str:
+    """`1.2 M tokens`"""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if tokens >= size:
+            return f"{tokens / size:.3g} {unit} tokens"
+    return f"{tokens:.0f} tokens"

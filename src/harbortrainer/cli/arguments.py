@@ -1,0 +1,165 @@
+"""Words of a command line -> settings. A wrong word is one plain line, with the nearest field named."""
+
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import chz
+from chz.blueprint import (
+    Blueprint,
+    ExtraneousBlueprintArg,
+    InvalidBlueprintArg,
+    MissingBlueprintArg,
+)
+
+from harbortrainer.config import FORMER, Config
+from harbortrainer.errors import UserError
+from harbortrainer.learning.treatment import outcome_problems
+from harbortrainer.setting import problems, settings, shown
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def read_arguments[T](
+    kind: type[T], argv: Sequence[str], words: Sequence[str] = (), saved: Mapping[str, Any] = NOTHING
+) -> T:
+    """`name=value` (a leading `--` is allowed) over saved values. `--name` is name=true, `--json` is json=-.
+
+    `words`: the fields that take words without a name, in this order; a last one that is a tuple takes all that are
+    left. Raises UserError for anything wrong.
+    """
+    plain = [word for word in argv if _is_plain(word)]
+    named = [_named(kind, word) for word in argv if not _is_plain(word)]
+    taken, left = _by_field(kind, plain, words)
+    try:
+        blueprint = Blueprint(kind).apply(dict(saved), layer_name="saved").apply(taken, layer_name="words")
+        return blueprint.make_from_argv([*named, *left], allow_hyphens=True)
+    except ExtraneousBlueprintArg as error:
+        raise UserError(_unknown_field(str(error), tuple(settings(kind)))) from None
+    except MissingBlueprintArg as error:
+        names = [name.strip() for name in str(error).rsplit(":", 1)[-1].split(",")]
+        how = " ".join(name.upper() if name in words else f"{name}=…" for name in names)
+        raise UserError(f"missing: {', '.join(names)} (give {how})") from None
+    except InvalidBlueprintArg as error:
+        raise UserError(_wrong_type(str(error))) from None
+    except ValueError as error:  # chz's answer to an argument without "="
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def given(argv: Sequence[str], name: str) -> str | None:
+    """The last value that the words give a field, before anything else is read; None: none, or none by name."""
+    values = [word.split("=", 1)[1] for word in argv if re.match(rf"-{{0,2}}{name}=", word)]
+    return values[-1] if values and values[-1] not in ("", "None") else None
+
+
+def _is_plain(word: str) -> bool:
+    """A path may have "=" in it, behind a "/"."""
+    return not word.startswith("-") and ("=" not in word or "/" in word.split("=", 1)[0])
+
+
+def _named(kind: type, word: str) -> str:
+    if not word.startswith("--") or "=" in word:
+        return word
+    name = word[2:].replace("-", "_")
+    if name == "json":
+        return "json=-"
+    return f"{name}=true" if chz.chz_fields(kind).get(name) and settings(kind)[name].default is False else word
+
+
+def _by_field(kind: type, plain: Sequence[str], words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Values by field, and the words that no field takes."""
+    taken: dict[str, Any] = {}
+    left = list(plain)
+    for name in words:
+        if not left:
+            break
+        if typing.get_origin(chz.chz_fields(kind)[name].final_type) is tuple:
+            taken[name], left = tuple(left), []
+        else:
+            taken[name] = left.pop(0)
+    return taken, left
+
+
+def _unknown_field(message: str, fields: Sequence[str]) -> str:
+    match = re.search(r"argument '([^']+)'", message)
+    name = match.group(1) if match else "?"
+    if name in FORMER:
+        return f"{name}: no longer a setting; {FORMER[name].instead}"
+    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
+    return f"{name}: no such field; {hint}"
+
+
+def _wrong_type(message: str) -> str:
+    match = re.search(r"argument '(.*?)' provided for param '([^']+)'", message, re.DOTALL)
+    value, name = (match.group(1), match.group(2)) if match else ("?", "?")
+    cast = re.search(r"Could not cast '.*?' to (.+)", message)
+    wanted = cast.group(1).strip() if cast else "of another type"
+    if wanted.startswith("Literal["):
+        wanted = "one of " + wanted.removeprefix("Literal[").rstrip("]").replace("'", "")
+    return f"{name}={value}: must be {wanted}; see --help"
+
+
+def validate(config: Config) -> None:
+    """Raise one UserError with a line for each problem: field, value, fix."""
+    found = [
+        *problems(config),
+        *outcome_problems(config.outcome_policy),
+        *_agent(config),
+        *_learning(config),
+        *_evaluation(config),
+        *_output(config),
+    ]
+    if found:
+        raise UserError("\n".join(found))
+
+
+def _agent(config: Config) -> Iterator[str]:
+    if config.max_tokens >= config.context_limit:
+        yield (
+            f"max_tokens={config.max_tokens}: leaves no room for a prompt in context_limit={config.context_limit}; "
+            "lower max_tokens or raise context_limit"
+        )
+    if config.enable_summarize and config.proactive_summarization_threshold >= config.context_limit:
+        yield (
+            f"proactive_summarization_threshold={config.proactive_summarization_threshold}: not below "
+            f"context_limit={config.context_limit}, every turn would be summarised; lower it"
+        )
+
+
+def _learning(config: Config) -> Iterator[str]:
+    if config.n_epochs is not None and config.n_epochs < 1:
+        yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
+    if config.group_size == 1:
+        yield "group_size=1: a group of one has no advantage over itself, nothing would be learned; use 2 or more"
+    if config.loss_fn == "importance_sampling":
+        for name in ("clip_low_threshold", "clip_high_threshold"):
+            if (value := getattr(config, name)) is not None:
+                yield f"{name}={value}: importance_sampling does not clip; use loss_fn=ppo or leave it out"
+    if config.num_substeps > config.batch_size * config.group_size:
+        yield (
+            f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
+            f"({config.batch_size} x {config.group_size}); lower it"
+        )
+
+
+def _evaluation(config: Config) -> Iterator[str]:
+    if config.eval_tasks and config.eval_split:
+        yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
+    if not config.eval_tasks and not config.eval_split:
+        for name in ("eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
+            if value := getattr(config, name):
+                yield f"{name}={shown(value)}: no task is held out; set eval_split or eval_tasks"
+
+
+def _output(config: Config) -> Iterator[str]:
+    if config.server_usd_per_hour and config.backend == "tinker":
+        yield (
+            f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "
+            "or give prices=FILE"
+        )
+    if config.json is not None and not config.plan:
+        yield f"json={config.json}: only a plan is written there; add --dry-run"

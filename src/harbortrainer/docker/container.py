@@ -1,0 +1,156 @@
+"""One container of a trial: created, started, its network switched. All functions block."""
+
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import docker
+from docker.errors import APIError
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+
+from harbortrainer.docker.cleaning import remove_container
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import Image
+from harbortrainer.errors import UserError
+
+HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
+# PID 1 is a program that starts no other, so none that the agent replaced. It survives `kill -9 -1`, and the kernel
+# reaps orphans for it (SIGCHLD is ignored; dash cannot, there they stay zombies as under Harbor). The image's
+# entrypoint runs beside it, as it would with Harbor's command, and may end.
+_SLEEPER = (
+    'if [ $# != 0 ]; then "$@" & fi; S="exec sleep 1000000000"; '
+    "command -v bash >/dev/null 2>&1 && exec bash -c \"trap '' CHLD; $S\"; $S"
+)
+_KEPT_RUNNING = ("sh", "-c", "sleep infinity")  # the command that Harbor gives an entrypoint
+# What ordinary images need: package managers, su, daemons that change user and listen below 1024. Of Docker's own set
+# MKNOD, NET_RAW (neighbours' packets) and SETPCAP are left out.
+_CAPABILITIES = (
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL",
+    "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
+)  # fmt: skip
+_ULIMITS = [Ulimit(name="core", soft=0, hard=0)]  # open files as the daemon has them: it may not be able to raise them
+_SHM_SIZE = "64m"
+_NO_LOG = LogConfig(type="none")
+_BRIDGE, _NONE = "bridge", "none"
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """What a container is made of; None = no limit.
+
+    `allow_sudo`: programs with the setuid bit work for users other than root. `cap_add`: capabilities beyond ours.
+    """
+
+    image: Image
+    name: str
+    labels: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    networked: bool = True
+    cpus: float | None = None
+    memory_mb: int | None = None
+    pids_limit: int | None = None
+    gpus: int = 0
+    mounts: Sequence[Mount] = ()
+    allow_sudo: bool = False
+    cap_add: Sequence[str] = ()
+
+
+def container_name(session_id: str) -> str:
+    """A name Docker accepts, recognisable and never used before (the last one of a retry may be on its way out)."""
+    return f"ht-{re.sub(r'[^a-zA-Z0-9_.-]', '-', session_id)[:80]}-{secrets.token_hex(4)}"
+
+
+def start_container(spec: ContainerSpec) -> str:
+    """Create and start; its ID. What could not start is removed.
+
+    Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses.
+    """
+    client = engine()
+    try:
+        created = _create(client, spec)
+    except APIError as error:
+        if spec.cap_add and error.status_code == HTTPStatus.BAD_REQUEST:
+            asked = ",".join(spec.cap_add)
+            raise UserError(f"environment_kwargs.cap_add={asked}: Docker refuses it: {error.explanation}") from error
+        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(remove_container, spec.name)
+        client.start(spec.name)
+        undo.pop_all()
+    return created["Id"]
+
+
+def _create(client: docker.APIClient, spec: ContainerSpec) -> dict[str, str]:
+    return client.create_container(
+        spec.image.reference,
+        name=spec.name,
+        hostname=HOSTNAME,
+        entrypoint=["sh", "-c", _SLEEPER, "sh"],
+        command=[*spec.image.entrypoint, *_KEPT_RUNNING] if spec.image.entrypoint else [],
+        labels=dict(spec.labels),
+        environment=dict(spec.environment),
+        stop_signal="SIGKILL",  # PID 1 heeds no other
+        host_config=_host_config(spec),
+    )
+
+
+def _host_config(spec: ContainerSpec) -> dict[str, Any]:
+    return engine().create_host_config(
+        network_mode=_BRIDGE if spec.networked else _NONE,
+        cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
+        cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
+        mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
+        memswap_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
+        pids_limit=spec.pids_limit,
+        device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
+        mounts=list(spec.mounts),
+        # without an entrypoint nothing is ever printed there
+        log_config=LogConfig(type="json-file", config={"max-size": "1m"}) if spec.image.entrypoint else _NO_LOG,
+        cap_drop=["ALL"],
+        cap_add=[*_CAPABILITIES, *spec.cap_add],
+        security_opt=[] if spec.allow_sudo else ["no-new-privileges"],
+        ulimits=_ULIMITS,
+        shm_size=_SHM_SIZE,
+    )
+
+
+def stop_container(name: str) -> None:
+    """End all of its processes; its files stay."""
+    engine().stop(name, timeout=0)
+
+
+def resume_container(name: str) -> None:
+    """Start a stopped container again, its entrypoint with it."""
+    engine().start(name)
+
+
+def is_running(name: str) -> bool:
+    """Raises docker.errors.APIError when it was removed."""
+    return engine().inspect_container(name)["State"]["Running"]
+
+
+def wait_healthy(name: str, seconds: float) -> None:
+    """Wait for the HEALTHCHECK of the image, as `docker compose up --wait` does. Raises RuntimeError."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        state = engine().inspect_container(name)["State"]
+        health = state.get("Health", {}).get("Status", "healthy")
+        if health == "healthy":
+            return
+        if health == "unhealthy" or not state["Running"]:
+            raise RuntimeError(f"container {name}: the image's HEALTHCHECK reports {health}")
+        time.sleep(0.2)
+    raise RuntimeError(f"container {name}: not healthy after {seconds:.0f} seconds")
+
+
+def set_networked(name: str, networked: bool) -> None:
+    """Move a running container between the default bridge and no network at all."""
+    gone, new = (_NONE, _BRIDGE) if networked else (_BRIDGE, _NONE)
+    client = engine()
+    client.disconnect_container_from_network(name, gone, force=True)
+    client.connect_container_to_network(name, new)

@@ -1,0 +1,127 @@
+"""The process's one Docker Engine client, the threads that wait for it, and whether the daemon answers."""
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import docker
+import requests
+from docker.errors import DockerException
+from docker.utils import kwargs_from_env
+
+from harbortrainer.errors import EnvironmentFault
+
+REQUEST_TIMEOUT_SEC = 120
+_CALLS = ThreadPoolExecutor(32, thread_name_prefix="docker-call")
+_REMOVALS = ThreadPoolExecutor(4, thread_name_prefix="docker-remove")  # a removal must not starve a start
+_cpu_seconds: list[float] = [0.0]
+
+
+def engine() -> docker.APIClient:
+    """The client for the daemon that DOCKER_HOST names now; raises docker.errors.DockerException when there is none."""
+    return _client(os.environ.get("DOCKER_HOST"))
+
+
+@functools.cache
+def _client(_host: str | None) -> docker.APIClient:
+    return docker.APIClient(
+        version="auto", timeout=REQUEST_TIMEOUT_SEC, num_pools=4, max_pool_size=64, **kwargs_from_env()
+    )
+
+
+async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking Engine call in a thread. Cancelling the wait does not undo the call."""
+    work = functools.partial(_timed, functools.partial(function, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_CALLS, work)
+
+
+async def call_removal[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """As `call`, in the few threads kept for removals."""
+    work = functools.partial(_timed, functools.partial(function, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_REMOVALS, work)
+
+
+def client_cpu_seconds() -> float:
+    """CPU time so far of this process's Engine calls."""
+    return _cpu_seconds[0]
+
+
+def _timed[R](work: Callable[[], R]) -> R:
+    started = time.thread_time()
+    try:
+        return work()
+    finally:
+        _cpu_seconds[0] += time.thread_time() - started
+
+
+PING_SEC = 10.0
+FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0
+log = logging.getLogger("harbortrainer")
+
+Ping = Callable[[], str | None]
+
+
+def ping_docker() -> str | None:
+    """Why the daemon does not answer; None = it does. Blocking, within PING_SEC."""
+    try:
+        client = engine()
+        client.get(f"{client.base_url}/_ping", timeout=PING_SEC).raise_for_status()
+    except (DockerException, requests.RequestException) as error:
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+class Daemon:
+    """The circuit breaker of a run. `outages`: how many have begun; a trial that saw one begin was hit by it."""
+
+    def __init__(self, limit_sec: float, ping: Ping = ping_docker) -> None:
+        self.outages = 0
+        self._limit_sec = limit_sec
+        self._ping = ping
+        self._answers = asyncio.Event()
+        self._answers.set()
+        self._fault: EnvironmentFault | None = None
+        self._asking = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def ready(self) -> None:
+        """Return when the daemon answers. Raises EnvironmentFault when it was away for longer than the limit."""
+        await self._answers.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    async def suspect(self) -> None:
+        """To be called after a fault of an environment: asks the daemon; without an answer an outage begins."""
+        async with self._asking:
+            if not self._answers.is_set() or self._fault is not None:
+                return
+            if (reason := await asyncio.to_thread(self._ping)) is not None:
+                self.outages += 1
+                self._answers.clear()
+                log.warning("Docker does not answer (%s); no trial is started before it is back", reason)
+                self._watch = asyncio.create_task(self._until_back(reason))
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _until_back(self, reason: str) -> None:
+        began, pause = time.monotonic(), FIRST_PAUSE_SEC
+        while (away := time.monotonic() - began) < self._limit_sec:
+            await asyncio.sleep(min(pause, self._limit_sec - away))
+            pause = min(2 * pause, LONGEST_PAUSE_SEC)
+            answer = await asyncio.to_thread(self._ping)
+            if answer is None:
+                log.warning("Docker is back after %.0f s; going on", time.monotonic() - began)
+                self._answers.set()
+                return
+            reason = answer
+        self._fault = EnvironmentFault(
+            f"Docker did not answer for {self._limit_sec:g} s ({reason}): start it (sudo systemctl start docker), "
+            "or let the run wait longer (outage_limit_sec)"
+        )
+        self._answers.set()

@@ -1,0 +1,177 @@
+"""A policy may fill the disk that all containers share: the biggest writer is ended before the others suffer."""
+
+import contextlib
+import functools
+import logging
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from docker.errors import DockerException
+
+from harbortrainer.docker.cleaning import TRIAL, remove_container, running
+from harbortrainer.docker.daemon import engine
+
+LOCAL_SEC, REMOTE_SEC = 2.0, 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Bytes. `free`: for who is not root, so that it is told early rather than late."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """`read` blocks; None = not known now. `every_sec`: how often its cost allows."""
+
+    read: Callable[[], Space | None]
+    every_sec: float
+
+
+def gauge(run_id: str) -> Gauge:
+    """Of the daemon's own folder where we see it; else of the disk below a running container of the run."""
+    client = engine()
+    root = client.info().get("DockerRootDir", "")
+    if client.base_url.startswith("http+docker") and os.path.isdir(root):
+        return Gauge(functools.partial(_of_folder, root), LOCAL_SEC)
+    return Gauge(functools.partial(_below_a_container, run_id), REMOTE_SEC)
+
+
+def _of_folder(root: str) -> Space:
+    usage = shutil.disk_usage(root)
+    return Space(usage.free, usage.total)
+
+
+def _below_a_container(run_id: str) -> Space | None:
+    client = engine()
+    ours = client.containers(filters=running(run_id))
+    for container in random.sample(ours, min(1, len(ours))):  # one may not answer, or lie
+        job = client.exec_create(container["Id"], ["df", "-Pk", "/"], user="root")
+        words = client.exec_start(job["Id"]).decode(errors="replace").split("\n")[1:2]
+        numbers = [int(word) * 1024 for word in words[0].split()[1:4] if word.isdigit()] if words else []
+        if len(numbers) == 3:
+            return Space(free=numbers[2], total=numbers[0])
+    return None
+
+
+GIB = 1024**3
+LEAST_RESERVE, MOST_RESERVE, RESERVE_SHARE = 2 * GIB, 8 * GIB, 0.05
+NOTABLE_SHARE = 1 / 8  # of the reserve: who holds less is not to blame
+FASTEST_SEC = 0.1
+COUNTING_PAUSES = 4  # times as long as the daemon has counted
+QUIET_SEC = 60.0  # between two warnings that nobody here is to blame
+_PROJECT = "com.docker.compose.project"
+_log = logging.getLogger("harbortrainer")
+_ended: dict[str, str] = {}  # session of Harbor's trial -> reason
+
+
+def eviction_reason(trial_name: str) -> str:
+    """Why the guard ended an environment of this trial; "" = it did not."""
+    sessions = (session for session in _ended if session.startswith(f"{trial_name.lower()}__"))
+    return next((_ended[session] for session in sessions), "")
+
+
+@contextlib.contextmanager
+def guarding_disk(run_id: str) -> Iterator[None]:
+    """Watch the daemon's disk in a thread. Raises docker.errors.DockerException when the daemon does not answer."""
+    guard = DiskGuard(run_id, gauge(run_id))
+    guard.start()
+    try:
+        yield
+    finally:
+        guard.close()
+
+
+def reserve_of(space: Space) -> int:
+    """Bytes that stay free: enough for what is written between two looks, and at most half of what there is now."""
+    wanted = min(max(LEAST_RESERVE, int(RESERVE_SHARE * space.total)), MOST_RESERVE)
+    return min(wanted, space.free // 2)
+
+
+class DiskGuard:
+    """Removes the biggest of a run's containers while less than the reserve is free."""
+
+    def __init__(self, run_id: str, gauge: Gauge) -> None:
+        self._run_id = run_id
+        self._gauge = gauge
+        self._reserve: int | None = None  # until the first look that succeeds
+        self._before: tuple[float, int] | None = None  # clock time and free bytes of the last look
+        self._warned = -QUIET_SEC
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="disk-guard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Returns when it has ended."""
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pause = 0.0
+        while not self._closed.wait(pause):
+            try:
+                pause = self.look()
+            except (DockerException, OSError) as error:  # of this look; requests' errors are OSErrors
+                _log.debug("disk guard: %s", error)
+                pause = self._gauge.every_sec
+
+    def look(self) -> float:
+        """One look, and an end where it is due. Returns seconds until the next. Blocking."""
+        space = self._gauge.read()
+        if space is None:
+            return self._gauge.every_sec
+        if self._reserve is None:
+            self._reserve = reserve_of(space)
+        began = time.monotonic()
+        if space.free < self._reserve and self._end_biggest(space.free):
+            self._before = None
+            return 0.0
+        return max(self._pause(space.free), COUNTING_PAUSES * (time.monotonic() - began))
+
+    def _pause(self, free: int) -> float:
+        """Half the time in which the reserve would be reached at the present rate, within limits."""
+        now, before = time.monotonic(), self._before
+        self._before = now, free
+        if before is None or free >= before[1] or self._reserve is None:
+            return self._gauge.every_sec
+        rate = (before[1] - free) / max(now - before[0], 1e-3)
+        return min(max((free - self._reserve) / rate / 2, FASTEST_SEC), self._gauge.every_sec)
+
+    def _end_biggest(self, free: int) -> bool:
+        assert self._reserve is not None
+        notable = max(1, int(self._reserve * NOTABLE_SHARE))
+        mine = engine().containers(size=True, filters=running(self._run_id))
+        container = max(mine, key=_written, default=None)
+        if container is None or (size := _written(container)) < notable:
+            self._warn(free)
+            return False
+        marks = container["Labels"]
+        session = (marks.get(TRIAL) or marks.get(_PROJECT, "")).lower()
+        reason = f"its container had written {size / GIB:.2f} GiB when Docker's disk had {free / GIB:.2f} GiB left"
+        _ended[session] = reason  # before the trial can notice
+        _log.warning("%s is ended: %s", session or container["Id"][:12], reason)
+        remove_container(container["Id"])
+        return True
+
+    def _warn(self, free: int) -> None:
+        if time.monotonic() - self._warned >= QUIET_SEC:
+            self._warned = time.monotonic()
+            _log.warning(
+                "Docker's disk has %.2f GiB left and no container of this run holds much of it: free some space "
+                "(python -m src.doctor clean)", free / GIB,
+            )  # fmt: skip
+
+
+def _written(container: dict[str, Any]) -> int:
+    """Bytes in its own layer; what it wrote into volumes is not counted."""
+    return container.get("SizeRw", 0)

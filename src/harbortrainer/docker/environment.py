@@ -1,0 +1,259 @@
+"""The Harbor environment behind `environment_type=docker`: one container a trial, driven through the Engine API."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from docker.errors import ImageNotFound
+from docker.types import Mount
+from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
+from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
+from harbor.environments.docker.docker import DockerEnvironment
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
+
+from harbortrainer.docker import cleaning, images
+from harbortrainer.docker.agent_phases import AgentPhases
+from harbortrainer.docker.cleaning import in_background, remove_after
+from harbortrainer.docker.compose import overlay
+from harbortrainer.docker.container import (
+    ContainerSpec,
+    container_name,
+    is_running,
+    set_networked,
+    start_container,
+    wait_healthy,
+)
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.files import Files
+from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
+from harbortrainer.harbor import boundary
+
+DEFAULT_PIDS_LIMIT = 512
+_WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
+_PLAIN = re.compile(rf"{_WORD}(?: (?:&& )?{_WORD})*")  # nothing that a shell would expand
+NO_PROCESS = 254  # a command could not be started
+
+
+class DockerEngineEnvironment(BaseEnvironment):
+    """One container. Arguments beyond Harbor's:
+
+    `run_id` marks the container for the reaper. `pids_limit` is its largest number of processes, 0 = no limit.
+    `allow_sudo` lets setuid programs (sudo, su, ping) work for other users than root. `cap_add` names capabilities
+    beyond those that ordinary images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets what the agent has started
+    run on while its work is graded, for tasks that ask for a server: then a process of the agent may also rewrite the
+    reward, so such a task should rather start the server in its test, or declare a separate verifier.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        run_id: str = "",
+        pids_limit: int = DEFAULT_PIDS_LIMIT,
+        allow_sudo: bool = False,
+        cap_add: Sequence[str] = (),
+        keep_processes: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._run_id = run_id
+        self._pids_limit = pids_limit
+        self._allow_sudo = allow_sudo
+        self._cap_add = tuple(cap_add)
+        self._name = container_name(self.session_id)
+        self._image: images.Image | None = None
+        self._creation: asyncio.Future[str] | None = None
+        self._shells = Shells(self._name)
+        self._files = Files(self._name, self._shells)
+        self._phases = AgentPhases(self._name, self._shells, run_id, keep_processes)
+        self._container_env: dict[str, str] = {}
+
+    @staticmethod
+    def type() -> str:
+        return "docker-engine"
+
+    @classmethod
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True, fractional_cpus=True)
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        return EnvironmentCapabilities(gpus=True, disable_internet=True, dynamic_network_policy=True)
+
+    def _validate_definition(self) -> None:
+        require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
+
+    # -- life
+
+    @boundary
+    async def start(self, force_build: bool) -> None:
+        """Build or find the image, start the container, make Harbor's folders. Raises ImageError, docker APIError."""
+        prebuilt = should_use_prebuilt_docker_image(
+            self.environment_dir, docker_image=self.task_env_config.docker_image, force_build=force_build
+        )
+        image_name = self.task_env_config.docker_image if prebuilt else None
+        image = await images.task_image(self.environment_dir, image_name, force=force_build)
+        try:
+            await self._create(image)
+        except ImageNotFound:  # somebody removed it since
+            images.forget(image)
+            await self._create(await images.task_image(self.environment_dir, image_name))
+        if image.healthcheck:
+            await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
+        dirs = self._mount_targets(writable_only=True)
+        make = self._ensure_dirs_command(dirs) if dirs else "true"
+        await self._phases.prepare(self._image or image, self._directory(None), make)
+        await self._upload_environment_dir_after_start()
+
+    async def _create(self, image: images.Image) -> None:
+        self._image = image
+        self._container_env = self._startup_env()
+        spec = ContainerSpec(
+            image=image,
+            name=self._name,
+            labels=cleaning.labels(self._run_id, self.session_id),
+            environment=self._container_env,
+            networked=not self._network_disabled,
+            cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
+            memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
+            pids_limit=self._pids_limit or None,
+            gpus=self._effective_gpus,
+            allow_sudo=self._allow_sudo,
+            cap_add=self._cap_add,
+            mounts=[_mount(mount) for mount in self._host_mounts],
+        )
+        self._creation = asyncio.ensure_future(call(start_container, spec))
+        self._phases.created(
+            await asyncio.shield(self._creation)
+        )  # cancelled or not, `stop` waits for it and removes what it made
+
+    @boundary
+    async def stop(self, delete: bool) -> None:
+        """Returns at once; the container goes in the background (`removal.drain`). Images are kept."""
+        self._shells.close()
+        if self._creation is not None:
+            in_background(remove_after(self._name, self._creation))
+            self._creation = None
+
+    @boundary
+    async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
+        await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
+
+    # -- phases
+
+    async def open_agent_phase(self) -> None:
+        """Before the agent acts: note what runs already (first phase), let its own processes go on (later ones)."""
+        await self._phases.open()
+
+    async def close_agent_phase(self, *, final: bool) -> None:
+        """Before a verifier runs in this container; `final` = the agent does not act again. See AgentPhases.close."""
+        await self._phases.close(final=final)
+
+    # -- commands
+
+    @boundary
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command as `bash -c` (`sh -c` without bash).
+
+        Raises RuntimeError when it takes over `timeout_sec`, or the container went down with it.
+
+        Where Harbor gives no `cwd` and the agent has removed the working directory, it runs in /: what the policy did
+        is graded, not lost.
+        """
+        merged = self._merge_env(env) or {}
+        extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
+        try:
+            output = await self._shells.run(
+                Command(_cheap(command), self._directory(cwd), extra, needs_cwd=cwd is not None),
+                user=self._user(self._resolve_user(user)),
+                seconds=timeout_sec or None,
+            )
+        except TimeoutError:
+            raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
+        if output.shell_died and not await call(is_running, self._name):
+            raise RuntimeError(f"container {self._name} went down while a command ran in it")
+        if output.return_code == NO_PROCESS and self._pids_limit:
+            await self._phases.relieve(self._pids_limit)
+        return await self._result(output)
+
+    async def _result(self, output: Output) -> ExecResult:
+        stdout = output.stdout.decode(errors="replace") or None
+        stderr = output.stderr.decode(errors="replace") or None
+        if callback := self._output_callback():
+            if stdout:
+                await callback(stdout, "stdout")
+            if stderr:
+                await callback(stderr, "stderr")
+        return ExecResult(stdout=stdout, stderr=stderr, return_code=output.return_code)
+
+    def _user(self, user: str | int | None) -> str:
+        name = str(user) if user is not None else self._image.user if self._image else ""
+        return "root" if name in ("", "0", "root") else name
+
+    def _directory(self, cwd: str | None) -> str:
+        default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
+        return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
+
+    # -- files
+
+    @boundary
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        await self._files.upload_file(Path(source_path), target_path)
+
+    @boundary
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        await self._files.upload_dir(Path(source_dir), target_dir)
+
+    @boundary
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        await self._files.download_file(source_path, Path(target_path))
+
+    @boundary
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        await self._files.download_dir(source_dir, Path(target_dir))
+
+
+def _cheap(command: str) -> str:
+    """Harbor's own small commands do not need a shell of their own."""
+    return f"{IN_SHELL}\n{command}" if _PLAIN.fullmatch(command) else command
+
+
+def _mount(mount: ServiceVolumeConfig) -> Mount:
+    if mount["type"] == "image":
+        raise ValueError(f"mount {mount['target']}: type image is not supported; use bind or volume")
+    return Mount(mount["target"], mount.get("source"), mount["type"], read_only=mount.get("read_only", False))
+
+
+class ComposeEnvironment(DockerEnvironment):
+    """Also of a separate verifier, for which Harbor leaves out the compose files given with the task's environment."""
+
+    def __init__(
+        self,
+        environment_dir: Path,
+        *args: Any,
+        session_id: str,
+        task_env_config: EnvironmentConfig,
+        run_id: str = "",
+        extra_docker_compose: Sequence[Path | str] = (),
+        **kwargs: Any,
+    ) -> None:
+        ours = overlay(environment_dir, run_id, prebuilt=bool(task_env_config.docker_image))
+        super().__init__(
+            environment_dir,
+            *args,
+            session_id=f"{session_id}-{secrets.token_hex(4)}",  # the compose project: runs give trials the same names
+            task_env_config=task_env_config,
+            extra_docker_compose=[*extra_docker_compose, ours],
+            **kwargs,
+        )

@@ -1,0 +1,161 @@
+"""Files in and out of a container.
+
+Small uploads and all ordinary downloads pass through the open shell, a tenth of the daemon's archive calls' cost;
+those calls (put_archive, get_archive) do what is large, and what the container's own programs cannot do.
+"""
+
+import base64
+import gzip
+import io
+import shlex
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from docker.errors import NotFound
+from harbor.environments.base import transfer_tar_filter
+
+from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.shell import IN_SHELL, Shells
+
+MAX_INLINE_UPLOAD = 32 * 1024  # base64 characters; bash reads its input byte by byte
+MAX_SHELL_DOWNLOAD = 32 * 1024 * 1024
+MAX_DOWNLOAD = 2 * 1024**3
+EMPTY = 44  # exit code of a look at a folder with nothing in it
+_SPOOL = 8 * 1024 * 1024
+
+
+class Files:
+    def __init__(self, container: str, shells: Shells) -> None:
+        self._container = container
+        self._shells = shells
+
+    async def upload_dir(self, source: Path, target: str) -> None:
+        """Put the contents of `source` into `target`, made if missing; owned by root, modes kept."""
+        packed = await call(_pack, source, "")
+        quoted = shlex.quote(target)
+        inline = base64.b64encode(gzip.compress(packed, 1, mtime=0)).decode()
+        if len(inline) <= MAX_INLINE_UPLOAD:
+            unpack = f"{IN_SHELL}\nmkdir -p {quoted} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
+            if (await self._shells.run(unpack, user="root")).return_code == 0:
+                return
+        prefix = target.strip("/")
+        await self._put(await call(_pack, source, prefix) if prefix else packed)
+
+    async def upload_file(self, source: Path, target: str) -> None:
+        """Put a file at `target`, or into it when it is a directory or ends with /."""
+        into = (
+            target.endswith("/")
+            or (await self._shells.run(f"{IN_SHELL}\ntest -d {shlex.quote(target)}", user="root")).return_code == 0
+        )
+        path = PurePosixPath(target) / source.name if into else PurePosixPath(target)
+        data, mode = source.read_bytes(), source.stat().st_mode & 0o7777
+        inline = base64.b64encode(data).decode()
+        if len(inline) <= MAX_INLINE_UPLOAD:
+            name, parent = shlex.quote(str(path)), shlex.quote(str(path.parent))
+            write = f"{IN_SHELL}\nmkdir -p {parent} && printf %s {inline} | base64 -d > {name}"
+            write += f" && chmod {mode:o} {name} && chown 0:0 {name}"
+            if (await self._shells.run(write, user="root")).return_code == 0:
+                return
+        await self._put(await call(_pack_file, source, str(path).strip("/")))
+
+    async def download_dir(self, source: str, target: Path) -> None:
+        """Copy the contents of `source` into `target`. Special files and links that lead outside are left out.
+
+        Raises FileNotFoundError, RuntimeError when too large.
+        """
+        target.mkdir(parents=True, exist_ok=True)
+        quoted = shlex.quote(source)
+        look = (
+            f'for f in {quoted}/* {quoted}/.[!.]* {quoted}/..?*; do [ -e "$f" ] || [ -L "$f" ] && set -- full && break'
+        )
+        empty = f'set --; if [ -d {quoted} ]; then {look}; done; [ "$1" ] || exit {EMPTY}; fi'
+        pack = f"{IN_SHELL}\n{empty}; tar -cf - -C {quoted} . | head -c {MAX_SHELL_DOWNLOAD}"
+        output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
+        if output.return_code == EMPTY:
+            return
+        if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
+            return
+        with await call(self._get, source.rstrip("/") + "/.") as archive:
+            if not await call(_unpack, archive, target):
+                raise RuntimeError(f"{source} in container {self._container} came as a broken archive")
+
+    async def download_file(self, source: str, target: Path) -> None:
+        """Copy one file to `target`, or into it when it is a directory. Raises FileNotFoundError."""
+        target = target / PurePosixPath(source).name if target.is_dir() else target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with await call(self._get, source) as archive:
+            await call(_unpack_file, archive, source, target)
+
+    async def _put(self, archive: bytes) -> None:
+        await call(engine().put_archive, self._container, "/", archive)
+
+    def _get(self, source: str) -> IO[bytes]:
+        try:
+            chunks, _ = engine().get_archive(self._container, source)
+        except NotFound as error:
+            raise FileNotFoundError(f"no {source} in container {self._container}") from error
+        spool = tempfile.SpooledTemporaryFile(_SPOOL)  # noqa: SIM115 the caller closes it
+        for chunk in chunks:
+            spool.write(chunk)
+            if spool.tell() > MAX_DOWNLOAD:
+                spool.close()
+                raise RuntimeError(f"{source} in container {self._container} is larger than {MAX_DOWNLOAD >> 30} GiB")
+        spool.seek(0)
+        return spool
+
+
+def _pack(source: Path, prefix: str) -> bytes:
+    """The contents of a directory as tar; with a prefix, under that path, which is then there even if empty."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        paths = sorted(source.rglob("*"))
+        if prefix and not paths:
+            paths = [source]
+        for path in paths:
+            name = str(PurePosixPath(prefix) / path.relative_to(source).as_posix())
+            tar.add(path, arcname=name, recursive=False, filter=_owned_by_root)
+    return buffer.getvalue()
+
+
+def _pack_file(source: Path, name: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(source.resolve(), arcname=name, filter=_owned_by_root)
+    return buffer.getvalue()
+
+
+def _owned_by_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info
+
+
+def _harmless(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
+    """Leave out, rather than fail at, what an agent may have put among its files."""
+    try:
+        return transfer_tar_filter(member, destination)
+    except tarfile.FilterError:
+        return None
+
+
+def _unpack(archive: IO[bytes], target: Path) -> bool:
+    """Whether a whole archive was there and is unpacked."""
+    try:
+        with tarfile.open(fileobj=archive, mode="r:") as tar:
+            tar.extractall(target, filter=_harmless)
+    except tarfile.TarError:
+        return False
+    return True
+
+
+def _unpack_file(archive: IO[bytes], source: str, target: Path) -> None:
+    with tarfile.open(fileobj=archive, mode="r:") as tar:
+        member = tar.next()
+        content = tar.extractfile(member) if member is not None and member.isfile() else None
+        if content is None:
+            raise FileNotFoundError(f"{source} is not a file")
+        with target.open("wb") as file:
+            while block := content.read(1 << 20):
+                file.write(block)

@@ -1,0 +1,364 @@
+"""One shell kept open in a container over one exec socket; commands run in it one after the other.
+
+Each is a `bash -c` in a session of its own, as with `docker exec`, so no state passes between commands; one that begins
+with IN_SHELL runs in a fork of the open bash: half the cost. The shell prints a marker that nobody in the container can
+guess before and after each, on both streams.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shlex
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from docker.errors import DockerException
+
+from harbortrainer.docker.cleaning import in_background
+from harbortrainer.docker.daemon import call, engine
+
+MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+_STDOUT, _STDERR = 1, 2
+_READY = b"ready\n"
+_BOOT = "echo ready; if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
+# fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output. Every command gets a process
+# group of its own: by job control in bash, which costs nothing, by setsid elsewhere.
+_PREAMBLE = (
+    'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S= Z=; set -m; '
+    "else B=sh S=; command -v setsid >/dev/null && S=setsid; fi\n"
+)
+IN_SHELL = ": in this shell"  # first line of a script that runs as well in a fork of the open shell; elsewhere, a no-op
+
+
+class ShellGone(Exception):
+    """The shell ended before it took the command; nothing was run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    stdout: bytes
+    stderr: bytes
+    return_code: int
+    truncated: bool = False  # the middle of a stream was dropped
+    shell_died: bool = False  # with the command: killed, or its container went down
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    text: str
+    cwd: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict)
+    needs_cwd: bool = True  # False = in / when `cwd` is not there (any more)
+
+
+def _after(data: bytes | bytearray, key: bytes) -> bytes | None:
+    """The digits between `key` and the end of its line. Not a pattern: every command has keys of its own to compile."""
+    at = data.find(key)
+    end = data.find(b"\n", at)
+    digits = bytes(data[at + len(key) : end])
+    return digits if at >= 0 and end >= 0 and digits.isdigit() else None
+
+
+class _Stream:
+    """Bytes of one stream, at most `limit` of them: the first and the last half, and how many went between."""
+
+    def __init__(self, limit: int) -> None:
+        self.data = bytearray()
+        self.half = limit // 2
+        self.dropped = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.data += chunk
+        excess = len(self.data) - 2 * self.half
+        if excess > self.half // 4:  # rarely, because it moves half of the data
+            del self.data[self.half : self.half + excess]
+            self.dropped += excess
+
+    def ends_recently(self, mark: bytes, recent: int) -> bool:
+        """Whether the end mark's line completed within the last `recent` bytes."""
+        at = self.data.find(mark + b":e", max(0, len(self.data) - recent - len(mark) - 8))
+        return at >= 0 and self.data.find(b"\n", at) >= 0
+
+    def content(self, mark: bytes) -> bytes:
+        """What lies between the begin and end marks."""
+        begin, end = self.data.find(mark + b":b\n"), self.data.find(mark + b":e")
+        data = bytes(self.data[begin + len(mark) + 3 if begin >= 0 else 0 : end if end >= 0 else None])
+        if not self.dropped:
+            return data
+        cut = max(0, self.half - (begin + len(mark) + 3))
+        return data[:cut] + b"\n[... %d bytes dropped ...]\n" % self.dropped + data[cut:]
+
+
+class Shell:
+    """Not for concurrent use. After `interrupt` returned False, or a command saw it die, close it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._unparsed = bytearray()
+        self._mark = b"\0"  # of no command yet
+        self._streams: dict[int, _Stream] = {}
+        self._ended: set[int] = set()
+
+    @classmethod
+    async def open(cls, container: str, user: str) -> "Shell":
+        """Start a shell as `user` ("" = the image's).
+
+        Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it.
+        """
+        raw, early = await call(_exec_socket, container, user)
+        shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024))
+        shell._unparsed += early
+        said = _Stream(MAX_OUTPUT_BYTES)
+        shell._streams = {_STDOUT: said, _STDERR: said}
+        shell._take_in()
+        while _READY not in said.data:
+            if not await shell._pump():
+                shell.close()
+                raise ShellGone(said.data.decode(errors="replace").strip() or "no shell started")
+        shell._writer.write(_PREAMBLE.encode())
+        return shell
+
+    @property
+    def alive(self) -> bool:
+        return not (self._reader.at_eof() or self._writer.is_closing())
+
+    async def run(self, command: Command, limit: int = MAX_OUTPUT_BYTES) -> Output:
+        """Run `command` to its end. When cancelled, the command runs on: `interrupt` it.
+
+        Raises ShellGone when the shell died before it started; a shell that dies with its command gives exit code 137.
+        """
+        mark = secrets.token_hex(16)
+        script = _script(mark, command)
+        self._mark = mark.encode()
+        self._streams = {_STDOUT: _Stream(limit), _STDERR: _Stream(limit)}
+        self._ended = set()
+        try:
+            self._writer.write(script)
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise ShellGone(str(error)) from None
+        return await self._finish()
+
+    async def _finish(self) -> Output:
+        while len(self._ended) < 2:
+            if not await self._pump():
+                return self._died()
+        code = _after(self._streams[_STDOUT].data, self._mark + b":e")
+        return self._output(137 if code is None else int(code))
+
+    async def _pump(self) -> bool:
+        """Wait for bytes and take them in; loses none when cancelled. False at the end of the stream."""
+        try:
+            data = await self._reader.read(256 * 1024)
+        except ConnectionError:
+            data = b""
+        self._unparsed += data
+        self._take_in()
+        return bool(data)
+
+    def _take_in(self) -> None:
+        for number, payload in self._frames():
+            stream = self._streams[number]
+            stream.add(payload)
+            if stream.ends_recently(self._mark, len(payload)):
+                self._ended.add(number)
+
+    def _frames(self) -> list[tuple[int, bytes]]:
+        """Whole frames received: 1 byte stream, 3 zero, 4 length, payload."""
+        frames, at, buffer = [], 0, self._unparsed
+        while len(buffer) - at >= 8:
+            stream, size = struct.unpack_from(">BxxxL", buffer, at)
+            if len(buffer) - at - 8 < size:
+                break
+            frames.append((_STDERR if stream == _STDERR else _STDOUT, bytes(buffer[at + 8 : at + 8 + size])))
+            at += 8 + size
+        del buffer[:at]
+        return frames
+
+    def _died(self) -> Output:
+        self.close()
+        if self._mark + b":b\n" not in self._streams[_STDOUT].data:
+            raise ShellGone("the shell ended")
+        return replace(self._output(137), shell_died=True)
+
+    def _output(self, code: int) -> Output:
+        out, err = self._streams[_STDOUT], self._streams[_STDERR]
+        key, stderr = self._mark + b":p", err.content(self._mark)
+        if process := _after(stderr, key):
+            stderr = stderr.replace(key + process + b"\n", b"", 1)
+        return Output(out.content(self._mark), stderr, code, bool(out.dropped or err.dropped))
+
+    async def process(self, seconds: float) -> int | None:
+        """Process (and group) id in the container of the running command, waited for; None when it has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while len(self._ended) < 2:
+                    if found := _after(self._streams[_STDERR].data, self._mark + b":p"):
+                        return int(found)
+                    if not await self._pump():
+                        break
+        return None
+
+    async def settle(self, seconds: float) -> bool:
+        """Wait for the end of a command that was killed. False: it did not end, the shell is of no more use."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._finish()
+        except (TimeoutError, ShellGone):
+            return False
+        return self.alive
+
+    async def last_words(self, script: str) -> None:
+        """Have the shell itself run `script`, which starts no process if made of builtins, and end."""
+        self._writer.write(f"{script}\nexit 0\n".encode())
+        while await self._pump():
+            pass
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _script(mark: str, command: Command) -> bytes:
+    if "\0" in command.text:
+        raise ValueError("embedded null byte in command")
+    assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in command.env.items())
+    once, program = "", f'exec {f"env {assignments} " if assignments else ""}$S "$B" -c {shlex.quote(command.text)}'
+    if command.text.startswith(IN_SHELL):
+        once = '[ "$Z" ] || [ $B != bash ] || { eval "exec 9<> <(:)" && Z=read; }\n'  # never ready: to sleep by `read`
+        inside = f"{assignments and f'export {assignments}; '}eval {shlex.quote(command.text)}; exit"
+        program = f"[ $B != bash ] || {{ {inside}; }}; {program}"
+    enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
+    return (  # in lines: a fork that fails ends the line that asked for it, never the report
+        f"{once}printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
+        f"( {enter}; {program} ) </dev/null 2>&3 3>&- {'' if once else '9>&-'} & p=$!; "
+        f"printf '{mark}:p%s\\n' $p >&3\n"
+        f"wait $p; r=$?; [ -n \"$p\" ] || r=254; printf '{mark}:e%s\\n' $r; printf '{mark}:e\\n' >&3\n"
+    ).encode()
+
+
+def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
+    """Blocking. The exec's duplex socket, ours to close, and what of its stream came along with the response's head."""
+    client = engine()
+    exec_id = client.exec_create(container, ["sh", "-c", _BOOT], stdin=True, user=user, workdir="/")["Id"]
+    stream: Any = client.exec_start(exec_id, socket=True)
+    duplicate = socket.socket(fileno=os.dup(stream.fileno()))
+    duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
+    early = stream._response.raw._fp.fp.peek()
+    stream._response.close()
+    return duplicate, early
+
+
+KILL_WAIT_SEC = 5.0
+
+
+class Shells:
+    def __init__(self, container: str) -> None:
+        self._container = container
+        self._idle: defaultdict[str, list[Shell]] = defaultdict(list)
+        self._closed = False
+
+    async def run(
+        self,
+        command: str | Command,
+        *,
+        user: str = "",
+        seconds: float | None = None,
+        limit: int = MAX_OUTPUT_BYTES,
+    ) -> Output:
+        """Run a command as `user` ("" = the image's) and return its output, at most `limit` bytes a stream.
+
+        Raises TimeoutError after `seconds`; then, and when cancelled, the command's process group is killed
+        and the shell is kept. Raises RuntimeError when no shell can be had.
+        """
+        command = command if isinstance(command, Command) else Command(command)
+        try:
+            return await self._run_once(command, user, seconds, limit)
+        except ShellGone:  # it died while it was idle; the command has not begun
+            pass
+        try:
+            return await self._run_once(command, user, seconds, limit)
+        except ShellGone as error:
+            raise RuntimeError(f"no shell in container {self._container}: {error}") from None
+
+    async def _run_once(self, command: Command, user: str, seconds: float | None, limit: int) -> Output:
+        shell = await self._take(user)
+        try:
+            async with asyncio.timeout(seconds):
+                output = await shell.run(command, limit)
+        except TimeoutError:
+            await self._interrupt(shell, user)
+            raise
+        except asyncio.CancelledError:
+            in_background(self._interrupt(shell, user))
+            raise
+        except (ShellGone, ValueError):
+            shell.close()
+            raise
+        self._give(shell, user)
+        return output
+
+    async def last_words(self, script: str, seconds: float) -> None:
+        """Have a root shell itself run `script`, see `Shell.last_words`; no idle shell is left.
+
+        Raises TimeoutError, ShellGone, docker.errors.DockerException.
+        """
+        async with asyncio.timeout(seconds):
+            shell = await self._take("root")
+            self.drop()
+            try:
+                await shell.last_words(script)
+            finally:
+                shell.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the idle shells; the next command opens one anew."""
+        for shells in self._idle.values():
+            for shell in shells:
+                shell.close()
+        self._idle.clear()
+
+    async def _take(self, user: str) -> Shell:
+        while self._idle[user]:
+            shell = self._idle[user].pop()
+            if shell.alive:
+                return shell
+            shell.close()
+        return await Shell.open(self._container, user)
+
+    def _give(self, shell: Shell, user: str) -> None:
+        if self._closed or not shell.alive:
+            shell.close()
+        else:
+            self._idle[user].append(shell)
+
+    async def _interrupt(self, shell: Shell, user: str) -> None:
+        """Kill what `shell` runs, with its process group, and take the shell back when it is free again."""
+        pid = None if self._closed else await shell.process(KILL_WAIT_SEC)
+        if pid is not None:
+            await self._kill(pid)
+        if await shell.settle(KILL_WAIT_SEC):
+            self._give(shell, user)
+        else:
+            shell.close()
+
+    async def _kill(self, pid: int) -> None:
+        helper = None
+        try:
+            async with asyncio.timeout(KILL_WAIT_SEC):
+                helper = await self._take("root")
+                await helper.run(Command(f"kill -s KILL -- -{pid} 2>/dev/null || kill -s KILL {pid}"))
+        except (TimeoutError, ShellGone, DockerException):
+            if helper:
+                helper.close()
+        else:
+            self._give(helper, "root")

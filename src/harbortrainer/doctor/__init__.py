@@ -1,0 +1,1 @@
+"""What `harbortrainer doctor` does: looks at a server, and at Docker."""

@@ -1,0 +1,103 @@
+"""The doctor's commands for Docker: can the daemon carry a run, and what have runs left on it."""
+
+import asyncio
+import json
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import requests
+from docker.errors import DockerException
+from rich.console import Console
+from rich.table import Table
+
+from harbortrainer.cli.output import give_json
+from harbortrainer.config import Config
+from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
+from harbortrainer.docker.preflight import check_docker, connect
+from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
+from harbortrainer.errors import EnvironmentFault
+from harbortrainer.rollout.phases import n_containers
+from harbortrainer.tasks.task import load_tasks
+
+MB = 1000**2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the report. `result`: "" listed only, removed, or why it could not be."""
+
+    kind: str
+    name: str
+    run: str
+    why: str
+    used: str
+    bytes: int
+    result: str = ""
+
+
+async def preflight(args: DockerArgs) -> int:
+    """Errors are raised as one UserError, as before a run."""
+    config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
+    tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
+    n = n_containers(config)
+    for warning in await asyncio.to_thread(check_docker, [task.path for task in tasks], n, args.environment_kwargs):
+        print(f"warning: {warning}")
+    print(f"Docker can run {n} environments at once" + (f" of {len(tasks)} tasks" if tasks else ""))
+    return 0
+
+
+async def clean(args: CleanArgs) -> int:
+    return await asyncio.to_thread(_clean, args)
+
+
+def _clean(args: CleanArgs) -> int:
+    connect()
+    try:
+        found = candidates(args.images_older_than_days, disk_usage())
+        lines = [_line(one, (one.remove() or "removed") if args.remove else "") for one in found]
+    except (DockerException, requests.RequestException) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error
+    if not give_json(json.dumps([asdict(line) for line in lines], indent=2), args.json):
+        _show(lines, args.remove)
+    return 0 if all(line.result == "removed" for line in lines) else 1
+
+
+def _line(one: Candidate, result: str) -> Line:
+    used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds") if one.used else ""
+    return Line(one.thing.kind, one.thing.name, one.thing.labels.get(RUN_ID, ""), one.why, used, one.size, result)
+
+
+def _show(lines: list[Line], removed: bool) -> None:
+    console = Console(highlight=False)
+    if not lines:
+        console.print("nothing to remove", markup=False)
+        return
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("kind", "name", "why"):
+        table.add_column(name, overflow="fold")
+    table.add_column("age", justify="right")
+    table.add_column("MB", justify="right")
+    if removed:
+        table.add_column("result", overflow="fold")
+    for line in lines:
+        cells = [line.kind, line.name, line.why, _age(line.used), f"{line.bytes / MB:.1f}"]
+        table.add_row(*cells, *([line.result] if removed else []))
+    console.print(table)
+    console.print(_summary(lines, removed), markup=False)
+
+
+def _summary(lines: list[Line], removed: bool) -> str:
+    gone = [line for line in lines if line.result == "removed" or not removed]
+    size = sum(line.bytes for line in gone) / GB
+    if removed:
+        return f"{len(gone)} of {len(lines)} removed, {size:.2f} GB"
+    return f"{len(lines)} can be removed, {size:.2f} GB at least: add remove=true"
+
+
+def _age(used: str) -> str:
+    if not used:
+        return ""
+    hours = (time.time() - datetime.fromisoformat(used).timestamp()) / 3600
+    return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

@@ -1,0 +1,84 @@
+"""The doctor's commands for Tinker APIs: what one does with what it is sent, and whether two do the same."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from rich.console import Console
+
+from harbortrainer.backend.connect import server_url
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
+from harbortrainer.backend.faults import awaited
+from harbortrainer.backend.health import check_health
+from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
+from harbortrainer.cli.output import give_json
+from harbortrainer.config import Config
+from harbortrainer.doctor.arguments import ParityArgs, ServerArgs
+from harbortrainer.errors import UserError
+from harbortrainer.probe.bench import Bench
+from harbortrainer.probe.parity import ParityReport, compare, show_parity
+from harbortrainer.probe.probe import load_or_probe
+from harbortrainer.probe.report import ServerReport, show
+
+log = logging.getLogger("harbortrainer")
+
+
+async def probe(args: ServerArgs) -> int:
+    async with _opened(_config(args) if args.url is None else _side(args.url, args.model_name)) as (session, model):
+        report = await load_or_probe(session, model, args.refresh)
+    _give(report, args.json)
+    return 0
+
+
+async def parity(args: ParityArgs) -> int:
+    async with _opened(_side(args.A, args.model_name)) as a, _opened(_side(args.B, args.model_name)) as b:
+        report = await compare(Bench(*a), Bench(*b), args.steps)
+    _give(report, args.json)
+    return 0 if report.equal else 1
+
+
+def _config(args: ServerArgs) -> Config:
+    return Config(
+        backend=args.backend,
+        skyrl_tx_url=args.skyrl_tx_url,
+        tinker_base_url=args.tinker_base_url,
+        model_name=args.model_name or "",
+        tasks_dir="",
+    )
+
+
+def _side(url: str, model_name: str | None) -> Config:
+    if url == "tinker":
+        return Config(backend="tinker", model_name=model_name or "", tasks_dir="")
+    return Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=model_name or "", tasks_dir="")
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[tuple[Session, str]]:
+    """A session that ends with the block; the model asked for, else the first that the server names.
+
+    Raises UserError when URL, key, health or model are wrong.
+    """
+    url, key = server_url(config), api_key(kind_of(config))
+    await check_health(url, config)
+    rest = await open_rest(url, key)
+    answer = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
+    served = [model.model_name for model in answer.supported_models if model.model_name]
+    model = config.model_name or next(iter(served), "")
+    if not model:
+        raise UserError("model_name: the server names no model; give model_name=NAME")
+    if served and model not in served:
+        raise UserError(f"model_name={model}: the server serves {', '.join(sorted(served)[:8])}; choose one of them")
+    session, done = await open_session(rest, url, key, log.warning), False
+    try:
+        yield session, model
+        done = True
+    finally:
+        await end_session(session.service, done=done)
+
+
+def _give(report: ServerReport | ParityReport, json: str | None) -> None:
+    if give_json(report.to_json(), json):
+        return
+    console = Console(highlight=False)
+    show_parity(report, console) if isinstance(report, ParityReport) else show(report, console)

@@ -1,0 +1,73 @@
+"""Files that a reader never sees half written, and that survive a crash of the machine."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from harbortrainer.durable.disk import telling
+from harbortrainer.errors import UserError
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write-new-then-rename: the whole file is the old text or the new one. Raises DiskFault."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` when the block ends well, fsynced with its folder. Raises DiskFault."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with telling(path):
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)  # gone already when all went well
+
+
+def make_folder(path: Path) -> None:
+    """With its parents, each entry durable. Raises DiskFault."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with telling(path):
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes what was created or renamed in it durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> Any:
+    """Raises UserError when the file is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(
+            f"resume={path.parent}: {path.name} is damaged ({error}); restore it or start a new run"
+        ) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Readable JSON, whole or not at all."""
+    replace_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def cache_folder(part: str) -> Path:
+    """The folder of one kind of them; it may not be there yet."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "harbortrainer" / part

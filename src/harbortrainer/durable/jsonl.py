@@ -1,0 +1,97 @@
+"""Append-only JSON lines that survive a kill: a torn last line is cut, a damaged one before it is named."""
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.durable.disk import telling
+from harbortrainer.durable.files import replace_text, sync_folder
+from harbortrainer.errors import UserError
+
+CHECKSUM = "crc"
+_MARK = f', "{CHECKSUM}": '
+
+
+def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, checked: bool = False) -> None:
+    """Append one record, whole or not at all; `durable`: fsynced, `checked`: with a checksum that is verified.
+
+    Raises DiskFault.
+    """
+    line = as_line(record, checked=checked)
+    with telling(path):
+        new = not path.exists()
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            _append(handle, line, durable)
+        finally:
+            os.close(handle)
+        if new:
+            sync_folder(path.parent)
+
+
+def as_line(record: dict[str, Any], *, checked: bool = False) -> bytes:
+    """With its newline."""
+    text = json.dumps(record, allow_nan=True)
+    if checked:
+        text = f"{text[:-1]}{_MARK}{zlib.crc32(text.encode())}}}"
+    return text.encode() + b"\n"
+
+
+def read_lines(path: Path, *, checked: bool = False) -> list[dict[str, Any]]:
+    """All whole records, without their checksums; a torn last line is left out. `checked`: each must have a checksum.
+
+    Raises UserError that names a damaged line before it.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [_record(path, number, line, checked) for number, line in enumerate(lines, 1)]
+
+
+def cut_torn_line(path: Path) -> None:
+    """To be called before the first record is appended to a file of an earlier process. Raises DiskFault."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if (whole := len(_whole(content))) < len(content):
+        with telling(path):
+            os.truncate(path, whole)
+
+
+def rewrite(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Replace the whole file."""
+    replace_text(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def _append(handle: int, line: bytes, durable: bool) -> None:
+    before = os.fstat(handle).st_size
+    try:
+        rest = memoryview(line)
+        while rest:  # a disk that fills up takes a part of the line
+            rest = rest[os.write(handle, rest) :]
+        if durable:
+            os.fsync(handle)
+    except OSError:
+        os.ftruncate(handle, before)  # the next line must not begin in the middle of this one
+        raise
+
+
+def _whole(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _record(path: Path, number: int, line: bytes, checked: bool) -> dict[str, Any]:
+    body = line.rpartition(_MARK.encode())[0]
+    try:
+        record = json.loads(line)
+        checksum = record.pop(CHECKSUM, None)
+    except (ValueError, AttributeError, TypeError):
+        raise UserError(f"{path}: line {number} is damaged; restore the file or start a new run") from None
+    if checked and checksum is None:
+        raise UserError(f"{path}: line {number} has lost its checksum; restore the file or start a new run")
+    if checksum is not None and zlib.crc32(body + b"}") != checksum:
+        raise UserError(f"{path}: line {number} does not match its checksum; restore the file or start a new run")
+    return record

@@ -1,0 +1,123 @@
+"""Arguments of `harbortrainer evaluate`. Fields that the trainer has too have its names, defaults and meaning."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from harbortrainer.cli.arguments import given, read_arguments, validate
+from harbortrainer.config import ADDRESS, FIXED, Config, TrialSettings
+from harbortrainer.durable.files import read_json
+from harbortrainer.errors import UserError
+from harbortrainer.run.config_changes import current, removed, tuples
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
+
+log = logging.getLogger("harbortrainer")
+
+
+@chz.chz
+class EvalArgs(TrialSettings):
+    # -- policies
+    model_name: str | None = field(None, "base model; None = that of the run which checkpoint names", resume=FIXED)
+    checkpoint: str | None = field(
+        None, "RUN_DIR (its last), RUN_DIR@STEP, or tinker://…; None = the base model", resume=FIXED
+    )
+    against: str | None = field(
+        None, "second policy to compare with, on the same tasks: as checkpoint, or base; None = none", resume=FIXED
+    )
+
+    # -- tasks
+    allow_family_overlap: bool = field(
+        False,
+        "true = tasks of families that the checkpoint was trained on may be evaluated; false = never",
+        resume=FIXED,
+    )
+
+    # -- trials
+    trials: int = field(4, "trials a task", check=ABOVE_0, resume=FIXED)
+    temperature: float = field(1.0, "sampling temperature, 0 = greedy", check=FROM_0, resume=FIXED)
+    k: tuple[int, ...] = field((1,), "pass@k to report, a,b; each at most trials")
+    pass_reward: float = field(1.0, "reward from which on a trial counts as passed")
+    seed: int = field(0, "seed of sampling", resume=FIXED)
+    retry_ungraded: bool = field(False, "true = a continued evaluation repeats trials that faults left without a grade")
+
+    # -- output
+    out: str | None = field(
+        None,
+        "directory of the results; one that exists is continued; None = one in logs_dir with the time",
+        resume=ADDRESS,
+    )
+
+
+FIELDS = settings(EvalArgs)
+FREE = {name for name, one in FIELDS.items() if one.resume in (ADDRESS, Resume.HARMLESS)}
+
+
+@chz.chz
+class ShowArgs:
+    dir: str = field(doc="directory of a run or an evaluation")
+    trial: str | None = field(None, "name of a trial, whose conversation is shown; None = a table of all trials")
+
+
+@chz.chz
+class ExportArgs:
+    dir: str = field(doc="directory of a run or an evaluation")
+    step: int | None = field(
+        None, "every trial of the batches of this step; None = evaluations, and sampled trials of training"
+    )
+
+
+def parse(argv: Sequence[str]) -> EvalArgs:
+    """`name=value` over the saved values of an evaluation in out=DIR. Raises UserError."""
+    saved = _saved(given(argv, "out"))
+    args = read_arguments(EvalArgs, argv, saved=saved)
+    for name in FIELDS:
+        if name in saved and name not in FREE and getattr(args, name) != saved[name]:
+            raise UserError(
+                f"{name}={getattr(args, name)}: {args.out} was started with {name}={saved[name]}; leave it out or "
+                "choose another out"
+            )
+    found = [*problems(args), *_between(args)]
+    if found:
+        raise UserError("\n".join(found))
+    validate(trainer_config(args, args.model_name or "?"))
+    return args
+
+
+def trainer_config(args: EvalArgs, model_name: str, lora_rank: int = 32) -> Config:
+    """The configuration that the trainer's parts read in an evaluation; its learning settings have no effect."""
+    shared = {name: getattr(args, name) for name in settings(TrialSettings)}
+    own = {"model_name": model_name, "lora_rank": lora_rank, "seed": args.seed, "temperature": args.temperature or 1.0}
+    return Config(**shared | own)
+
+
+def _between(args: EvalArgs) -> Iterator[str]:
+    if args.model_name is None and args.checkpoint is None:
+        yield "model_name: needed for a base model; give model_name=… or checkpoint=RUN_DIR"
+    for k in args.k:
+        if not 1 <= k <= args.trials:
+            yield f"k={k}: pass@{k} needs from 1 to trials={args.trials}; raise trials or leave it out"
+    if args.against is not None and (
+        args.against == args.checkpoint or (not args.checkpoint and args.against == "base")
+    ):
+        yield f"against={args.against}: the same policy as checkpoint; name another one, or leave it out"
+
+
+def _saved(out: str | None) -> Mapping[str, Any]:
+    if out is None:
+        return {}
+    run = RunDirectory(Path(out).expanduser())
+    if not run.config.is_file():
+        if run.path.exists() and any(run.path.iterdir()):
+            raise UserError(f"out={out}: a folder that is no evaluation; choose one that is empty or new")
+        return {}
+    saved = read_json(run.config)
+    if "trials" not in saved:
+        raise UserError(f"out={out}: the directory of a training run; choose another one")
+    for line in removed(saved):
+        log.warning("%s: %s", run.config, line)
+    known = {name: value for name, value in (saved | current(saved)).items() if name in FIELDS and name != "out"}
+    return tuples(known)

@@ -1,0 +1,111 @@
+"""Which policies are evaluated: a base model, or weights that a run saved; and how each is sampled."""
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import chz
+
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.contract import CALL_LIMIT_SEC
+from harbortrainer.backend.policy import PolicyTrainer, Published
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.policy.chat_template import Renderer
+from harbortrainer.run.checkpoints import Checkpoint, CheckpointLog
+from harbortrainer.run.directory import RunDirectory
+
+BASE = "base"
+SAMPLER_WEIGHTS = "/sampler_weights/"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A policy to evaluate. `path`: tinker:// path of its weights, None = the base model; `run`: where it was saved."""
+
+    name: str
+    model_name: str | None = None  # None = not known before the server is asked
+    path: str | None = None
+    run: str | None = None
+    renderer: Renderer | None = None
+
+
+def find_subject(field: str, value: str | None) -> Subject:
+    """`value`: None or base, a tinker:// path, RUN_DIR or RUN_DIR@STEP. Raises UserError."""
+    if value is None or value == BASE:
+        return Subject(BASE)
+    if value.startswith("tinker://"):
+        return Subject(value.removeprefix("tinker://"), path=value)
+    folder, _, step = value.partition("@") if re.search(r"@\d+$", value) else (value, "", "")
+    run = RunDirectory(Path(folder).expanduser().resolve())
+    if not run.config.is_file():
+        raise UserError(f"{field}={value}: no run directory ({run.config} is missing); give RUN_DIR, RUN_DIR@STEP or "
+                        "a tinker:// path")  # fmt: skip
+    records = CheckpointLog(run.checkpoints, 0).records
+    found = [record for record in records if not step or record.step == int(step)]
+    if not found:
+        steps = ", ".join(str(record.step) for record in records)
+        raise UserError(
+            f"{field}={value}: no such checkpoint; " + (f"there are {steps}" if steps else "none was saved")
+        )
+    return _of_run(found[-1], run)
+
+
+def _of_run(checkpoint: Checkpoint, run: RunDirectory) -> Subject:
+    renderer = Renderer(checkpoint.renderer, checkpoint.thinking)
+    return Subject(f"{run.name}@{checkpoint.step}", checkpoint.model_name, checkpoint.path, str(run.path), renderer)
+
+
+def common_model(subjects: list[Subject], model_name: str | None) -> str:
+    """The base model of all of them. Raises UserError when there is none, or several."""
+    names = {subject.model_name for subject in subjects} - {None} | ({model_name} if model_name else set())
+    if len(names) != 1:
+        found = ", ".join(sorted(map(str, names))) or "none is known"
+        raise UserError(f"model_name={model_name}: the policies need one base model ({found}); give model_name=NAME")
+    return str(names.pop())
+
+
+def check_renderer(subject: Subject, renderer: Renderer) -> None:
+    """Weights answer worse to prompts that are rendered otherwise than in training. Raises UserError."""
+    if subject.renderer is not None and subject.renderer != renderer:
+        trained, now = subject.renderer, renderer
+        raise UserError(
+            f"checkpoint={subject.name}: trained with {trained.name} and thinking {trained.thinking}, now it would be "
+            f"{now.name} and {now.thinking}; set enable_thinking as in training, with the same model_name"
+        )
+
+
+def to_json(subject: Subject) -> dict[str, Any]:
+    """As it is kept with an evaluation, so that "the last checkpoint" stays the same one."""
+    return asdict(subject)
+
+
+def from_json(saved: dict[str, Any]) -> Subject:
+    renderer = Renderer(**saved["renderer"]) if saved["renderer"] else None
+    return Subject(saved["name"], saved["model_name"], saved["path"], saved["run"], renderer)
+
+
+@contextlib.asynccontextmanager
+async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIterator[Published]:
+    """A sampler of the policy. What had to be put on the server for it is freed at the end.
+
+    A training state is restored as an adapter of its own and published from there, on every Tinker API; weights that
+    were saved for sampling are sampled as they are. Raises UserError, BackendError.
+    """
+    if subject.path is None or SAMPLER_WEIGHTS in subject.path:
+        base = config.model_name if subject.path is None else None
+        work = backend.service.create_sampling_client(model_path=subject.path, base_model=base)
+        yield Published(await backend.wait(f"creating the sampling client of {subject.name}", work, CALL_LIMIT_SEC))
+        return
+    reading = backend.rest.get_weights_info_by_tinker_path(subject.path)
+    info = await backend.wait(f"reading {subject.path}", reading, CALL_LIMIT_SEC)
+    config = chz.replace(config, lora_rank=info.lora_rank or config.lora_rank)
+    policy = await PolicyTrainer.restore(backend, config, subject.path)
+    try:
+        yield await policy.publish(0)
+    finally:
+        await policy.saved.delete_others(policy.model_id, ())
+        await policy.close()

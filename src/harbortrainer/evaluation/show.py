@@ -1,0 +1,119 @@
+"""`python -m src.evaluate show` and `export`: trials and conversations of a run or an evaluation, from its files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harbortrainer.cli.output import wide_console
+from harbortrainer.durable.files import read_json
+from harbortrainer.errors import UserError
+from harbortrainer.evaluation.arguments import ExportArgs, ShowArgs
+from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.run.conversations import Conversations, Message, Transcriber, sampled_of
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.trajectories import read_trajectory
+
+STYLES = {"user": "cyan", "assistant": "green", "prompt": "magenta", "history": "yellow"}
+
+
+async def show(args: ShowArgs) -> int:
+    """A table of trials, or one conversation. Raises UserError."""
+    run = _run(args.dir)
+    console = wide_console()
+    files = _files(run)
+    if args.trial is None:
+        console.print(_table(files))
+        return 0
+    wanted = [file for file in files if args.trial in (file.stem, f"{file.parent.name}/{file.stem}")]
+    if not wanted:
+        raise UserError(
+            f"show: no trial {args.trial} in {run.path}; its trials: python -m src.evaluate show {run.path}"
+        )
+    transcriber = Transcriber(_template(run))
+    for file in wanted:
+        _print(read_trajectory(file), transcriber, console)
+    return 0
+
+
+async def export(args: ExportArgs) -> int:
+    """conversations/BATCH.jsonl of all evaluations, and of sampled trials of training batches.
+
+    With STEP every trial of the batches with that number. Raises UserError.
+    """
+    run, step = _run(args.dir), args.step
+    conversations = Conversations(run, _template(run))
+    folders = [folder for folder in _batches(run) if step is None or folder.name.endswith(f"_{step:06d}")]
+    if not folders:
+        raise UserError(f"export: nothing was run in step {step} of {run.path}; leave STEP out for all")
+    for folder in folders:
+        trials = map(read_trajectory, sorted(folder.glob("*.npz")))
+        chosen = sampled_of(trials) if folder.name.startswith("step") and step is None else trials
+        print(conversations.write(folder.name, chosen))
+    return 0
+
+
+def _run(folder: str) -> RunDirectory:
+    run = RunDirectory(Path(folder).expanduser().resolve())
+    if not run.config.is_file():
+        raise UserError(f"{folder}: no run directory ({run.config} is missing); give that of a run or evaluation")
+    return run
+
+
+def _batches(run: RunDirectory) -> list[Path]:
+    return sorted(folder for folder in (run.path / "trajectories").glob("*") if folder.is_dir())
+
+
+def _files(run: RunDirectory) -> list[Path]:
+    files = [file for folder in _batches(run) for file in sorted(folder.glob("*.npz"))]
+    if not files:
+        raise UserError(f"{run.path}: no trial has ended there")
+    return files
+
+
+def _template(run: RunDirectory) -> ChatTemplate:
+    """Of the model that the run names, or the one whose checkpoint it evaluates."""
+    config = read_json(run.config)
+    model_name = config.get("model_name")
+    if model_name is None:
+        model_name = read_json(run.path / "plan.json")["subjects"][0]["model_name"]
+    return ChatTemplate.load(str(model_name), bool(config.get("enable_thinking")))
+
+
+def _table(files: Sequence[Path]) -> Table:
+    table = Table()
+    for column in ("batch", "trial", "task", "reward", "outcome", "turns", "tokens"):
+        justify = "right" if column in ("reward", "turns", "tokens") else "left"
+        table.add_column(column, justify=justify, no_wrap=column == "trial")
+    table.columns[1].min_width = max(len(file.stem) for file in files)  # it is what `show` has to be told
+    for file in files:
+        t = read_trajectory(file)
+        reward = "-" if t.reward is None else f"{t.reward:g}"
+        counts = (str(len(t.turns)), str(t.n_sampled_tokens))
+        table.add_row(file.parent.name, t.trial_name, t.task_name, reward, t.outcome.value, *counts)
+    return table
+
+
+def _print(trajectory: Trajectory, transcriber: Transcriber, console: Console) -> None:
+    reward = "no grade" if trajectory.reward is None else f"reward {trajectory.reward:g}"
+    head = f"{trajectory.trial_name}  {trajectory.task_name}  {reward}  {trajectory.outcome.value}"
+    console.rule(Text(f"{head}  {trajectory.detail}".rstrip()))
+    for message in transcriber.conversation(trajectory):
+        _print_message(message, console)
+
+
+def _print_message(message: Message, console: Console) -> None:
+    notes = [f"{message['tokens']} tokens"] if "tokens" in message else []
+    notes += ["truncated"] if message.get("truncated") else []
+    console.print(Text(f"\n{message['role']}" + (f" ({', '.join(notes)})" if notes else ""), style="bold"))
+    if "thinking" in message:
+        console.print(Text(_harmless(message["thinking"]), style="dim"), soft_wrap=True)
+    console.print(Text(_harmless(message["content"]), style=STYLES[message["role"]]), soft_wrap=True)
+
+
+def _harmless(text: str) -> str:
+    """What a policy or a program wrote, without power over the terminal that shows it."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,102 @@
+"""Group-relative advantages: what a trial's reward is worth against the other trials of its task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from harbortrainer.config import Config
+from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
+from harbortrainer.learning.trajectory import TrajectoryGroup, is_constant
+from harbortrainer.learning.treatment import outcome_policy
+
+
+def group_advantages(
+    rewards_G: Sequence[float], *, baseline: Literal["mean", "leave_one_out"] = "mean", by_std: bool = False
+) -> list[float]:
+    """Advantage of each member of one group; zeros for a constant group and for a group of one.
+
+    mean:           A_i = r_i - mean(r)              (Dr. GRPO, arXiv 2503.20783)
+    leave_one_out:  A_i = r_i - mean(r without r_i)  (RLOO, arXiv 2402.14740)
+    by_std:         A_i / std(r), population standard deviation  (GRPO, arXiv 2402.03300)
+    """
+    rewards = np.asarray(rewards_G, np.float64)
+    n = len(rewards)
+    if is_constant(rewards_G):
+        return [0.0] * n
+    advantages = rewards - rewards.mean()
+    if baseline == "leave_one_out":
+        advantages *= n / (n - 1)
+    return (advantages / rewards.std() if by_std else advantages).tolist()
+
+
+TOO_SMALL, CONSTANT, NO_SIGNAL = "group too small", "constant group removed", "no advantage in the batch"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """`advantages` and `rewards` (as training has them): of every graded trial that is not masked, by trial name."""
+
+    sequences_D: tuple[TrainingSequence, ...]  # empty when no group carries any signal
+    advantages: dict[str, float]
+    metrics: dict[str, float]
+    rewards: dict[str, float] = field(default_factory=dict)
+    masked: tuple[str, ...] = ()  # graded trials that `outcome_policy` keeps from training
+    left_out: dict[str, str] = field(default_factory=dict)  # other graded trials without a datum, and why
+
+
+def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
+    """Advantages for every group, sequences for those that are trained on, each trial treated by `outcome_policy`.
+
+    Left out, and counted: groups with fewer than two graded trials, constant groups when
+    `remove_constant_reward_groups`, and the whole batch when every advantage is zero and no KL penalty is asked for.
+    """
+    policy = outcome_policy(config.outcome_policy)
+    treated_P = [policy.treat(group) for group in groups_P]
+    advantages: dict[str, float] = {}
+    left_out: dict[str, str] = {}
+    sequences: list[TrainingSequence] = []
+    for group in treated_P:
+        advantages_G = group_advantages(
+            group.rewards_G, baseline=config.advantage_baseline, by_std=config.normalize_advantages_by_std
+        )
+        names = [t.trial_name for t in group.trajectories_G]
+        advantages |= zip(names, advantages_G, strict=True)
+        if reason := _reason(group, config):
+            left_out |= dict.fromkeys(names, reason)
+            continue
+        for trajectory, advantage in zip(group.trajectories_G, advantages_G, strict=True):
+            sequences += training_sequences(trajectory, advantage)
+    if not any(advantages.values()) and not config.kl_penalty_coef:
+        left_out = dict.fromkeys(advantages, NO_SIGNAL) | left_out
+        sequences = []
+    metrics = _metrics(groups_P, treated_P, sequences, config)
+    rewards = {t.trial_name: t.reward for g in treated_P for t in g.trajectories_G if t.reward is not None}
+    masked = tuple(t.trial_name for g in groups_P for t in g.trajectories_G if t.trial_name not in rewards)
+    return TrainingBatch(tuple(sequences), advantages, metrics, rewards, masked, left_out)
+
+
+def _reason(group: TrajectoryGroup, config: Config) -> str:
+    """Why a group is not trained on; "" = it is."""
+    if len(group.trajectories_G) < 2:
+        return TOO_SMALL
+    return CONSTANT if group.constant and config.remove_constant_reward_groups else ""
+
+
+def _metrics(
+    graded_P: Sequence[TrajectoryGroup],
+    treated_P: Sequence[TrajectoryGroup],
+    sequences_D: Sequence[TrainingSequence],
+    config: Config,
+) -> dict[str, float]:
+    reasons = [_reason(group, config) for group in treated_P]
+    trained = {sequence.trial_name for sequence in sequences_D}
+    unique = sum(t.n_unique_tokens for g in treated_P for t in g.trajectories_G if t.trial_name in trained)
+    masked = sum(len(g.trajectories_G) - len(t.trajectories_G) for g, t in zip(graded_P, treated_P, strict=True))
+    return {
+        "group/too_small": float(reasons.count(TOO_SMALL)),
+        "group/removed_constant": float(reasons.count(CONSTANT)),
+        "group/trials_masked": float(masked),
+        **sequence_metrics(sequences_D, unique),
+    }

@@ -1,0 +1,93 @@
+"""Trajectory + advantage -> training sequences: one for each segment, every token once."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harbortrainer.learning.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingSequence:
+    """One segment of a trajectory, ready for any Tinker API. All arrays have its N tokens.
+
+    tokens (O1 A1 O2 A2 …): observations and sampled answers as they were sent and sampled, never re-tokenised.
+    """
+
+    trial_name: str
+    tokens_T: np.ndarray  # int32
+    mask_T: np.ndarray  # bool: sampled by the policy
+    logprobs_T: np.ndarray  # float32, of the sampling policy; 0 where not sampled
+    advantages_T: np.ndarray  # float32; 0 where not sampled
+
+    def with_advantages(self, advantages_T: np.ndarray) -> "TrainingSequence":
+        return replace(self, advantages_T=np.where(self.mask_T, advantages_T, 0).astype(np.float32))
+
+
+def training_sequences(trajectory: Trajectory, advantage: float) -> list[TrainingSequence]:
+    """One sequence a segment that has sampled tokens; all share the trajectory's advantage."""
+    sequences = []
+    for segment in sorted({turn.segment for turn in trajectory.turns}):
+        tokens: list[int] = []
+        mask: list[bool] = []
+        logprobs: list[float] = []
+        for turn in trajectory.turns:
+            if turn.segment != segment:
+                continue
+            new, sampled = turn.new_tokens_T, turn.completion_tokens_T
+            tokens += [*new, *sampled]
+            mask += [False] * len(new) + [True] * len(sampled)
+            logprobs += [0.0] * len(new) + list(turn.logprobs_T)
+        if any(mask):
+            mask_T = np.array(mask, np.bool_)
+            advantages_T = np.where(mask_T, advantage, 0.0).astype(np.float32)
+            arrays = (np.array(tokens, np.int32), mask_T, np.array(logprobs, np.float32), advantages_T)
+            sequences.append(TrainingSequence(trajectory.trial_name, *arrays))
+    return sequences
+
+
+def digest(sequences_D: Sequence[TrainingSequence]) -> str:
+    """SHA-256, shortened, of what is trained on: names, ids, masks, logprobs and advantages, in their order."""
+    sha = hashlib.sha256()
+    for sequence in sequences_D:
+        sha.update(f"{sequence.trial_name} {len(sequence.tokens_T)}\n".encode())
+        for array in (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T):
+            sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
+
+
+def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int) -> dict[str, float]:
+    """How much is sent for what was said: `unique_tokens` are those of the trained trajectories, each counted once."""
+    sent = sum(len(s.tokens_T) for s in sequences_D)
+    acting = sum(int(s.mask_T.sum()) for s in sequences_D)
+    trials = len({s.trial_name for s in sequences_D})
+    return {
+        "train/datums": float(len(sequences_D)),
+        "train/tokens": float(sent),
+        "train/tokens_per_unique_token": sent / unique_tokens if unique_tokens else 0.0,
+        "train/datums_per_trajectory": len(sequences_D) / trials if trials else 0.0,
+        "train/action_token_fraction": acting / sent if sent else 0.0,
+    }
+
+
+def apply_kl_penalty(
+    sequences_D: Sequence[TrainingSequence], base_logprobs_D: Sequence[np.ndarray], coefficient: float
+) -> tuple[list[TrainingSequence], dict[str, float]]:
+    """A_t += coefficient * (mean(d) - d_t) on sampled tokens, d_t = log pi(t) - log base(t), mean over the batch.
+
+    The per-token log-ratio is an unbiased estimate of KL(pi || base) (k1, http://joschu.net/blog/kl-approx.html); its
+    batch mean is subtracted as a baseline, so the penalty moves probability without a reward of its own.
+    `base_logprobs_D`: one array of N natural logs a sequence. Returns new sequences and `kl/base`, in nats a token.
+    """
+    ratios_D = [
+        np.where(s.mask_T, s.logprobs_T - base, 0.0) for s, base in zip(sequences_D, base_logprobs_D, strict=True)
+    ]
+    tokens = sum(int(s.mask_T.sum()) for s in sequences_D)
+    mean = float(sum(ratio.sum() for ratio in ratios_D) / max(tokens, 1))
+    penalised = [
+        s.with_advantages(s.advantages_T + coefficient * (mean - ratio))
+        for s, ratio in zip(sequences_D, ratios_D, strict=True)
+    ]
+    return penalised, {"kl/base": mean}

@@ -1,0 +1,52 @@
+"""One batch -> `num_substeps` shuffled minibatches."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from harbortrainer.config import Config
+from harbortrainer.learning.datums import TrainingSequence
+
+
+def normalize(
+    sequences_D: Sequence[TrainingSequence], loss_norm: Literal["token_mean", "sequence_mean", "token_sum"]
+) -> list[TrainingSequence]:
+    """Scale the advantages of one minibatch so that a server that sums over tokens and datums computes the named loss.
+
+    token_mean:     1/T sum over all T sampled tokens          (DAPO, arXiv 2503.14476)
+    sequence_mean:  mean over trajectories of the mean over a trajectory's sampled tokens  (GRPO, arXiv 2402.03300)
+    token_sum:      the sum itself                             (Tinker's own convention)
+    """
+    tokens = Counter({s.trial_name: 0 for s in sequences_D})
+    for sequence in sequences_D:
+        tokens[sequence.trial_name] += int(sequence.mask_T.sum())
+    total = max(tokens.total(), 1)
+
+    def divisor(sequence: TrainingSequence) -> float:
+        if loss_norm == "token_mean":
+            return total
+        return len(tokens) * tokens[sequence.trial_name] if loss_norm == "sequence_mean" else 1.0
+
+    return [s.with_advantages(s.advantages_T / divisor(s)) for s in sequences_D]
+
+
+def optimizer_batches(
+    sequences_D: Sequence[TrainingSequence], config: Config, step: int
+) -> list[list[TrainingSequence]]:
+    """What each optimizer step of the batch `step` is sent: seeded minibatches, advantages as `loss_norm` has them."""
+    parts = minibatches(sequences_D, config.num_substeps, np.random.default_rng([config.seed, step, 1]))
+    return [normalize(part, config.loss_norm) for part in parts]
+
+
+def minibatches(
+    sequences_D: Sequence[TrainingSequence], num_substeps: int, rng: np.random.Generator
+) -> list[list[TrainingSequence]]:
+    """Shuffle whole trajectories into parts of nearly equal number; no part is empty, so there may be fewer."""
+    if not sequences_D:
+        return []
+    names = sorted({s.trial_name for s in sequences_D})
+    rng.shuffle(names)
+    parts = [set(part.tolist()) for part in np.array_split(np.array(names), min(num_substeps, len(names)))]
+    return [[s for s in sequences_D if s.trial_name in part] for part in parts]

@@ -1,0 +1,90 @@
+"""What is done with a trial, by its outcome: one table, whose training half a run may change."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+
+
+class Treatment(StrEnum):
+    """What becomes of a trial."""
+
+    TRAIN = "train"  # with the verifier's reward
+    MASK = "mask"  # graded, but left out of its group
+    REPLACE = "replace"  # by a fresh trial of the same task, within max_attempts; never scored
+    DROP = "drop"
+
+
+TREATMENTS = {
+    Outcome.COMPLETED: Treatment.TRAIN,
+    Outcome.MAX_TURNS: Treatment.TRAIN,
+    Outcome.CONTEXT_LENGTH: Treatment.TRAIN,
+    Outcome.AGENT_TIMEOUT: Treatment.TRAIN,
+    Outcome.POLICY_ERROR: Treatment.TRAIN,
+    Outcome.INFRASTRUCTURE_ERROR: Treatment.REPLACE,
+    Outcome.VERIFIER_ERROR: Treatment.REPLACE,
+    Outcome.CANCELLED: Treatment.DROP,
+}
+FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
+AFTER_OUTAGE = "after an outage"  # end of a replaced trial's fate: the Docker daemon was away, it costs no attempt
+_GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomePolicy:
+    """The table with a run's changes. `rewards`: outcomes that are trained on with a number instead of the grade."""
+
+    treatments: Mapping[Outcome, Treatment]
+    rewards: Mapping[Outcome, float]
+
+    def replaces(self, outcome: Outcome) -> bool:
+        return self.treatments[outcome] is Treatment.REPLACE
+
+    def treat(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """The group as training sees it: some with another reward, the masked ones among the lost."""
+        return group_trajectories(group.task_name, [*map(self._treated, group.trajectories_G), *group.lost])
+
+    def _treated(self, trajectory: Trajectory) -> Trajectory:
+        if trajectory.outcome in self.rewards:
+            return replace(trajectory, reward=self.rewards[trajectory.outcome])
+        masked = self.treatments[trajectory.outcome] is not Treatment.TRAIN
+        return replace(trajectory, reward=None) if masked else trajectory
+
+
+DEFAULT = OutcomePolicy(TREATMENTS, {})  # and always that of an evaluation
+
+
+def outcome_policy(changes: Mapping[str, object]) -> OutcomePolicy:
+    """`changes`: outcome name -> train, mask, replace, or a reward; checked by `outcome_problems`."""
+    rewards = {Outcome(name): number for name, value in changes.items() if (number := _number(value)) is not None}
+    words = {Outcome(name): Treatment(str(value)) for name, value in changes.items() if _number(value) is None}
+    return OutcomePolicy(TREATMENTS | words | dict.fromkeys(rewards, Treatment.TRAIN), rewards)
+
+
+def outcome_problems(changes: Mapping[str, object]) -> list[str]:
+    """A line for each change that makes no sense."""
+    return [line for name, value in changes.items() if (line := _problem(name, value))]
+
+
+def _problem(name: str, value: object) -> str | None:
+    field = f"outcome_policy.{name}={value}"
+    if name not in _GRADED:
+        if name in FAULTS:
+            return f"{field}: a trial that nobody graded has no reward to train on; it is replaced (max_attempts)"
+        return f"{field}: no such outcome; one of {', '.join(_GRADED)}"
+    number = _number(value)
+    allowed = (Treatment.TRAIN, Treatment.MASK, Treatment.REPLACE)
+    if str(value) in allowed or (number is not None and math.isfinite(number)):
+        return None
+    return f"{field}: give {', '.join(allowed)}, or a reward"
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(str(value))
+    except ValueError:
+        return None

@@ -1,0 +1,383 @@
+"""What the remaining work of a run will take: ranges from the batches of earlier runs, else bounds from the limits."""
+
+import json
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from harbortrainer.backend.connect import Api, api_key, server_url
+from harbortrainer.backend.contract import TINKER_DOCUMENTS, kind_of
+from harbortrainer.backend.terms import agree
+from harbortrainer.budget.account import Spending
+from harbortrainer.budget.budget import Budget, Pricing, no_price
+from harbortrainer.cli.output import give_json, wide_console
+from harbortrainer.config import SETTINGS, Config, same_workload
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.run.config_changes import to_json
+from harbortrainer.run.directory import RunDirectory, read_config
+from harbortrainer.tasks.split import SPLIT_FILE
+from harbortrainer.training.outside import Outside
+from harbortrainer.training.plan import Plan, disk_note
+from harbortrainer.training.schedule import evaluation_due, task_order
+from harbortrainer.training.session import prepare
+
+LEAST_SHARED = 0.5  # of the planned tasks, in the earlier run too
+NEWEST = 5  # runs that are read
+log = logging.getLogger("harbortrainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`high` None = no bound is known; `mean` None = bounds only."""
+
+    low: float
+    high: float | None
+    mean: float | None = None
+
+    def __add__(self, other: "Range") -> "Range":
+        return Range(self.low + other.low, _sum(self.high, other.high), _sum(self.mean, other.mean))
+
+    def __mul__(self, factor: float) -> "Range":
+        high, mean = (None if value is None else value * factor for value in (self.high, self.mean))
+        return Range(self.low * factor, high, mean)
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingWork:
+    """`first_step`: 0-based. A place in a batch is filled by one graded trial; a failed trial is run again."""
+
+    first_step: int
+    steps: int
+    training_places: int
+    evaluations: int
+    evaluation_places: int
+
+    @property
+    def places(self) -> int:
+        return self.training_places + self.evaluation_places
+
+
+@dataclass(frozen=True, slots=True)
+class PastBatch:
+    """A finished training step or evaluation. `spent`: by all its trials, failed ones too, and its update."""
+
+    evaluation: bool
+    places: int
+    started: int  # trials
+    spent: Spending
+    seconds: float
+    unique_prompt: float  # prompt tokens that no earlier prompt of their trial had
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """`cached`: share of the prompt tokens that repeat an earlier prompt of their trial: the most a cache can serve."""
+
+    trials: Range
+    prompt: Range
+    sampled: Range
+    trained: Range
+    container_sec: Range
+    wall_sec: Range
+    cached: float
+    source: str
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> Range:
+        return self.prompt + self.sampled + self.trained
+
+    def usd(self, pricing: Pricing) -> Range | None:
+        """Low: every repeated prompt is cached; mean and high: none is. None without a price."""
+        if not pricing.known:
+            return None
+        cost = Range(0.0, 0.0, 0.0)
+        if (price := pricing.price) is not None:
+
+            def by_token(name: str, cached: float = 0.0) -> float | None:
+                kinds = [getattr(kind, name) for kind in (self.prompt, self.sampled, self.trained)]
+                return None if None in kinds else price.usd(Spending(*kinds), cached)
+
+            cost += Range(by_token("low", self.cached) or 0.0, by_token("high"), by_token("mean"))
+        return cost + self.wall_sec * (pricing.usd_per_hour / 3600) if pricing.usd_per_hour else cost
+
+
+def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
+    """`records`: the ledger of a resumed run; `waiting`: graded trials of a batch that is not trained on yet."""
+    config, order = plan.config, task_order(plan.config, plan.train)
+    trained = 1 + max((record["step"] for record in records if record["event"] == "trained"), default=-1)
+    done = min(trained, plan.total_steps)
+    places = sum(len(order.batch(step)) for step in range(done, plan.total_steps)) * config.group_size
+    evaluations = 0
+    if plan.held_out:
+        rows = read_lines(plan.earlier.metrics) if plan.earlier is not None else []
+        due = (
+            s == order.total_steps - 1 or evaluation_due(config.eval_every, order, s)
+            for s in range(done, plan.total_steps)
+        )
+        evaluations = int(done == 0 and not rows) + sum(due)
+    evaluation_places = evaluations * len(plan.held_out) * config.eval_group_size
+    return RemainingWork(done, plan.total_steps - done, max(0, places - waiting), evaluations, evaluation_places)
+
+
+def past_batches(plan: Plan) -> dict[str, list[PastBatch]]:
+    """Batches by run: of the resumed run and the newest similar ones in `logs_dir`. Unreadable runs are left out."""
+    found = Path(plan.config.logs_dir).expanduser().glob("*/config.json")
+    paths = [file.parent.resolve() for file in sorted(found, key=lambda file: -file.stat().st_mtime)]
+    if plan.earlier is not None:
+        paths.insert(0, plan.earlier.path.resolve())
+    runs: dict[str, list[PastBatch]] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            if batches := list(_batches(RunDirectory(path), plan)):
+                runs[path.name] = batches
+        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            log.warning("%s is left out of the estimate: %s", path, reason)
+        if len(runs) == NEWEST:
+            break
+    return runs
+
+
+def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[PastBatch]]) -> Forecast | None:
+    """Each total is a batch's amount a place times the places left: of the smallest, the mean and the largest batch.
+
+    None: no earlier run finished a batch of what is left.
+    """
+    batches = [batch for run in runs.values() for batch in run]
+    training = [batch for batch in batches if not batch.evaluation]
+    evaluations = [batch for batch in batches if batch.evaluation] or training
+    if not batches or (work.steps and not training):
+        return None
+
+    def total(amount: Callable[[PastBatch], float]) -> Range:
+        return _scaled(training, amount, work.training_places) + _scaled(evaluations, amount, work.evaluation_places)
+
+    trained = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
+    prompt = total(lambda batch: batch.spent.prompt) + (trained if config.kl_penalty_coef else Range(0.0, 0.0, 0.0))
+    prompts = sum(batch.spent.prompt for batch in training)
+    unique = sum(batch.unique_prompt for batch in training)
+    names = ", ".join([*runs][:3]) + (", …" if len(runs) > 3 else "")
+    return Forecast(
+        trials=total(lambda batch: batch.started),
+        prompt=prompt,
+        sampled=total(lambda batch: batch.spent.sampled),
+        trained=trained,
+        container_sec=total(lambda batch: batch.spent.container_sec),
+        wall_sec=total(lambda batch: batch.seconds),
+        cached=max(0.0, 1 - unique / prompts) if prompts else 0.0,
+        source=f"{len(runs)} earlier run{'s' * (len(runs) > 1)} ({names}): {len(training)} batches, "
+        f"{sum(batch.evaluation for batch in batches)} evaluations",
+    )
+
+
+def from_limits(config: Config, work: RemainingWork) -> Forecast:
+    """Bounds only: each trial ends at once, or uses all that its limits allow."""
+    turns, context, limit = config.max_turns or None, config.context_limit, config.trial_timeout_sec or None
+    segments = turns if config.enable_summarize else 1  # at worst the history is rewritten at each turn
+    sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)
+    parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
+    waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
+    return Forecast(
+        trials=Range(work.places, work.places),
+        prompt=_upto(None if turns is None else turns * context, work.places),
+        sampled=_upto(sampled, work.places),
+        trained=_upto(None if segments is None else segments * context, work.training_places),
+        container_sec=_upto(limit, work.places),
+        wall_sec=_upto(limit, waves),
+        cached=0.0,
+        source="limits only: no earlier run of this model on these tasks in logs_dir",
+        assumptions=(
+            f"a trial takes at least 1 turn, at most max_turns={config.max_turns or 'no limit'}",
+            f"a prompt has at most context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
+            "no trial fails and is run again; the upper bound of the wall time has no updates",
+        ),
+    )
+
+
+def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
+    """Finished batches, in no order. None from a run of another model, other limits or other tasks."""
+    config, parallel = read_config(run), SETTINGS["n_parallel_envs"].default
+    if not same_workload(config, to_json(plan.config)):
+        return
+    if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # batches take another time
+        return
+    split, planned = json.loads((run.path / SPLIT_FILE).read_text()), {task.digest for task in plan.tasks}
+    known = {task["digest"] for side in ("train", "held_out") for task in split[side].values()}
+    if len(planned & known) < LEAST_SHARED * len(planned):
+        return
+    rows = {row["global_step"]: row for row in read_lines(run.metrics)}
+    trials: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # records by kind and step
+    for record in read_lines(run.ledger, checked=True):
+        if (name := record.get("trial", "")) and record["event"] in ("started", "ended"):
+            trials[name[:7]].append(record)
+    for batch, records in trials.items():
+        if batch.startswith("s") and "time/step" in (row := rows.get(int(batch[1:]) + 1, {})):
+            unique = row["tokens/unique"] - row["tokens/sampled"]
+            yield _batch(records, False, row.get("train/tokens", 0.0), row["time/step"], unique)
+        elif batch.startswith("e") and "eval/reward_mean" in (row := rows.get(int(batch[1:]), {})):
+            yield _batch(records, True, 0.0, row["time/evaluate"], 0.0)
+
+
+def _batch(
+    records: Sequence[Mapping[str, Any]], evaluation: bool, trained: float, seconds: float, unique: float
+) -> PastBatch:
+    since = {record["trial"]: record["time"] for record in records if record["event"] == "started"}
+    spent = Spending(trained=trained)
+    for record in records:
+        if record["event"] == "ended":
+            lasted = max(0.0, record["time"] - since.get(record["trial"], record["time"]))
+            spent += Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, lasted)
+    places = {"-".join(name.split("-")[:3]) for name in since}
+    return PastBatch(evaluation, len(places), len(since), spent, seconds, unique)
+
+
+def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], places: int) -> Range:
+    if not batches or not places:
+        return Range(0.0, 0.0, 0.0)
+    values = [amount(batch) / batch.places for batch in batches]
+    return Range(min(values), max(values), sum(values) / len(values)) * places
+
+
+def _upto(most: float | None, times: int) -> Range:
+    return Range(0.0, None if most is None else most * times)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+async def dry_run(config: Config, outside: Outside | None = None) -> int:
+    """Make the checks of a run that need no server, then print what it would do and cost. Exit status 0.
+
+    Raises UserError for whatever would stop the run at its start, and when the file of `json` cannot be written.
+    """
+    outside = outside or Outside()
+    prepared = await prepare(config, outside)
+    plan = prepared.plan
+    if plan.finished:
+        print(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
+        return 0
+    if config.backend == "tinker":  # its contract is documented: no need to ask the server
+        agree(config, kind_of(config), TINKER_DOCUMENTS)
+    spent = Budget(config, plan.pricing)
+    records = read_lines(plan.earlier.ledger, checked=True) if plan.earlier is not None else []
+    for record in records:
+        spent.count(record)
+    work = remaining_work(plan, records, spent.account.waiting)
+    forecast = from_past(config, work, past_batches(plan)) or from_limits(config, work)
+    server, about = await _server(config, outside.api)
+    notes = [
+        *prepared.notes,
+        *plan.length_note,
+        server,
+        disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
+    ]
+    if plan.earlier is not None:
+        notes.append(f"continues {plan.earlier.path} after step {work.first_step}; {spent.summary()}")
+    if not plan.pricing.known and config.backend == "tinker":
+        notes.append(f"cost: {no_price(config)}")
+    elif not plan.pricing.known:
+        notes.append("cost: unknown for your own server; give server_usd_per_hour=USD")
+    if (over := spent.over()) is not None:
+        notes.append(f"{over[0]}: it would stop at once")
+    notes += _caps(config, spent, forecast)
+    found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
+    if not give_json(json.dumps(found, indent=2, default=asdict), config.json):
+        _show(plan, work, forecast, notes)
+    return 0
+
+
+async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
+    """One line on whether the server answers, and its description of itself."""
+    try:
+        url = server_url(config)
+        api_key(kind_of(config))
+        about = await api.check_health(url, config)
+    except UserError as error:
+        return f"server: not asked, the run would be refused now: {error}", {}
+    return f"server: {url} answers; what it serves and how it trains is checked when the run starts", about
+
+
+def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
+    """Caps that will or may end the run before its last step."""
+    before, hours = spent.account.total, forecast.container_sec * (1 / 3600)
+    limits = [
+        ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
+        ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
+        ("max_container_hours", config.max_container_hours, hours, before.container_sec / 3600),
+        ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
+    ]
+    for name, cap, range_, so_far in limits:
+        if not cap or range_ is None:
+            continue
+        if so_far + range_.low >= cap:
+            yield f"{name}={cap:g}: ends the run before its last step"
+        elif range_.high is None or so_far + range_.high >= cap:
+            yield f"{name}={cap:g}: may end the run before its last step"
+
+
+def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
+    """To stdout; without escape sequences unless that is a terminal."""
+    config, console = plan.config, wide_console()
+    left = "" if plan.earlier is None else " left"
+    lines = [
+        f"plan: {config.model_name} on {config.backend}, {len(plan.train)} training tasks, "
+        f"{len(plan.held_out)} held out",
+        f"{work.steps} of {plan.total_steps} steps{left}, of {config.batch_size} tasks x {config.group_size} trials; "
+        f"{work.evaluations} evaluations of {len(plan.held_out)} tasks x {config.eval_group_size}",
+    ]
+    table = Table("", show_edge=False, pad_edge=False)
+    for name in ("low", "mean", "high"):
+        table.add_column(name, justify="right")
+    table.add_column("counted as")
+    for name, range_, unit, how in _rows(plan, forecast):
+        mean = "" if range_.mean is None else _number(range_.mean, unit)
+        high = "no bound" if range_.high is None else _number(range_.high, unit)
+        table.add_row(name, _number(range_.low, unit), mean, high, how)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(table)
+    lines = [f"estimated from: {forecast.source}", *(f"assumed: {text}" for text in forecast.assumptions), *notes]
+    if forecast.assumptions:
+        lines.append("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _rows(plan: Plan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
+    repeated = f"; {forecast.cached:.0%} repeats an earlier prompt of its trial" if forecast.cached else ""
+    yield "trials", forecast.trials, "", "of training and evaluation, those run again included"
+    yield "tokens", forecast.tokens, "", "the three below"
+    yield "  prompt", forecast.prompt, "", f"each turn's whole prompt{repeated}"
+    yield "  sampled", forecast.sampled, "", "answers"
+    yield "  trained", forecast.trained, "", "datums, prompts included"
+    yield "container time", forecast.container_sec, "s", "sum over all trials"
+    yield "wall time", forecast.wall_sec, "s", f"steps and evaluations, {plan.config.n_parallel_envs} agents at once"
+    pricing, parts = plan.pricing, []
+    if (cost := forecast.usd(pricing)) is None:
+        return
+    if (p := pricing.price) is not None:
+        prices = f"{p.prefill:g} prefill (cached {p.cached_prefill:g}), {p.sample:g} sample, {p.train:g} train"
+        parts.append(f"{pricing.source}: {prices} a million")
+    if pricing.usd_per_hour:
+        parts.append(f"server_usd_per_hour={pricing.usd_per_hour:g} x wall time")
+    yield "cost", cost, "USD", "; ".join(parts)
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "USD":
+        return f"{value:,.2f} USD"
+    if unit == "s":
+        return f"{value:.0f} s" if value < 120 else f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+    for name, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 10 * size or (value >= size and size >= 1e6):
+            return f"{value / size:.3g} {name}"
+    return f"{value:.0f}"

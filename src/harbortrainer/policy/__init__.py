@@ -1,0 +1,1 @@
+"""The policy as an agent sees it: chat template, sampler, and Harbor's LLM interface."""

@@ -1,0 +1,157 @@
+"""What a probe found: facts for the trainer and rows for people, as a table, as JSON, and kept from run to run."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harbortrainer.durable.files import cache_folder, replace_text
+from harbortrainer.errors import BackendError
+
+Verdict = Literal["same", "differs", "unusable", "unclear", "not measured", "info"]
+Reduction = Literal["sum", "example_mean", "unknown"]
+PromptLogprobs = Literal["leading_none", "short", "refused"]
+STYLES = {"same": "green", "differs": "yellow", "unusable": "red", "unclear": "magenta", "not measured": "dim"}
+FORMAT = 2  # of the JSON; a report of another format is measured again
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. `verdict`: against Tinker's meaning; `note`: what follows from it."""
+
+    group: str
+    what: str
+    value: str
+    verdict: Verdict
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the trainer must know. None = not measured, or measured and unclear."""
+
+    losses: dict[str, tuple[str, ...]] = field(default_factory=dict)  # accepted losses -> settings with an effect
+    # learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm: whether it reaches the optimizer
+    adam: dict[str, bool | None] = field(default_factory=dict)
+    reduction: Reduction = "unknown"
+    decays_other_adapters: bool | None = None
+    prompt_logprobs: PromptLogprobs = "refused"
+    frozen_samplers: bool | None = None  # a sampling client keeps the weights that it was made of
+    sampling_keeps_training: bool | None = None  # sampling never changes the weights in training
+    can_sample: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """One server and base model, measured at one time."""
+
+    url: str
+    model_name: str
+    fingerprint: str  # of the server: another one may behave differently
+    measured_at: str  # ISO 8601, UTC
+    facts: Facts
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ServerReport":
+        """Raises ValueError for anything that to_json of this version did not write."""
+        try:
+            values: dict[str, Any] = json.loads(text)
+            if values.pop("format") != FORMAT:
+                raise ValueError("a report of another format")
+            facts: dict[str, Any] = values.pop("facts")
+            losses = {name: tuple(settings) for name, settings in facts.pop("losses").items()}
+            rows = tuple(Row(**row) for row in values.pop("rows"))
+            return cls(facts=Facts(losses=losses, **facts), rows=rows, **values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a report: {error!r}") from None
+
+
+class Findings:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.facts: dict[str, Any] = {}
+
+    def row(self, group: str, what: str, value: object, verdict: Verdict, note: str = "") -> None:
+        self.rows.append(Row(group, what, str(value), verdict, note))
+
+    def judge(self, group: str, what: str, found: bool | None, texts: tuple[str, str], note: str = "") -> None:
+        """A row for a yes/no question: texts of yes (as on Tinker) and no; `note` is what follows from no."""
+        if found is None:
+            self.row(group, what, "unclear", "unclear")
+        else:
+            self.row(
+                group, what, texts[0] if found else texts[1], "same" if found else "differs", "" if found else note
+            )
+
+    async def section(self, group: str, measure: Callable[[], Awaitable[None]]) -> bool:
+        """Runs one measurement; a fault of the server becomes a row, and the other measurements go on."""
+        try:
+            await measure()
+        except BackendError as error:
+            self.row(group, "measurement", f"failed: {error}", "unclear")
+            return False
+        return True
+
+    def to_facts(self) -> Facts:
+        return Facts(**self.facts)
+
+
+def load(fingerprint: str, model_name: str) -> ServerReport | None:
+    """The report of exactly this server and model; None when there is none that can be read."""
+    try:
+        report = ServerReport.from_json(_kept_in(fingerprint, model_name).read_text())
+    except (OSError, ValueError):
+        return None
+    same = (report.fingerprint, report.model_name) == (fingerprint, model_name)
+    return report if same else None
+
+
+def store(report: ServerReport) -> None:
+    """Raises OSError when the folder cannot be written."""
+    path = _kept_in(report.fingerprint, report.model_name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, report.to_json())
+
+
+def _kept_in(fingerprint: str, model_name: str) -> Path:
+    key = hashlib.sha256(f"{fingerprint}\n{model_name}".encode()).hexdigest()
+    return cache_folder("contracts") / f"{key[:32]}.json"
+
+
+def show(report: ServerReport, console: Console) -> None:
+    """Rows in groups, and how many of each verdict."""
+    console.print(f"{report.url} with {report.model_name}, measured {report.measured_at}", highlight=False)
+    console.print(table_of(report.rows))
+    counts = {verdict: sum(row.verdict == verdict for row in report.rows) for verdict in STYLES}
+    text = ", ".join(f"{count} {'same as Tinker' if v == 'same' else v}" for v, count in counts.items() if count)
+    console.print(text, highlight=False)
+
+
+def table_of(rows: tuple[Row, ...]) -> Table:
+    """What, measured (with what follows from it) and the verdict; three columns, so that 80 characters are enough."""
+    table = Table(show_edge=False, pad_edge=False)
+    for name, ratio in (("what", 5), ("measured", 8)):
+        table.add_column(name, overflow="fold", ratio=ratio)
+    table.add_column("against Tinker", overflow="fold", min_width=12)
+    group = None
+    for row in rows:
+        if row.group != group:
+            table.add_section()
+            table.add_row(Text(row.group, "bold"))
+        verdict = Text("" if row.verdict == "info" else row.verdict, STYLES.get(row.verdict, ""))
+        measured = Text(row.value)
+        if row.note:
+            measured.append(f"\n{row.note}", "dim")
+        table.add_row(Text(f"  {row.what}"), measured, verdict)
+        group = row.group
+    return table

@@ -1,0 +1,194 @@
+"""`python -m src.tasks check DIR...`: qualifies tasks in parallel, once for each content."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import sys
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from harbortrainer.cli.output import give_json, table_console
+from harbortrainer.config import Config
+from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.host import DockerHost, RemoteHost
+from harbortrainer.docker.images import N_PARALLEL_BUILDS
+from harbortrainer.docker.preflight import check_docker
+from harbortrainer.durable.files import cache_folder, replace_text
+from harbortrainer.harbor import quiet_harbor_log
+from harbortrainer.qualify.arguments import CheckArgs
+from harbortrainer.qualify.commands import task_folders
+from harbortrainer.qualify.findings import Finding, Level, Report
+from harbortrainer.qualify.qualify import Limits, qualify
+from harbortrainer.qualify.trials import Trials
+from harbortrainer.rollout.environment import check_tasks
+from harbortrainer.rollout.phases import Gates, n_containers
+from harbortrainer.tasks.identity import identify
+from harbortrainer.tasks.split import duplicates
+from harbortrainer.tasks.task import Quarantined, Task, digest, find_fault, write_quarantine
+
+_METHOD = 2  # raise it when a qualification finds other things
+
+
+class Cache:
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        """`settings`: whatever beside the task decides what is found."""
+        self._folder = folder
+        self._settings = json.dumps([_METHOD, settings], sort_keys=True, default=str)
+
+    def get(self, task: Path, digest: str) -> Report | None:
+        try:
+            found = json.loads(self._file(digest).read_text())
+        except (OSError, ValueError):
+            return None
+        findings = [Finding(one["kind"], Level(one["level"]), one["detail"]) for one in found.pop("findings")]
+        return replace(Report(**found, findings=findings), name=task.name, path=str(task), cached=True)
+
+    def put(self, report: Report) -> None:
+        """Raises OSError: the folder cannot be written."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_text(self._file(report.digest), json.dumps(asdict(report)))
+
+    def _file(self, digest: str) -> Path:
+        return self._folder / f"{hashlib.sha256(f'{digest}{self._settings}'.encode()).hexdigest()}.json"
+
+
+async def check(args: CheckArgs) -> int:
+    """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, Docker cannot carry the trials."""
+    began = time.monotonic()
+    paths = task_folders(args.dirs)
+    reports = await qualify_all(paths, args)
+    _note_duplicates(reports)
+    if args.quarantine:
+        _quarantine(reports)
+    text = json.dumps({"tasks": [asdict(report) | {"verdict": report.verdict} for report in reports]}, indent=2)
+    if not give_json(text, args.json):
+        _show(reports, time.monotonic() - began)
+    return 1 if any(report.bad for report in reports) else 0
+
+
+async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
+    """A report for each task, in this order; those of the cache first asked for."""
+    cache = Cache(
+        cache_folder("tasks"), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
+    )
+    known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
+    missing = [path for path in paths if known.get(path) is None]
+    made = dict(zip(missing, await _qualify(missing, args, _keeping(cache, len(missing))), strict=True))
+    return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
+
+
+def _keeping(cache: Cache, total: int) -> Callable[[Report], None]:
+    """Keeps each report, and says so: a check of many tasks takes minutes."""
+    numbers = count(1)
+
+    def keep(report: Report) -> None:
+        cache.put(report)
+        told = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
+        print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{told}", file=sys.stderr, flush=True)
+
+    return keep
+
+
+async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Report], None]) -> list[Report]:
+    """`keep` gets each report as soon as it is made: what was stopped goes on from there."""
+    if not paths:
+        return []
+    from harbortrainer.docker.cleaning import drain, reap
+
+    config = _config(args)
+    local = args.environment_type == "docker"
+    await asyncio.to_thread(_preflight, paths, config)
+    quiet_harbor_log()
+    logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # what matters of it is in the reports
+    run_id = f"check-{uuid.uuid4().hex[:8]}"
+    limits = Limits(args.n_oracle, args.slow_build_sec, args.slow_trial_sec)
+    one_by_one = asyncio.Semaphore(args.n_parallel)  # tasks under way: the first are done before the last begin
+
+    async def kept(path: Path) -> Report:
+        async with one_by_one:
+            report = await qualify(path, trials, limits, building)
+        keep(report)
+        return report
+
+    with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
+        daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
+        trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
+        building = asyncio.Semaphore(N_PARALLEL_BUILDS)
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(kept(path)) for path in paths]
+        finally:
+            daemon.close()
+            await drain()
+            if local:
+                await asyncio.to_thread(reap, run_id)
+    return [task.result() for task in running]
+
+
+def _config(args: CheckArgs) -> Config:
+    return Config(
+        model_name="",
+        tasks_dir="",
+        n_parallel_envs=args.n_parallel,
+        n_warm_envs=0,
+        trial_timeout_sec=args.trial_timeout_sec,
+        environment_type=args.environment_type,
+        environment_kwargs=args.environment_kwargs,
+    )
+
+
+def _preflight(paths: Sequence[Path], config: Config) -> None:
+    """Raises UserError: the environment cannot be had, Docker cannot carry it."""
+    usable = [path for path in paths if find_fault(path) is None]
+    check_tasks(usable, config.environment_type, config.environment_kwargs)
+    if config.environment_type == "docker":
+        check_docker(usable, n_containers(config), config.environment_kwargs)
+
+
+def _note_duplicates(reports: Sequence[Report]) -> None:
+    by_path = {report.path: report for report in reports}
+    identities = [identify(Task(report.path, Path(report.path), report.digest)) for report in reports]
+    for path, first, reason in duplicates(identities):
+        by_path[path].add("duplicate", Level.ERROR, f"has {reason} as {by_path[first].name}")
+
+
+def _quarantine(reports: Sequence[Report]) -> None:
+    folders: dict[Path, list[Report]] = defaultdict(list)
+    for report in reports:
+        folders[Path(report.path).parent].append(report)
+    for folder, members in folders.items():
+        bad = [Quarantined(one.name, one.digest, _why(one)) for one in members if one.bad]
+        write_quarantine(folder, bad, [one.name for one in members if not one.bad])
+
+
+def _why(report: Report) -> str:
+    return "; ".join(f"{one.kind}: {one.detail}" for one in report.findings if one.level is Level.ERROR)
+
+
+def _show(reports: Sequence[Report], seconds: float) -> None:
+    console = table_console()
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("task", "verdict", "oracle", "no-op", "build s", "trial s", "findings"):
+        table.add_column(name, overflow="fold", justify="right" if name.endswith(" s") else "left")
+    for report in reports:
+        won = sum(reward is not None and reward >= 1 for reward in report.oracle)
+        oracle = f"{won}/{len(report.oracle)}" + (f" x{report.repeats}" if report.repeats else "")
+        told = "\n".join(f"{one.level}: {one.kind}: {one.detail}" for one in report.findings)
+        no_op = "" if report.no_op is None else f"{report.no_op:g}"
+        times = [f"{report.build_sec:.1f}", f"{report.trial_sec:.1f}"]
+        table.add_row(report.name, report.verdict, oracle if report.oracle else "", no_op, *times, told)
+    console.print(table)
+    counts = {verdict: sum(one.verdict == verdict for one in reports) for verdict in ("good", "unproven", "bad")}
+    cached = sum(report.cached for report in reports)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    console.print(f"{len(reports)} tasks: {told}; {cached} known from before; {seconds:.1f} s", markup=False)

@@ -1,0 +1,161 @@
+"""`python -m src.tasks list|show|split`: what tasks are, without running anything."""
+
+import asyncio
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from harbortrainer.cli.output import give_json, table_console
+from harbortrainer.errors import UserError
+from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
+from harbortrainer.qualify.findings import fetches
+from harbortrainer.tasks.identity import identify
+from harbortrainer.tasks.sources import DIGESTS, check_digests, fetch_dataset
+from harbortrainer.tasks.split import families, split_record, split_tasks
+from harbortrainer.tasks.task import Task, digest, find_fault, looks_like_task, read_quarantine
+
+
+async def get(args: GetArgs) -> int:
+    """Raises UserError: not there, no way to it, or changed since it was fetched."""
+    if len(args.dirs) != 1 or not re.fullmatch(r"[^/@]+@[^/@]+", args.dirs[0]):
+        raise UserError(f"{','.join(args.dirs)}: give one NAME@VERSION, such as terminal-bench@2.0")
+    folder = Path(args.to).expanduser()
+    if (folder / DIGESTS).is_file():
+        await asyncio.to_thread(check_digests, folder)
+        print(f"{folder} is there already, and as it was fetched")
+    elif folder.exists():
+        raise UserError(f"to={args.to}: is there, and not fetched by this command; name another folder, or remove it")
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fetched = await asyncio.to_thread(fetch_dataset, args.dirs[0], args.registry, folder)
+        print(f"{fetched} are in {folder}; their digests in {folder / DIGESTS}")
+    for line in needs(folder):
+        print(line)
+    return 0
+
+
+def needs(folder: Path) -> list[str]:
+    """What the tasks of a folder want of the machine besides Docker."""
+    tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
+    images = [image for path in tasks if (image := _prebuilt(path))]
+    fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
+    lines = []
+    if images:
+        lines.append(f"{len(images)} of {len(tasks)} tasks pull a prebuilt image, such as {images[0]}")
+    if fetching:
+        lines.append(f"{len(fetching)} of {len(tasks)} verifiers install something from the network")
+    return lines
+
+
+def _prebuilt(task: Path) -> str:
+    try:
+        return str(tomllib.loads((task / "task.toml").read_text()).get("environment", {}).get("docker_image") or "")
+    except (OSError, ValueError):
+        return ""
+
+
+def task_folders(dirs: Sequence[str]) -> list[Path]:
+    """Each DIR is a folder of tasks or a task itself. Raises UserError: not there, or no task in it."""
+    found: dict[Path, None] = {}
+    for given in (part for name in dirs for part in name.split(",") if part):
+        folder = Path(given).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"{given}: no such folder; give a folder of Harbor task directories, or one task")
+        inside = [folder] if looks_like_task(folder) else [p for p in sorted(folder.iterdir()) if looks_like_task(p)]
+        if not inside:
+            raise UserError(f"{given}: no Harbor task in it; each is a folder with task.toml and instruction.md")
+        found |= dict.fromkeys(path.resolve() for path in inside)
+    return list(found)
+
+
+_SHORT = 12  # characters of a digest that are shown
+
+
+async def list_tasks(args: ListArgs) -> int:
+    """A row a task: fault or quarantine, family, digest, metadata."""
+    rows = [_row(path) for path in task_folders(args.dirs)]
+    family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
+    for row in rows:
+        row["family"] = Path(family[row["path"]]).name
+    if not give_json(json.dumps(rows, indent=2), args.json):
+        _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
+        count = len({row["family"] for row in rows})
+        print(f"{len(rows)} tasks in {count} families")
+    return 0
+
+
+async def show_tasks(args: ListArgs) -> int:
+    """Everything about each task that fits on a screen."""
+    shown = []
+    for path in task_folders(args.dirs):
+        identity = identify(Task(path.name, path, digest(path)))
+        instruction = path / "instruction.md"
+        text = instruction.read_text(errors="replace") if instruction.is_file() else ""
+        keys = {reason: key[:_SHORT] for reason, key in identity.keys}
+        shown.append(_row(path) | {"instruction": text, "digests": keys, "settings": _settings(path)})
+    if not give_json(json.dumps(shown, indent=2, default=str), args.json):
+        for one in shown:
+            for name, value in one.items():
+                print(f"{name}: {json.dumps(value, default=str) if isinstance(value, dict) else value}")
+            print()
+    return 0
+
+
+async def split(args: SplitArgs) -> int:
+    """The split of a run with these settings."""
+    if bool(args.eval_split) == bool(args.eval_tasks):
+        raise UserError("eval_split, eval_tasks: give one of the two")
+    tasks = [Task(path.name, path, digest(path)) for path in task_folders(args.dirs)]
+    twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
+    if twice:
+        raise UserError(f"dirs: {twice[0]} is in more than one of them; split one folder at a time")
+    sides = split_tasks(tasks, args.eval_split, args.eval_tasks, args.seed, args.allow_family_overlap)
+    record = split_record(*sides, args.allow_family_overlap)
+    if not give_json(json.dumps(record, indent=2), args.json):
+        rows = [
+            {"name": name, "side": side.replace("_", " "), "family": known["family"]}
+            for side in ("train", "held_out")
+            for name, known in record[side].items()
+        ]
+        _table(("name", "side", "family"), rows)
+        print(f"{len(sides[0])} training tasks, {len(sides[1])} held out")
+    return 0
+
+
+def _row(path: Path) -> dict[str, Any]:
+    settings = _settings(path)
+    metadata = settings.get("metadata", {})
+    content = digest(path)
+    listed = read_quarantine(path.parent).get(path.name)
+    fault = find_fault(path) or ("" if listed is None else f"quarantined: {listed.reason}")
+    return {
+        "name": path.name,
+        "path": str(path),
+        "digest": content,
+        "family": str(metadata.get("family") or ""),
+        "category": str(metadata.get("category") or metadata.get("kind") or ""),
+        "difficulty": str(metadata.get("difficulty") or ""),
+        "fault": fault,
+    }
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((path / "task.toml").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(show_edge=False, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
+    table_console().print(table)

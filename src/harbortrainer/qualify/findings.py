@@ -1,0 +1,137 @@
+"""What a qualification found, and what follows from trials: pure."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from harbortrainer.qualify.trials import Tried
+from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
+
+
+class Level(StrEnum):
+    ERROR = "error"  # the task cannot be trusted: do not train on it
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: str
+    level: Level
+    detail: str
+
+
+@dataclass(slots=True)
+class Report:
+    """One task's qualification. `oracle`: rewards of fresh trials. `repeats`: verifications of an oracle's state."""
+
+    name: str
+    path: str
+    digest: str
+    findings: list[Finding] = field(default_factory=list)
+    oracle: list[float | None] = field(default_factory=list)
+    repeats: int = 0
+    no_op: float | None = None
+    build_sec: float = 0.0
+    trial_sec: float = 0.0
+    cached: bool = False
+
+    @property
+    def bad(self) -> bool:
+        return any(finding.level is Level.ERROR for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        if self.bad:
+            return "bad"
+        return "good" if self.oracle else "unproven"
+
+    def add(self, kind: str, level: Level, detail: str) -> None:
+        self.findings.append(Finding(kind, level, detail))
+
+
+def judge_oracle(tried: Sequence[Tried]) -> list[Finding]:
+    """Every fresh trial must earn 1, and every repeat of its verifier the same."""
+    faults = [one.fault for one in tried if one.reward is None]
+    if faults:
+        hangs = any("VerifierTimeout" in fault for fault in faults)
+        offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
+        kind = "hanging verifier" if hangs else "verifier needs network" if offline else "oracle fails"
+        return [Finding(kind, Level.ERROR, f"{len(faults)} of {len(tried)} trials: {faults[0]}")]
+    rewards = [one.reward or 0.0 for one in tried]
+    won = sum(reward >= 1 for reward in rewards)
+    if 0 < won < len(tried):
+        return [Finding("flaky", Level.ERROR, f"the oracle earned {_listed(rewards)} in fresh trials")]
+    if won == 0:
+        return [Finding("oracle fails", Level.ERROR, f"the oracle earned {_listed(rewards)}, not 1")]
+    return _judge_repeats(tried)
+
+
+def _judge_repeats(tried: Sequence[Tried]) -> list[Finding]:
+    values = [reward_of(again) for one in tried for again in one.repeats]
+    lost = sum(value != 1 for value in values)
+    if lost == 0:
+        return []
+    if lost == len(values):  # it changes what it grades
+        told = "never passes a second time on the same state: flakiness was looked for in fresh trials only"
+        return [Finding("verifier not repeatable", Level.WARNING, told)]
+    return [Finding("flaky", Level.ERROR, f"the verifier refused the oracle's work in {lost} of {len(values)} repeats")]
+
+
+def judge_no_op(tried: Tried) -> list[Finding]:
+    """Doing nothing must not pass, at any repeat. Where nobody grades it, training would never see a reward."""
+    if tried.reward is None:
+        kind = "hanging verifier" if "VerifierTimeout" in tried.fault else "no-op is not graded"
+        return [Finding(kind, Level.ERROR, f"doing nothing: {tried.fault}")]
+    if tried.reward >= 1:
+        return [Finding("no-op passes", Level.ERROR, f"doing nothing earned {tried.reward:g}")]
+    again = [value for value in map(reward_of, tried.repeats) if not math.isnan(value)]
+    won = sum(value >= 1 for value in again)
+    if won == len(again) > 0:
+        told = "passes without any work when it is run again on the same state"
+        return [Finding("verifier not repeatable", Level.WARNING, told)]
+    if won:
+        return [Finding("flaky", Level.ERROR, f"doing nothing passed in {won} of {len(again)} repeats of the verifier")]
+    if tried.reward > 0:
+        return [Finding("no-op earns something", Level.WARNING, f"doing nothing earned {tried.reward:g}")]
+    return []
+
+
+def judge_attacks(rewards: Mapping[str, float | None], no_op: float) -> list[Finding]:
+    return [
+        Finding(f"hack: {kind}", Level.ERROR, f"earned {reward:g} without the work (doing nothing: {no_op:g})")
+        for kind, reward in rewards.items()
+        if reward is not None and reward > no_op
+    ]
+
+
+def judge_network(offline: Tried, online: Tried | None) -> list[Finding]:
+    """`online`: the trial that was run because the one without a network failed."""
+    if online is None or offline.reward == online.reward or online.reward is None:
+        return []
+    why = offline.fault or f"the oracle earned {offline.reward:g} without a network"
+    return [Finding("needs network", Level.NOTE, why)]
+
+
+def fetches(task: Path) -> list[Finding]:
+    """Commands that fetch from the network, by who runs them; to talk to a service of the same host is none."""
+    found: list[Finding] = []
+    for who, files in (("verifier", scripts(task)), ("oracle", task.glob("solution/**/*.sh"))):
+        words = set(fetching("\n".join(map(code, files))))
+        if words:
+            found.append(Finding(f"{who} fetches", Level.NOTE, f"its scripts call {', '.join(sorted(words))}"))
+    return found
+
+
+def reward_of(written: str) -> float:
+    """The reward in a file's text, as Harbor reads it; NaN = none."""
+    numbers = re.findall(r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?", written)
+    named = re.search(r'"reward"\s*:\s*(-?[\d.eE+-]+)', written)
+    return float(named.group(1)) if named else float(numbers[0]) if numbers else math.nan
+
+
+def _listed(rewards: Sequence[float]) -> str:
+    return ", ".join(f"{reward:g}" for reward in rewards)

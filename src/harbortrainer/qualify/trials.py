@@ -1,0 +1,270 @@
+"""Trials that qualify a task: through Harbor, in the environment and with the phases of a training trial."""
+
+import asyncio
+import json
+import shlex
+import time
+from asyncio import to_thread
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, override
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.oracle import OracleAgent
+from harbor.environments.base import BaseEnvironment
+from harbor.models.agent.context import AgentContext
+from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.models.task.config import TaskConfig as HarborTaskConfig
+from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig, VerifierConfig
+from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
+from harbor.models.trial.result import TrialResult
+from harbor.models.verifier.result import VerifierResult
+from harbor.trial.trial import Trial
+from harbor.utils.env import resolve_env_vars
+from harbor.verifier.verifier import Verifier
+
+from harbortrainer.config import Config
+from harbortrainer.docker.daemon import Daemon
+from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
+from harbortrainer.rollout.environment import KEEP, environment_config
+from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
+from harbortrainer.rollout.phases import Gates, Phases
+from harbortrainer.rollout.trial import run_to_end
+
+SAID = "said"  # in the context's metadata: what a script printed
+_MOST_SAID = 20_000  # characters
+
+
+async def cut_network(environment: BaseEnvironment) -> None:
+    """No network for the rest of this phase, where the environment can do that."""
+    if environment.capabilities.dynamic_network_policy:
+        await environment.set_network_policy(NetworkPolicy(network_mode=NetworkMode.NO_NETWORK))
+
+
+class OfflineOracle(OracleAgent):
+    """Harbor's oracle in an environment whose network is cut."""
+
+    def __init__(self, logs_dir: Path, task_dir: str, **kwargs: Any) -> None:
+        super().__init__(logs_dir, Path(task_dir), TrialPaths(Path(logs_dir).parent), **kwargs)
+
+    @override
+    @boundary
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        await cut_network(environment)
+        await super().run(instruction, environment, context)
+
+
+class ScriptAgent(BaseAgent):
+    """Runs a shell script as the agent's user, within `seconds`; its output goes to the context's metadata."""
+
+    def __init__(self, *args: Any, script: str = "true", seconds: int = 60, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._script = script
+        self._seconds = seconds
+
+    @staticmethod
+    @override
+    def name() -> str:
+        return "harbortrainer-script"
+
+    @override
+    def version(self) -> str:
+        return "1"
+
+    @override
+    async def setup(self, environment: BaseEnvironment) -> None:
+        """Nothing is installed."""
+
+    @override
+    @boundary
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        try:
+            result = await environment.exec(self._script, timeout_sec=self._seconds)
+        except RuntimeError:  # it took too long: what it did until then is graded
+            return
+        context.metadata = {SAID: (result.stdout or "")[-_MOST_SAID:]}
+
+
+REPEATS_FILE = "repeats.json"  # in the trial's directory: the rewards as the script wrote them, "" = none
+_FOLDER = EnvironmentPaths.verifier_dir
+_AGAIN = """cd {folder} && rm -f reward.txt reward.json; cd - > /dev/null
+({script}) > /dev/null 2>&1 < /dev/null
+sleep {pause}
+printf 'reward '; if [ -f {folder}/reward.json ]; then tr -d '\\n' < {folder}/reward.json
+elif [ -f {folder}/reward.txt ]; then tr -d '\\n' < {folder}/reward.txt; fi; echo"""
+
+
+class RepeatedVerifier(Verifier):
+    """`repeats` more runs, as many as fit into `seconds`. The first one is bound by the task's own limit.
+
+    `pause`: seconds before a reward is read, in which a process that writes rewards has its turn on a busy machine.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        repeats: int = 0,
+        seconds: float = 0.0,
+        pause: float = 0.0,
+        offline: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._repeats = repeats
+        self._seconds = seconds
+        self._pause = pause
+        self._offline = offline
+
+    @override
+    @boundary
+    async def verify(self) -> VerifierResult:
+        if self._offline:
+            await cut_network(self.environment)
+        began = time.monotonic()
+        async with asyncio.timeout(self.task.config.verifier.timeout_sec):
+            result = await super().verify()
+        script = self.task.paths.discovered_test_path_for(self.environment.os)
+        if self._repeats and script is not None and not self.task.config.steps:
+            each = time.monotonic() - began + self._pause
+            rewards = await self._again(script, min(self._repeats, int(self._seconds / max(each, 0.001))))
+            (self.trial_paths.trial_dir / REPEATS_FILE).write_text(json.dumps(rewards))
+        return result
+
+    async def _again(self, script: Path, repeats: int) -> list[str]:
+        """All in one command, in a shell that waits for each. What a hanging one would have said is left out."""
+        inside = EnvironmentPaths.tests_dir / script.relative_to(self.task.paths.tests_dir).as_posix()
+        once = _AGAIN.format(folder=_FOLDER, script=shlex.quote(str(inside)), pause=self._pause)
+        environment = {**self.task.config.verifier.env, **(self.verifier_env or {}), **self.override_env}
+        command = f"for i in $(seq {repeats}); do\n{once}\ndone"
+        try:
+            output = await self.environment.exec(
+                command, env=resolve_env_vars(environment) or None, timeout_sec=int(3 * self._seconds) + 5
+            )
+        except RuntimeError:  # timed out
+            return [""]
+        lines = [line for line in (output.stdout or "").splitlines() if line.startswith("reward")]
+        return [line.removeprefix("reward").strip() for line in lines]
+
+
+REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
+_SLACK_SEC = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How one trial went. `reward` None: nobody graded it, `fault` says why. `repeats`: rewards of the same state."""
+
+    reward: float | None
+    fault: str = ""
+    seconds: float = 0.0
+    verifier_sec: float = 0.0
+    repeats: tuple[str, ...] = ()
+    said: str = ""
+
+
+class _NoPolicy:
+    deadline: float | None = None
+
+
+@dataclass(slots=True)
+class Trials:
+    """What the trials of a qualification share."""
+
+    config: Config
+    run_id: str
+    folder: Path
+    gates: Gates
+    daemon: Daemon
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def keeps_processes(self, task: Path) -> bool:
+        """Whether what the agent has started lives on while its work is verified."""
+        config = self.config
+        environment = environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
+        return config.environment_type != "docker" or bool(environment.kwargs.get(KEEP))
+
+    async def oracle(self, task: Path, *, repeats: int = 0, offline: bool = False) -> Tried:
+        if offline:
+            kwargs = {"task_dir": str(task)}
+            agent = AgentConfig(import_path="harbortrainer.qualify.trials:OfflineOracle", kwargs=kwargs)
+        else:
+            agent = AgentConfig(name="oracle")
+        return await self._run(task, agent, "oracle", repeats, offline)
+
+    async def script(self, task: Path, kind: str, script: str, *, repeats: int = 0, pause: float = 0.0) -> Tried:
+        agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs={"script": script})
+        return await self._run(task, agent, kind, repeats, False, pause)
+
+    async def _run(
+        self, task: Path, agent: AgentConfig, kind: str, repeats: int, offline: bool, pause: float = 0.0
+    ) -> Tried:
+        config = self._trial_config(task, agent, self._name(task, kind), repeats, offline, pause)
+        async with self.gates.containers:
+            await self.daemon.ready()
+            began = time.monotonic()
+            with forget_loggers(config.trial_name):
+                try:
+                    trial = await Trial.create(config)
+                except (OSError, ValueError, RuntimeError, ImportError) as error:
+                    return Tried(None, _plain(type(error).__name__, str(error)))
+                phases = Phases(trial, _NoPolicy(), self.gates, self.daemon, self.config.trial_timeout_sec)
+                try:
+                    with noting() as noted:
+                        result = await run_to_end(trial.run(), phases.clock)
+                except TimeoutError:
+                    return Tried(None, f"not over after trial_timeout_sec={self.config.trial_timeout_sec:g}")
+                finally:
+                    phases.leave()
+        folder = self.folder / config.trial_name
+        for info in recorded(result):
+            raise_noted(info, noted, folder)
+        tried = _tried(result, folder, time.monotonic() - began - phases.waited)
+        if tried.reward is not None and tried.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
+            return replace(tried, reward=None, fault=cause)
+        return tried
+
+    def _name(self, task: Path, kind: str) -> str:
+        return f"check-{next(self._numbers):04d}-{kind}-{task.name}"[:50].rstrip("-._")
+
+    def _trial_config(
+        self, task: Path, agent: AgentConfig, name: str, repeats: int, offline: bool, pause: float
+    ) -> TrialConfig:
+        verifier = VerifierConfig()
+        if repeats or offline:
+            own = HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).verifier.timeout_sec
+            limit = own + 4 * REPEAT_SEC + _SLACK_SEC if repeats else None
+            kwargs: dict[str, Any] = {"repeats": repeats, "seconds": REPEAT_SEC, "offline": offline, "pause": pause}
+            path = "harbortrainer.qualify.trials:RepeatedVerifier"
+            verifier = VerifierConfig(import_path=path, kwargs=kwargs, override_timeout_sec=limit)
+        environment = environment_config(
+            self.config.environment_type, self.config.environment_kwargs, task, self.run_id
+        )
+        return TrialConfig(
+            task=TaskConfig(path=task, source=task.parent.name),
+            trial_name=name,
+            trials_dir=self.folder,
+            agent=agent,
+            verifier=verifier,
+            environment=environment,
+        )
+
+
+def _tried(result: TrialResult, folder: Path, seconds: float) -> Tried:
+    verifier_sec = 0.0
+    if (ran := result.verifier) and ran.started_at and ran.finished_at:
+        verifier_sec = (ran.finished_at - ran.started_at).total_seconds()
+    fault = ungraded(result)
+    if fault is not None:
+        message = fault.exception_message.replace(f"{folder}/", "")
+        return Tried(None, _plain(fault.exception_type, message), seconds, verifier_sec)
+    reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
+    repeats = folder / REPEATS_FILE
+    again = tuple(json.loads(repeats.read_text())) if repeats.exists() else ()
+    metadata = (result.agent_result.metadata if result.agent_result else None) or {}
+    return Tried(reward, problem, seconds, verifier_sec, again, str(metadata.get(SAID, "")))
+
+
+def _plain(kind: str, message: str) -> str:
+    return f"{kind}: {' '.join(message.split())[:300]}"

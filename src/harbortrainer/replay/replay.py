@@ -1,0 +1,312 @@
+"""`python -m src.replay RUN_DIR field=value ...`: what a run's trials would have become under other settings."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harbortrainer.backend.terms import loss_settings
+from harbortrainer.cli.output import give_json
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.datums import TrainingSequence, digest
+from harbortrainer.learning.minibatches import optimizer_batches
+from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, group_trajectories
+from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed, directory
+from harbortrainer.run.config_changes import ConfigHistory
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.trajectories import read_batch
+from harbortrainer.training.schedule import Course
+
+_PLACE = re.compile(r"-p(\d+)-g(\d+)(?:-a\d+)?$")
+
+
+class Journal:
+    """Steps are counted from 0, as in the ledger. Raises UserError when a file of the run is damaged."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._course = Course((), ConfigHistory(run).configs())
+        self.records = _standing(run)
+        rows = read_lines(run.metrics)
+        self._gaps = {row["global_step"] - 1: row.get("logprobs/max_abs_difference") for row in rows}
+
+    def config(self, step: int) -> Config:
+        return self._course.at(step).config
+
+    def gap(self, step: int) -> float | None:
+        """Largest |trainer's - sampler's logprob| of the first optimizer step's tokens, in nats; None = not logged."""
+        return self._gaps.get(step)
+
+    def groups(self, step: int) -> list[TrajectoryGroup]:
+        """The batch as the trainer had it; places whose trials were never run to an end are missing."""
+        stored = read_batch(self._run.trajectories("step", step)).values()
+        places: dict[tuple[int, int], Trajectory] = {}
+        for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a grade takes the place first
+            if (place := _PLACE.search(trajectory.trial_name)) is not None:
+                places.setdefault((int(place[1]), int(place[2])), trajectory)
+        in_order = [(problem, places[problem, member]) for problem, member in sorted(places)]
+        members_P = [[t for _, t in members] for _, members in groupby(in_order, key=lambda pair: pair[0])]
+        return [group_trajectories(members[0].task_name, members) for members in members_P]
+
+
+def _standing(run: RunDirectory) -> dict[int, dict[str, Any]]:
+    """Step -> its record; updates that were undone by a restored state, and not made again yet, are left out."""
+    records: dict[int, dict[str, Any]] = {}
+    for record in read_lines(run.ledger, checked=True):
+        if record["event"] == "trained":
+            records[record["step"]] = record
+        elif record["event"] == "resumed":
+            records = {step: kept for step, kept in records.items() if step < record["step"]}
+    return dict(sorted(records.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """`parts`: what each optimizer step is sent, before a KL penalty."""
+
+    batch: TrainingBatch
+    parts: Sequence[Sequence[TrainingSequence]]
+
+    @property
+    def digest(self) -> str:
+        """As the ledger has it: of the batch before it is normalised and cut into minibatches."""
+        return digest(self.batch.sequences_D)
+
+
+def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int) -> Rebuilt:
+    batch = assemble(groups_P, config)
+    return Rebuilt(batch, optimizer_batches(batch.sequences_D, config, step))
+
+
+def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """`weight`: sum of |advantage| over all sampled tokens as they are sent, after `loss_norm`: the step's leverage."""
+    advantages = rebuilt.batch.advantages
+    trials = {s.trial_name for s in rebuilt.batch.sequences_D}
+    signal = [any(advantages.get(t.trial_name) for t in g.trajectories_G if t.trial_name in trials) for g in groups_P]
+    return {
+        "groups": float(len(groups_P)),
+        "groups_with_signal": float(sum(signal)),
+        "trials": float(len(trials)),
+        "tokens": float(sum(int(s.mask_T.sum()) for s in rebuilt.batch.sequences_D)),
+        "mean_abs_advantage": sum(abs(advantages[name]) for name in trials) / len(trials) if trials else 0.0,
+        "weight": float(sum(abs(s.advantages_T).sum(dtype=float) for part in rebuilt.parts for s in part)),
+        "optimizer_steps": float(len(rebuilt.parts)),
+        "datums": float(len(rebuilt.batch.sequences_D)),
+    }
+
+
+def changed_datums(one: Rebuilt, other: Rebuilt) -> int:
+    """Datums that are in only one of them, or are not equal bit by bit as they are sent."""
+    a, b = _datums(one), _datums(other)
+    return sum(a.get(key) != b.get(key) for key in a.keys() | b.keys())
+
+
+def clipped(config: Config, gap: float | None, run_substeps: int) -> float | None:
+    """Share of the step's tokens whose probability ratio lies outside the thresholds; None = it cannot be known.
+
+    `gap`: largest |log ratio| before the run's first optimizer step of that batch. The weights moved before later ones,
+    and no run stores logprobs of each token: within the thresholds the share is 0, beyond them unknown.
+    """
+    settings = loss_settings(config)
+    if settings is None:
+        return 0.0
+    if gap is None or run_substeps > 1 or config.num_substeps > 1:
+        return None
+    inside = math.exp(gap) <= settings["clip_high_threshold"] and math.exp(-gap) >= settings["clip_low_threshold"]
+    return 0.0 if inside else None
+
+
+def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
+    """ "" when these are the datums that the ledger's record is of, else what differs."""
+    trials = list(dict.fromkeys(s.trial_name for s in rebuilt.batch.sequences_D))
+    if lost := [name for name in record["trials"] if name not in trials]:
+        return f"{len(lost)} of {len(record['trials'])} trained trials are not there or not trained on ({lost[0]} …)"
+    if added := [name for name in trials if name not in record["trials"]]:
+        return f"{len(added)} trials were not trained on by the run ({added[0]} …)"
+    if rebuilt.batch.advantages != record["advantages"]:
+        return "other advantages"
+    if record.get("digest", rebuilt.digest) != rebuilt.digest:  # older ledgers have none
+        return "other tokens or logprobs, in files changed since"
+    updates = [list(dict.fromkeys(s.trial_name for s in part)) for part in rebuilt.parts]
+    return "other minibatches" if record.get("updates", updates) != updates else ""
+
+
+def _datums(rebuilt: Rebuilt) -> dict[tuple[str, int], bytes]:
+    seen: Counter[str] = Counter()
+    datums: dict[tuple[str, int], bytes] = {}
+    for sequence in (s for part in rebuilt.parts for s in part):
+        arrays = (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T)
+        datums[sequence.trial_name, seen[sequence.trial_name]] = b"".join(array.tobytes() for array in arrays)
+        seen[sequence.trial_name] += 1
+    return datums
+
+
+COLUMNS = {
+    "groups_with_signal": "groups with signal",
+    "trials": "trials",
+    "tokens": "tokens",
+    "mean_abs_advantage": "mean |A|",
+    "weight": "weights",
+    "optimizer_steps": "updates",
+}
+MEANS = ("mean_abs_advantage",)  # over trials; the other numbers are summed
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """`step` as in metrics.jsonl. `difference`: why the run's own datums could not be rebuilt, "" = bit by bit."""
+
+    step: int
+    run: dict[str, float]
+    replay: dict[str, float]
+    datums_changed: int
+    clipped: float | None
+    difference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`settings`: field -> what the run had (at its first replayed step), what the replay has."""
+
+    run_dir: str
+    settings: dict[str, tuple[Any, Any]]
+    steps: Sequence[StepReport]
+    notes: Sequence[str]
+
+    @property
+    def rebuilt(self) -> bool:
+        return not any(step.difference for step in self.steps)
+
+    def to_json(self) -> str:
+        changes = {name: {"run": before, "replay": now} for name, (before, now) in self.settings.items()}
+        return json.dumps(asdict(self) | {"settings": changes, "rebuilt": self.rebuilt}, indent=2)
+
+
+async def replayed(args: ReplayArgs) -> int:
+    """Exit status: 0 done, 1 the run's own datums could not be rebuilt."""
+    report = replay(directory(args), args)
+    if not give_json(report.to_json(), args.json):
+        show(report, Console(highlight=False))
+    return 0 if report.rebuilt else 1
+
+
+def replay(run: RunDirectory, args: ReplayArgs) -> Report:
+    """Raises UserError when nothing was trained on, a file is damaged, or a setting cannot be replayed."""
+    journal = Journal(run)
+    steps = _steps(journal, run, args)
+    before, now = journal.config(steps[0]), changed(journal.config(steps[0]), args)
+    settings = {
+        name: (getattr(before, name), getattr(now, name))
+        for name in SETTINGS
+        if getattr(before, name) != getattr(now, name)
+    }
+    reports = [_step(journal, step, args) for step in steps]
+    notes = [*_notes(now, before, reports), *_undigested([journal.records[step] for step in steps])]
+    return Report(str(run.path), settings, reports, notes)
+
+
+def _steps(journal: Journal, run: RunDirectory, args: ReplayArgs) -> list[int]:
+    if not journal.records:
+        raise UserError(f"{run.path}: no step was trained on yet; there is nothing to replay")
+    wanted = [step - 1 for step in args.steps]
+    for step in wanted:
+        if step not in journal.records:
+            raise UserError(f"steps={step + 1}: not trained on; there are 1 to {max(journal.records) + 1}")
+    return wanted or list(journal.records)
+
+
+def _step(journal: Journal, step: int, args: ReplayArgs) -> StepReport:
+    groups_P = journal.groups(step)
+    config = journal.config(step)
+    now = changed(config, args)
+    before, after = rebuild(groups_P, config, step), rebuild(groups_P, now, step)
+    return StepReport(
+        step + 1,
+        numbers(before, groups_P),
+        numbers(after, groups_P),
+        changed_datums(before, after),
+        clipped(now, journal.gap(step), config.num_substeps),
+        same_as_recorded(before, journal.records[step]),
+    )
+
+
+def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator[str]:
+    if before.kl_penalty_coef:
+        yield "the run's advantages were sent with its KL penalty; all numbers here are without it"
+    if any(step.clipped is None for step in steps):
+        yield (
+            f"clipped: unknown where {now.loss_fn} saw a ratio beyond the thresholds, and after the first step of a "
+            "batch: no run stores the trainer's logprob of each token"
+        )
+    if now != before:
+        yield "what was sampled is as it was: later steps would have had other weights, and other trials"
+
+
+def _undigested(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if older := sum("digest" not in record for record in records):
+        yield f"{older} steps of the ledger have no digest: there only trials, advantages and minibatches were compared"
+
+
+def show(report: Report, console: Console) -> None:
+    """One row a step, `a → b` where a number changes, totals, then what a reader must know."""
+    changes = [f"{name}={now}, was {before}" for name, (before, now) in report.settings.items()]
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    say(f"{report.run_dir}: {'; '.join(changes) or 'its own settings'}")
+    console.print(_table(report))
+    if report.rebuilt:
+        say(f"the run's own datums: rebuilt bit by bit, all {len(report.steps)} steps as in the ledger")
+    for step in report.steps:
+        if step.difference:
+            say(f"step {step.step}: not what the run trained on: {step.difference}")
+    for note in report.notes:
+        say(note)
+
+
+def _table(report: Report) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("step", *COLUMNS.values(), "changed", "clipped"):
+        table.add_column(name, justify="right", overflow="fold")
+    for step in report.steps:
+        changed = f"{step.datums_changed} of {step.run['datums']:.0f}"
+        table.add_row(f"{step.step}", *_cells(step.run, step.replay), changed, _share(step.clipped))
+    run, replay = (_total([getattr(step, side) for step in report.steps]) for side in ("run", "replay"))
+    table.add_section()
+    changed = f"{sum(step.datums_changed for step in report.steps)} of {run['datums']:.0f}"
+    table.add_row("all", *_cells(run, replay), changed, "")
+    return table
+
+
+def _cells(run: dict[str, float], replay: dict[str, float]) -> list[Text]:
+    cells = []
+    for name in COLUMNS:
+        before, now = _number(run[name]), _number(replay[name])
+        cells.append(Text(before) if before == now else Text(f"{before} → {now}", "yellow"))
+    return cells
+
+
+def _total(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    total = {name: sum(step[name] for step in steps) for name in steps[0]}
+    trials = max(total["trials"], 1.0)
+    return total | {name: sum(step[name] * step["trials"] for step in steps) / trials for name in MEANS}
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.3g}"
+
+
+def _share(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.1f} %"

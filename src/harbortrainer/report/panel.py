@@ -1,0 +1,196 @@
+"""One trial in full: conversation, verifier, tokens; as much of it as a page can carry."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import Turn
+from harbortrainer.report.trials import TrialRow
+from harbortrainer.run.trajectories import read_log_ratios, read_trajectory
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Pieces:
+    """`known`: whether there is a tokenizer; without one a token's text is its id. Nothing is downloaded."""
+
+    def __init__(self, model_name: str) -> None:
+        self._tokenizer = _tokenizer(model_name) if model_name else None
+        self._text = lru_cache(maxsize=None)(self._decode)
+
+    @property
+    def known(self) -> bool:
+        return self._tokenizer is not None
+
+    def text(self, token: int) -> str:
+        return self._text(token)
+
+    def _decode(self, token: int) -> str:
+        if self._tokenizer is None:
+            return f"{token} "
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:
+            return f"<{token}>"
+        if "\u2581" in piece:  # sentencepiece's space, which decoding alone would drop
+            return piece.replace("\u2581", " ")
+        return self._tokenizer.decode([token], skip_special_tokens=False) or piece
+
+
+def _tokenizer(model_name: str) -> "Tokenizer | None":
+    from tokenizers import Tokenizer
+
+    file = Path(model_name).expanduser() / "tokenizer.json"
+    if not file.is_file():
+        cached = _in_hub_cache(model_name)
+        if cached is None:
+            return None
+        file = cached
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception:  # noqa: BLE001 -- the library raises nothing narrower for a damaged file
+        return None
+
+
+def _in_hub_cache(model_name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    except HFValidationError:
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+MOST_CHARACTERS = 12_000  # of one message
+MOST_MESSAGES = 120
+MOST_TOKENS = 8_000  # of one trial
+_BLANK = re.compile(r"(?:[ \t]*\n){6,}")
+NEWLINE = "\n"
+_FILES = ("result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+_OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
+
+
+def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
+    """What is known of the trial on disk. Files that are missing or damaged leave a note in its place."""
+    folder = run / "rollouts" / trial.folder / trial.name
+    messages = conversation(folder / "agent" / "trajectory.json")
+    shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
+    try:
+        trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
+        ratios = read_log_ratios(run, trial.folder, trial.name)
+        of_turns = tokens(trajectory.turns, pieces, ratios)
+        shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
+        messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
+    except UserError as error:
+        shown["notes"].append("no tokens: " + str(error).partition("; ")[0].rpartition("/")[2])
+    if len(messages) > MOST_MESSAGES:
+        shown["notes"].append(f"{len(messages) - MOST_MESSAGES} messages in the middle are left out")
+        messages = messages[: MOST_MESSAGES // 2] + messages[-MOST_MESSAGES // 2 :]
+    output = {name: text for name in _OUTPUT if (text := _text(folder / "verifier" / name))}
+    return shown | {"messages": messages, "verifier": output, "error": _text(folder / "exception.txt")}
+
+
+def conversation(path: Path) -> list[dict[str, Any]]:
+    """Harbor's trajectory.json (ATIF) as messages: role, text, and of the agent's also `calls` and what it `saw`."""
+    try:
+        steps = json.loads(path.read_bytes())["steps"]
+        return [_message(step) for step in steps]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def tokens(turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | None = None) -> dict[str, Any]:
+    """`words`: texts; each turn: `seen` and `sampled` as indices of words, `logprobs` and `ratios` of the sampled ones.
+
+    `log_ratios`: trainer to sampler, of all sampled tokens, segment after segment; others than so many are not shown.
+
+    `left_out`: tokens behind MOST_TOKENS, and those of the turns that they are in.
+    """
+    words: dict[int, int] = {}
+    shown: list[dict[str, Any]] = []
+    left = MOST_TOKENS
+    of_turns = _ratios(turns, log_ratios)
+    for turn, ratios in zip(turns, of_turns, strict=True):
+        length = len(turn.new_tokens_T) + len(turn.completion_tokens_T)
+        if length > left:
+            break
+        left -= length
+        shown.append(
+            {
+                "seen": [words.setdefault(token, len(words)) for token in turn.new_tokens_T],
+                "sampled": [words.setdefault(token, len(words)) for token in turn.completion_tokens_T],
+                "logprobs": [round(value, 3) for value in turn.logprobs_T],
+                "ratios": ratios,
+                "segment": turn.segment,
+                "weights": turn.weights_version,
+                "truncated": turn.truncated,
+                "seconds": round(turn.seconds, 3),
+            }
+        )
+    rest = sum(len(t.new_tokens_T) + len(t.completion_tokens_T) for t in turns[len(shown) :])
+    texts = [pieces.text(token) for token in words]
+    return {"words": texts, "ids": list(words), "turns": shown, "left_out": rest, "named": pieces.known}
+
+
+def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None) -> list[list[float]]:
+    """p(trainer) / p(sampler) of each turn's sampled tokens; [] where they are not known."""
+    found: list[list[float]] = [[] for _ in turns]
+    if log_ratios is None or len(log_ratios) != sum(len(turn.completion_tokens_T) for turn in turns):
+        return found
+    left = np.exp(log_ratios).round(4).tolist()
+    for index in sorted(range(len(turns)), key=lambda index: turns[index].segment):
+        length = len(turns[index].completion_tokens_T)
+        found[index], left = left[:length], left[length:]
+    return found
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """`text` without blank lines at its end or many in its middle; of a long one, the beginning and the end."""
+    text = _BLANK.sub(lambda lines: f"\n\n[… {lines[0].count(NEWLINE) - 1} blank lines …]\n\n", text.rstrip())
+    if len(text) <= most:
+        return text
+    head, tail = text[: most * 2 // 3], text[-most // 3 :]
+    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
+
+
+def _message(step: Mapping[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": str(step.get("source", "?")), "text": cut(_plain(step.get("message")))}
+    if step.get("reasoning_content"):
+        message["thought"] = cut(_plain(step["reasoning_content"]))
+    if calls := step.get("tool_calls"):
+        message["calls"] = [cut(_call(call)) for call in calls]
+    if observation := step.get("observation"):
+        message["saw"] = cut("\n".join(_plain(result.get("content")) for result in observation.get("results", ())))
+    return message
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    """Keystrokes as they were typed; of other tools the name and the arguments."""
+    arguments = call.get("arguments")
+    keys = arguments.get("keystrokes") if isinstance(arguments, Mapping) else None
+    return keys if isinstance(keys, str) else f"{call.get('function_name', '?')} {json.dumps(arguments)}"
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text") or f"[{part.get('type', '?')}]") for part in content)
+    return "" if content is None else str(content)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(4 * MOST_CHARACTERS)
+            size = path.stat().st_size
+    except OSError:
+        return ""
+    more = f"\n[… {size - len(data)} bytes left out …]" if size > len(data) else ""
+    return cut(data.decode(errors="replace")) + more

@@ -1,0 +1,268 @@
+"""A run directory -> everything that its part of the page shows, as plain JSON values."""
+
+import json
+import math
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.stats import estimate_reward
+
+PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")  # as Harbor's result.json names them
+STAGES = ("environment", "agent setup", "agent", "verifier", "rest", "whole trial")
+_REST, _WHOLE = 4, 5
+MOST_FILES = 2000  # of Harbor's result.json that are read, one a trial
+
+Bar = tuple[int, int, float, float]  # trial, stage, begin and length in seconds
+
+
+def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]]:
+    """Bars of whole batches by their folder's name, `began`: Unix seconds; as many as MOST_FILES allows.
+
+    Training and evaluation in turn: the last batch of each, the first, then evenly spread.
+    """
+    batches: defaultdict[str, list[int]] = defaultdict(list)
+    for index, trial in enumerate(trials):
+        if trial.folder and trial.started is not None and trial.ended is not None:
+            batches[trial.folder].append(index)
+    found, left = {}, MOST_FILES
+    kinds = [[folder for folder in batches if folder.startswith("step_") == training] for training in (True, False)]
+    for folder in chain.from_iterable(zip_longest(*map(spread, kinds))):
+        if folder is None:
+            continue
+        if len(batches[folder]) > left and found:
+            continue
+        left -= len(batches[folder])
+        began = min(trials[index].started or 0.0 for index in batches[folder])
+        bars = [bar for index in batches[folder] for bar in _bars(run, trials[index], index, began)]
+        found[folder] = {"began": began, "bars": bars}
+    return {folder: found[folder] for folder in batches if folder in found}
+
+
+def spread[T](items: Sequence[T]) -> list[T]:
+    """All of them: the last, the first, the one in the middle, then those in the middle of what is left."""
+    if len(items) < 3:
+        return list(items)[::-1]
+    order, spans = [len(items) - 1, 0], [(0, len(items) - 1)]
+    for low, high in spans:  # grows while it is walked
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(middle)
+            spans += [(low, middle), (middle, high)]
+    return [items[index] for index in order]
+
+
+def _bars(run: Path, trial: TrialRow, index: int, began: float) -> list[Bar]:
+    """Its phases as Harbor timed them; without Harbor's file, the whole trial as the ledger has it."""
+    start, end = trial.started or 0.0, trial.ended or 0.0
+    bars = [_bar(index, _WHOLE, start - began, end - start)]
+    phases = _phases(run / "rollouts" / trial.folder / trial.name / "result.json")
+    return bars + [_bar(index, stage, first - began, last - first) for stage, first, last in phases]
+
+
+def _phases(path: Path) -> list[tuple[int, float, float]]:
+    try:
+        result = json.loads(path.read_bytes())
+        parts = [result, *(result.get("step_results") or [])]
+        found = [
+            (stage, _seconds(timing["started_at"]), _seconds(timing["finished_at"]))
+            for part in parts
+            for stage, phase in enumerate(PHASES)
+            if (timing := part.get(phase)) and timing.get("started_at") and timing.get("finished_at")
+        ]
+        over = _seconds(result["finished_at"]) if result.get("finished_at") else 0.0
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # cut off, or of another program
+        return []
+    last = max((end for _, _, end in found), default=over)
+    return [*found, (_REST, last, over)] if over > last else found
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _bar(index: int, stage: int, begin: float, length: float) -> Bar:
+    return index, stage, round(begin, 2), round(max(length, 0.0), 2)
+
+
+STEP = "global_step"
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """{"steps": [...], "values": {metric: one value a step, None = none there}, "odd": {metric: values that are no
+    finite number}}. A step that was written twice counts once, as it was written last.
+    """
+    by_step = {row[STEP]: row for row in rows if isinstance(row.get(STEP), int)}
+    steps = sorted(by_step)
+    names = sorted({name for row in by_step.values() for name in row} - {STEP})
+    values = {name: [_number(by_step[step].get(name)) for step in steps] for name in names}
+    odd = {name: sum(name in r and _number(r[name]) is None for r in by_step.values()) for name in names}
+    return {"steps": steps, "values": values, "odd": {name: count for name, count in odd.items() if count}}
+
+
+def batch_intervals(trials: Sequence[TrialRow]) -> dict[str, list[Any]]:
+    """Of each training batch: its step, mean over tasks of the graded trials' reward, and its 95% interval."""
+    rewards: defaultdict[int, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for trial in trials:
+        if trial.kind == TRAIN and trial.step is not None and trial.reward is not None:
+            rewards[trial.step][trial.task].append(trial.reward)
+    found: dict[str, list[Any]] = {"steps": [], "mean": [], "low": [], "high": []}
+    for step in sorted(rewards):
+        estimate = estimate_reward(list(rewards[step].values()))
+        found["steps"].append(step)
+        for name, value in (("mean", estimate.mean), ("low", estimate.low), ("high", estimate.high)):
+            found[name].append(_number(value))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """`value` as JSON can hold it, None when it is no finite number."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.9g}")
+
+
+_UNITS = (
+    (r"learning_rate", "step size"),
+    (r"loss", "loss"),
+    (r"_fraction$|_rate$|^util/", "share"),
+    (r"_per_second$", "1/s"),
+    (r"^spend/usd", "USD"),
+    (r"^spend/tokens", "tokens"),
+    (r"^curriculum/tasks", "tasks"),
+    (r"^curriculum/groups", "groups"),
+    (r"_ms_per_turn$", "ms a turn"),
+    (r"^time/|^trial_time/|_seconds$|_sec$|^spend/container_sec", "s"),
+    (r"tokens_per_unique_token$|_ratio$", "ratio"),
+    (r"_bytes$", "bytes"),
+    (r"per_trajectory$", "datums a trial"),
+    (r"^turn/per_trial$", "turns a trial"),
+    (r"^turn/sampled_tokens$", "tokens a turn"),
+    (r"^tokens/|/tokens$|_tokens$", "tokens"),
+    (r"^reward/|^eval/reward", "reward"),
+    (r"^kl/|^logprobs/|entropy", "nats a token"),
+    (r"grad_norm", "norm"),
+    (r"^optim/steps$", "optimizer steps"),
+    (r"^train/datums$", "datums"),
+    (r"^train/skipped_batch$", "1 = skipped"),
+    (r"^eval/tasks$", "tasks"),
+    (r"^group/trials|^outcome/|^funnel/|trials", "trials"),
+    (r"^group/", "groups"),
+    (r"^sampler/|retried$", "count"),
+)
+
+
+def unit(metric: str) -> str:
+    """A word for the axis; "value" where nothing is known of the metric."""
+    return next((word for pattern, word in _UNITS if re.search(pattern, metric)), "value")
+
+
+# columns of the trials' table, and which of them hold texts from a shared list
+COLUMNS = (
+    "name", "task", "kind", "step", "folder", "attempt", "outcome", "cause", "stage", "fate", "use", "reward",
+    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds",
+)  # fmt: skip
+SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """`shown`: the run's part of the page."""
+
+    run: RunDirectory
+    config: dict[str, Any]
+    trials: list[TrialRow]
+    shown: dict[str, Any]
+
+
+def read_run(path: Path) -> RunRecord:
+    """Raises UserError when it is no run directory, or names a file of it that is damaged."""
+    run = RunDirectory(path.expanduser().resolve())
+    if not run.config.is_file():
+        raise UserError(f"{path}: no run directory ({run.config.name} is missing); give the folder that holds it")
+    config = _object(run.config)
+    records = _lines(run.ledger)
+    trials = read_trials(records)
+    rows = _lines(run.metrics)
+    shown = {
+        "name": run.name,
+        "config": config,
+        "effective": _object(run.effective) if run.effective.is_file() else {},
+        "versions": _object(run.path / "versions.json") if (run.path / "versions.json").is_file() else {},
+        "metrics": columns(rows),
+        "intervals": batch_intervals(trials),
+        "funnel": funnel(records),
+        "causes": _causes(trials),
+        "trials": _table(trials),
+        "timelines": timelines(run.path, trials),
+        "stages": STAGES,
+        "checkpoints": [{"step": r.get("step"), "path": r.get("path")} for r in _lines(run.checkpoints)],
+        "changes": _changes(_lines(run.config_changes)),
+        "resumed": [record.get("step") for record in records if record.get("event") == "resumed"],
+        "span": _span(records),
+    }
+    return RunRecord(run, config, trials, shown)
+
+
+def _table(trials: Sequence[TrialRow]) -> dict[str, Any]:
+    """By column; a shared text is its number in `texts`."""
+    texts: dict[str, int] = {}
+    table: dict[str, Any] = {}
+    for name in COLUMNS:
+        values = [getattr(trial, name) for trial in trials]
+        if name in SHARED:
+            values = [texts.setdefault(str(value), len(texts)) for value in values]
+        table[name] = values
+    return table | {"texts": list(texts), "shared": SHARED}
+
+
+def _causes(trials: Sequence[TrialRow], most: int = 200) -> list[dict[str, Any]]:
+    """How often trials ended in each way, most frequent first."""
+    keys = ((t.kind, t.outcome, t.cause, t.stage, t.fate.partition(" ")[0]) for t in trials if t.ended is not None)
+    names = ("kind", "outcome", "cause", "stage", "fate")
+    return [dict(zip(names, key, strict=True)) | {"trials": n} for key, n in Counter(keys).most_common(most)]
+
+
+def _changes(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a resumed run was given otherwise, and from which step on."""
+    return [
+        {"step": record["from_step"] + 1, "field": field, "before": change.get("before"), "now": change.get("now")}
+        for record in records
+        for field, change in record["changes"].items()
+    ]
+
+
+def _span(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    times = [record["time"] for record in records if isinstance(record.get("time"), int | float)]
+    if not times:
+        return {}
+    first, last = min(times), max(times)
+    return {"began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(first)), "seconds": round(last - first, 1)}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: damaged; restore it to make a report")
+    return value
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Records without those that are no objects of ours."""
+    try:
+        return read_lines(path)
+    except UserError as error:
+        raise UserError(str(error).replace("or start a new run", "to make a report")) from None

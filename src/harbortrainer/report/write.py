@@ -1,0 +1,149 @@
+"""From run directories to report.html: one file that needs nothing else. What comes from runs is compressed JSON."""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from harbortrainer.durable.files import replace_text
+from harbortrainer.errors import UserError
+from harbortrainer.report.arguments import MOST_PANELS
+from harbortrainer.report.panel import Pieces, panel
+from harbortrainer.report.run import RunRecord, read_run, unit
+from harbortrainer.report.trials import choose
+
+_STATIC = Path(__file__).with_name("static")
+_SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "costs", "tables", "main")
+
+
+def packed(value: Any) -> str:
+    """JSON, gzipped, base64: no character of it means anything to HTML. What is no finite number becomes null."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a browser reads no NaN
+        text = json.dumps(_finite(value), separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def page(title: str, data: str, panels: Sequence[str]) -> str:
+    """`data` and `panels` as `packed`; the script runs only as it is here (its hash is in the page's policy)."""
+    script = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
+    script = f'"use strict";\n{script}'
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    blobs = "\n".join(
+        f'<script type="text/plain" id="{name}">{blob}</script>'
+        for name, blob in [("data", data), *((f"panel{index}", panel) for index, panel in enumerate(panels))]
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{html.escape(title)}</title>
+<style>{(_STATIC / "page.css").read_text()}</style>
+</head>
+<body>
+<noscript>This report draws itself: allow scripts for this file.</noscript>
+<main id="page"><p id="waiting">Unpacking…</p></main>
+{blobs}
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+NAME = "report.html"
+ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # values of another shape than ours
+MOST_BYTES = 14_000_000  # of them in the page
+
+
+def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS) -> Path:
+    """Write the page of these runs, beside the first one's files unless `out` says where; returns where it is.
+
+    `panels`: trials shown in full, at most. Raises UserError for a folder that is no run or has a damaged file,
+    DiskFault.
+    """
+    records = [read_run(path) for path in runs]
+    target = (out or records[0].run.path / NAME).expanduser().resolve()
+    blobs = _panels(records, panels)
+    metrics = sorted({name for record in records for name in record.shown["metrics"]["values"]})
+    data = {
+        "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "runs": [record.shown | {"root": _link(record, target)} for record in records],
+        "units": {name: unit(name) for name in metrics},
+    }
+    title = " · ".join(record.run.name for record in records)
+    replace_text(target, page(title, packed(data), blobs))
+    return target
+
+
+def leave_report(run: Path) -> str:
+    """For the end of a run: writes its report and says so in a line, or why there is none.
+
+    Whatever the files hold, it raises nothing: a report is no reason for a run to end badly.
+    """
+    try:
+        return f"report: {write_report(run)}"
+    except (UserError, OSError) as error:
+        return f"no report: {error}"
+    except ODD as error:
+        return f"no report: {run} holds what no run writes ({type(error).__name__}: {error})"
+
+
+def _panels(records: Sequence[RunRecord], most: int) -> list[str]:
+    """Packed panels, as many as fit; each record's `panels` says which trial has which."""
+    share = most // max(len(records), 1)
+    made: list[tuple[RunRecord, int, dict[str, Any]]] = []
+    for record in records:
+        pieces = Pieces(str(record.config.get("model_name") or ""))
+        trials = record.trials
+        made += [(record, index, panel(record.run.path, trials[index], pieces)) for index in choose(trials, share)]
+    texts = _share_texts([shown for _, _, shown in made])
+    blobs: list[str] = [packed(texts)]
+    left = MOST_BYTES - len(blobs[0])
+    for record in records:
+        record.shown["panels"] = {}
+    for record, index, shown in made:
+        blob = packed(shown)
+        if len(blob) <= left:
+            left -= len(blob)
+            record.shown["panels"][index] = len(blobs)
+            blobs.append(blob)
+    return blobs
+
+
+def _share_texts(panels: Sequence[dict[str, Any]]) -> list[str]:
+    """Replaces a first message that several trials have by its number in the list that is returned."""
+    firsts = [shown["messages"][0] for shown in panels if shown["messages"]]
+    counts = Counter(message["text"] for message in firsts)
+    numbers = {text: number for number, text in enumerate(text for text, n in counts.items() if n > 1)}
+    for message in firsts:
+        message["text"] = numbers.get(message["text"], message["text"])
+    return list(numbers)
+
+
+def _link(record: RunRecord, target: Path) -> str:
+    """The run directory as the page's links begin: relative, with a slash at its end unless it is the page's own."""
+    path = os.path.relpath(record.run.path, target.parent)
+    return "" if path == "." else quote(path) + "/"

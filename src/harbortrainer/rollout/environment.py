@@ -1,0 +1,149 @@
+"""Which Harbor environment runs a task: ours for `docker`, Harbor's own for everything else."""
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from harbor.models.environment_type import EnvironmentType
+from harbor.models.task.config import NetworkMode, TaskConfig
+from harbor.models.trial.config import EnvironmentConfig
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
+
+from harbortrainer.docker.compose import COMPOSE, read_compose
+from harbortrainer.docker.preflight import network_modes
+from harbortrainer.errors import UserError
+
+KEEP = "keep_processes"
+
+
+def _split(value: Any) -> Any:
+    return value.split(",") if isinstance(value, str) else value
+
+
+_Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Words = Annotated[list[_Word], BeforeValidator(_split)]
+
+
+class EngineOptions(BaseModel):
+    """`cap_add`: as Docker names them; it refuses one that it does not know. `keep_processes`: globs of task names."""
+
+    model_config = ConfigDict(strict=True)
+
+    pids_limit: NonNegativeInt = 512
+    allow_sudo: bool = False
+    cap_add: _Words = []
+    keep_processes: _Words = []
+
+
+ENGINE_ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"
+COMPOSE_ENVIRONMENT = "harbortrainer.docker.environment:ComposeEnvironment"
+_OURS = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that are not the user's to set
+_FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _OURS)
+
+
+def environment_config(
+    environment_type: str, environment_kwargs: Mapping[str, Any], task_dir: Path, run_id: str
+) -> EnvironmentConfig:
+    """The environment of a trial of `task_dir`.
+
+    `docker` is our Engine environment, or Harbor's own with our labels where the task has a compose file.
+    `environment_kwargs` may set fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
+    environment itself; ours are `EngineOptions`. Raises UserError: unknown type or option, wrong value, allowlist on
+    Docker.
+    """
+    chosen = _environment_type(environment_type)
+    if chosen is not EnvironmentType.DOCKER:
+        return _config(environment_kwargs, {}, type=chosen)
+    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    _refuse_allowlist(task_dir.name, task)
+    options = _engine_options(environment_kwargs)
+    own = {name: value for name, value in environment_kwargs.items() if name not in options}
+    compose = task_dir / "environment" / COMPOSE
+    if compose.exists():
+        read_compose(compose)
+        return _config(own, {"run_id": run_id}, import_path=COMPOSE_ENVIRONMENT)
+    for name in own:
+        if name not in _FIELDS:
+            known = (*EngineOptions.model_fields, *_FIELDS)
+            raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, known)}")
+    if KEEP in options or task.metadata.get(KEEP):
+        options[KEEP] = _keeps_processes(task_dir.name, task.metadata, options.get(KEEP, ()))
+    return _config(own, {**options, "run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
+
+
+def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
+    """Whether the environment can be had for all tasks. Raises one UserError that names all that are wrong."""
+    _check_sandboxes(_environment_type(environment_type))
+    faults: dict[str, None] = {}
+    for task_dir in task_dirs:
+        try:
+            environment_config(environment_type, environment_kwargs, task_dir, "")
+        except UserError as error:
+            faults[str(error)] = None
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def _check_sandboxes(kind: EnvironmentType) -> None:
+    """Whether Harbor finds what a service of sandboxes needs here: package, key, program. Raises UserError."""
+    from harbor.environments.factory import EnvironmentFactory
+
+    if kind is EnvironmentType.DOCKER:
+        return
+    try:
+        EnvironmentFactory.run_preflight(kind)
+    except (ImportError, SystemExit) as error:  # the latter is how Harbor says that a key is missing
+        raise UserError(f"environment_type={kind.value}: {' '.join(str(error).split())}") from None
+
+
+def _keeps_processes(task_name: str, metadata: Mapping[str, Any], patterns: Iterable[str]) -> bool:
+    wanted = metadata.get(KEEP, False)
+    if not isinstance(wanted, bool):
+        raise UserError(f"task {task_name}: metadata.{KEEP}={wanted!r} in its task.toml: true or false")
+    return wanted or any(fnmatch.fnmatchcase(task_name, pattern) for pattern in patterns)
+
+
+def _environment_type(name: str) -> EnvironmentType:
+    valid = [member.value for member in EnvironmentType]
+    if name not in valid:
+        raise UserError(f"environment_type={name}: unknown{_near(name, valid)}; one of {', '.join(valid)}")
+    return EnvironmentType(name)
+
+
+def _near(name: str, valid: list[str] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) -> EnvironmentConfig:
+    fields |= {name: value for name, value in given.items() if name in _FIELDS and name not in fields}
+    options = {name: value for name, value in given.items() if name not in _FIELDS}
+    try:
+        return EnvironmentConfig(**fields, kwargs={**options, **kwargs})
+    except ValidationError as error:
+        raise _wrong(error) from error
+
+
+def _engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `given` that are options of our environment."""
+    try:
+        own = EngineOptions.model_validate({name: given[name] for name in EngineOptions.model_fields if name in given})
+    except ValidationError as error:
+        raise _wrong(error) from error
+    return own.model_dump(exclude_unset=True)
+
+
+def _wrong(error: ValidationError) -> UserError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}")
+
+
+def _refuse_allowlist(name: str, task: TaskConfig) -> None:
+    if NetworkMode.ALLOWLIST in network_modes(task):
+        raise UserError(
+            f"task {name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
+            "in its task.toml, or another environment_type (daytona, modal, e2b)"
+        )

@@ -1,0 +1,235 @@
+"""How a trial ended, and which tasks are left out of a run because their trials keep failing."""
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.tinker_llm import TinkerLLM
+
+if TYPE_CHECKING:
+    from harbor.models.trial.result import ExceptionInfo, TrialResult
+
+# The agent's stop reason -> outcome of a trial that was graded.
+GRADED = {
+    "done": Outcome.COMPLETED,
+    "session_ended": Outcome.COMPLETED,  # the policy left its shell: its way to say that it is done
+    "max_turns": Outcome.MAX_TURNS,
+    "context_length": Outcome.CONTEXT_LENGTH,
+    "timeout": Outcome.AGENT_TIMEOUT,
+    "interrupted": Outcome.AGENT_TIMEOUT,  # by Harbor's own limit on the agent; nothing else is graded after that
+    "policy_error": Outcome.POLICY_ERROR,
+}
+
+SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
+
+_NO_SPACE = "no space left on device"  # in Docker's answers, which say so in words only
+
+Verdict = tuple[Outcome, str, float | None]  # outcome, detail in one line, reward
+
+
+def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
+    """Outcome, detail and reward of a finished trial. A reward is given exactly where the outcome is trained on."""
+    if llm.fault is not None:
+        return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
+    fault = ungraded(result)
+    if fault is not None:
+        detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
+        return _blame(result, fault), detail, None
+    reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
+    if reward is None:
+        return Outcome.VERIFIER_ERROR, problem, None
+    if not any(turn.completion_tokens_T for turn in llm.turns):
+        return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
+    return GRADED[llm.stop_reason], _detail(llm), reward
+
+
+def lost_to_server(trajectory: Trajectory) -> bool:
+    return trajectory.detail.startswith(SAMPLING)
+
+
+def blames_task(trajectory: Trajectory) -> bool:
+    """Whether a trial without a reward speaks against its task: not against the server, the policy or Docker's disk."""
+    if _NO_SPACE in trajectory.detail.lower() or lost_to_server(trajectory):
+        return False
+    return trajectory.outcome in (Outcome.VERIFIER_ERROR, Outcome.INFRASTRUCTURE_ERROR)
+
+
+def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, str]:
+    """The reward, or why there is none: `reward` by name, else the only number there is."""
+    if not rewards:
+        return None, "the verifier left no reward"
+    if "reward" not in rewards and len(rewards) > 1:
+        return None, f"reward.json has no key 'reward' but {', '.join(sorted(rewards))}; name one of them reward"
+    value = float(rewards["reward"] if "reward" in rewards else next(iter(rewards.values())))
+    return (value, "") if math.isfinite(value) else (None, f"the reward is {value}")
+
+
+def recorded(result: "TrialResult") -> "list[ExceptionInfo]":
+    """Every exception that Harbor kept, the trial's before those of its steps."""
+    found = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
+    return [info for info in found if info is not None]
+
+
+def ungraded(result: "TrialResult") -> "ExceptionInfo | None":
+    """The first exception that kept a trial from its grade; a timeout of the agent does not."""
+    from harbor.trial.errors import AgentTimeoutError
+
+    return next((info for info in recorded(result) if info.exception_type != AgentTimeoutError.__name__), None)
+
+
+def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:
+    """The verifier's, when Harbor's table says so or its phase had begun; otherwise the infrastructure's."""
+    from harbor.models.trial.error_policy import FailureCause
+
+    if fault.policy.cause is FailureCause.CANCELLED:
+        return Outcome.CANCELLED
+    started = result.verifier is not None or any(step.verifier for step in result.step_results or [])
+    verifier = fault.policy.cause is FailureCause.VERIFIER_FAILED or started
+    return Outcome.VERIFIER_ERROR if verifier else Outcome.INFRASTRUCTURE_ERROR
+
+
+def _detail(llm: TinkerLLM) -> str:
+    return "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
+
+
+log = logging.getLogger("harbortrainer")
+
+
+class Quarantine:
+    """`limit` faults of a task in a row, none of the server's or the policy's, and it is not started again; 0 = never.
+
+    `reasons`: task name -> why, those of an earlier process included.
+    """
+
+    def __init__(self, limit: int, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        self._limit = limit
+        self._in_a_row: Counter[str] = Counter()
+
+    def note(self, trajectory: Trajectory) -> None:
+        """Count a finished trial."""
+        task = trajectory.task_name
+        if trajectory.reward is not None:
+            self._in_a_row[task] = 0
+        elif blames_task(trajectory):
+            self._in_a_row[task] += 1
+            if self._limit and self._in_a_row[task] >= self._limit and task not in self.reasons:
+                self.reasons[task] = f"{trajectory.outcome}: {trajectory.detail}"
+                log.warning(
+                    "task %s is left out of the run after %d faults in a row, the last: %s",
+                    task, self._in_a_row[task], self.reasons[task],
+                )  # fmt: skip
+
+
+COULD_NOT_INSTALL = "the verifier could not install"  # begins the cause of a trial that ended so
+FETCHES = re.compile(
+    r"\b(curl|wget|git clone|apt(?:-get)?(?: -\S+)* (?:update|install)|apk add|pip3? install|uv (?:pip|tool|sync)|uvx"
+    r"|npm (?:i|install|ci)|npx|cargo install|go (?:get|install))\b"
+)
+_LOCAL = r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[::1\])"
+_ADDRESS = re.compile(r"https?://([^\s/:\"']+|\[::1\])")
+_IS_LOCAL = re.compile(rf"{_LOCAL}\b|--noproxy|/dev/tcp/", re.IGNORECASE)
+_MOST = 65536  # bytes of a verifier's output that are read, of its beginning and of its end
+# An installer's own word that it failed.
+_FAILED = re.compile(
+    r"^(E: (?:Unable to (?:locate package|fetch)|Failed to fetch|Package .* has no installation candidate).*"
+    r"|W: Failed to fetch.*|Err:\d+ .*|.*Temporary failure (?:resolving|in name resolution).*|.*NewConnectionError.*"
+    r"|curl: \((?:5|6|7|28|35|52|56|60)\) .*|wget: (?:unable to resolve|bad address).*"
+    r"|.*failed: (?:Name or service not known|Connection refused|Connection timed out|Network is unreachable).*"
+    r"|ERROR: (?:Could not find a version|No matching distribution|unable to select packages).*"
+    r"|error: (?:Request failed|Failed to fetch|error sending request).*|.*failed to lookup address information.*"
+    r"|npm (?:ERR!|error).*(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT).*|fatal: unable to access 'http.*)$",
+    re.MULTILINE,
+)
+# What is missing then: a program (as bash and dash say it), or a module of Python.
+_MISSING = re.compile(
+    r"^\S+: (?:line )?\d+: (?P<program>[\w.+-]+): (?:command )?not found$"
+    r"|No module named '?(?P<module>\w+)|^error: (?P<uv>Request failed|Failed to fetch)",
+    re.MULTILINE,
+)
+_TESTS_RAN = re.compile(
+    r"test session starts|^=+ .*\d+ (?:passed|failed|errors?)\b|^(?:PASSED|FAILED) |^Ran \d+ tests? in"
+    r"|^(?:not )?ok \d+",
+    re.MULTILINE,
+)
+
+
+def failed_install(task: Path, trial: Path) -> str:
+    """Why the tests of a verifier never ran: what it could not install; "" = there is no sign of that. Blocks.
+
+    Asked only of trials that earned nothing. It takes all of: a script that installs something, an installer's own
+    error in its output, a program or module missing afterwards that the script installs (or uv, which runs the tests,
+    unable to fetch them), and no trace of a test that ran. One who forges them gains nothing: such a trial is
+    neither trained on nor counted.
+    """
+    wanted = _installed("\n".join(code(file) for file in scripts(task)))
+    if not wanted:
+        return ""
+    for file in sorted(trial.glob("**/verifier/test-stdout.txt")):
+        if found := _diagnose(_read(file), wanted):
+            return found
+    return ""
+
+
+def fetching(script: str) -> list[str]:
+    """Commands of a shell script that fetch from the network, each line's; those that only talk to this host do not."""
+    addresses = _ADDRESS.findall(script)
+    only_local = bool(addresses) and all(re.fullmatch(_LOCAL, address) for address in addresses)
+    return [word for line in _lines(script) for word in FETCHES.findall(line) if _goes_out(word, line, only_local)]
+
+
+def scripts(task: Path) -> list[Path]:
+    """Of its verifier."""
+    return [*task.glob("tests/**/*.sh"), *task.glob("steps/*/tests/**/*.sh")]
+
+
+def code(file: Path) -> str:
+    """Without its comment lines."""
+    lines = file.read_bytes().decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+
+
+def _diagnose(output: str, wanted: set[str]) -> str:
+    failed = next((line for line in _FAILED.findall(output) if not re.search(_LOCAL, line)), "")
+    if not failed or _TESTS_RAN.search(output):
+        return ""
+    for missing in _MISSING.finditer(output):
+        name = missing["program"] or missing["module"] or ("uvx" if missing["uv"] else "")
+        if name in wanted:
+            return f"{COULD_NOT_INSTALL} {name}: {' '.join(failed.split())[:200]}"
+    return ""
+
+
+def _installed(script: str) -> set[str]:
+    """Names in the commands that fetch something."""
+    commands = [part for line in _lines(script) for part in re.split(r"&&|;|\|\|", line) if fetching(part)]
+    names = {name for command in commands for name in re.findall(r"[A-Za-z_][\w.+-]*", command)}
+    return names | ({"uvx"} if "uv" in names else set())
+
+
+def _goes_out(word: str, line: str, only_local: bool) -> bool:
+    if word not in ("curl", "wget"):
+        return True
+    addresses = _ADDRESS.findall(line)
+    if any(not re.fullmatch(_LOCAL, address) for address in addresses):
+        return True
+    return not (_IS_LOCAL.search(line) or only_local)
+
+
+def _lines(script: str) -> list[str]:
+    return script.replace("\\\n", " ").splitlines()
+
+
+def _read(file: Path) -> str:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return ""
+    if len(content) > 2 * _MOST:
+        content = content[:_MOST] + b"\n" + content[-_MOST:]
+    return content.decode(errors="replace")

@@ -1,0 +1,281 @@
+"""Where each trial is, told to whoever wants to show it: by default to nobody."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from harbortrainer.config import Config
+from harbortrainer.docker.daemon import Daemon
+from harbortrainer.harbor import boundary
+from harbortrainer.learning.trajectory import Trajectory
+
+
+class TrialState(StrEnum):
+    STARTING = "starting"  # its environment, or the image of that
+    WAITING = "waiting"  # for its turn: to run the agent, to be verified
+    SAMPLING = "sampling"
+    COMMAND = "in command"  # the agent works in the terminal
+    VERIFYING = "verifying"
+
+
+class Watcher(Protocol):
+    """Called from any thread, some times a turn of every trial: it must be cheap, and neither block nor raise."""
+
+    def moved(self, trial_name: str, state: TrialState | None) -> None:
+        """None: the trial is over, whatever became of it."""
+        ...
+
+    def sampled(self, tokens: int) -> None: ...
+    def replaced(self, trial_name: str) -> None:
+        """By a fresh trial at the same place."""
+        ...
+
+    def kept(self, trajectory: Trajectory) -> None:
+        """An earlier process ran it."""
+        ...
+
+
+class _Nobody:
+    def moved(self, trial_name: str, state: TrialState | None) -> None: ...
+    def sampled(self, tokens: int) -> None: ...
+    def replaced(self, trial_name: str) -> None: ...
+    def kept(self, trajectory: Trajectory) -> None: ...
+
+
+UNWATCHED: Watcher = _Nobody()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One trial's line to the watcher; its policy tells when it is asked and when it has answered."""
+
+    trial_name: str
+    watcher: Watcher = UNWATCHED
+
+    def moved(self, state: TrialState | None) -> None:
+        self.watcher.moved(self.trial_name, state)
+
+    def asked(self) -> None:
+        self.moved(TrialState.SAMPLING)
+
+    def answered(self, tokens: int) -> None:
+        self.watcher.sampled(tokens)
+        self.moved(TrialState.COMMAND)
+
+
+NOT_WATCHED = Watched("")
+
+
+if TYPE_CHECKING:  # slow to import
+    from harbor.trial.trial import Trial
+
+    from harbortrainer.docker.environment import DockerEngineEnvironment
+
+
+SLOW_START_SEC = 5.0  # a start below this is never slow,
+SLOW_RATIO = 5.0  # nor one below this many times the fastest
+STARTS_BEFORE_MORE = 8  # good starts in a row before one more at once is tried
+log = logging.getLogger("harbortrainer")
+
+
+class StartLimit:
+    """At most `most` starts at once. Slow starts halve the number.
+
+    Additive increase, multiplicative decrease (Chiu & Jain 1989): the daemon is shared with others we cannot see.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.limit = most
+        self._most = most
+        self._under_way = 0
+        self._changed = asyncio.Event()
+        self._fastest = float("inf")
+        self._good = 0
+        self._halved = 0.0  # clock time of the last halving
+
+    async def acquire(self) -> None:
+        while self._under_way >= self.limit:
+            self._changed.clear()
+            await self._changed.wait()
+        self._under_way += 1
+
+    def release(self, seconds: float | None = None) -> None:
+        """`seconds`: how long the start took; None = it failed or was cancelled, which says nothing."""
+        self._under_way -= 1
+        self._changed.set()
+        if seconds is None:
+            return
+        self._fastest = min(self._fastest, seconds)
+        if seconds > max(SLOW_START_SEC, SLOW_RATIO * self._fastest):
+            self._slow_down(seconds)
+        else:
+            self._speed_up()
+
+    def _slow_down(self, seconds: float) -> None:
+        self._good = 0
+        now = time.monotonic()
+        if self.limit == 1 or now - self._halved < seconds:  # it was under way when the last halving came
+            return
+        self._halved = now
+        before, self.limit = self.limit, max(1, self.limit // 2)
+        log.warning(
+            "environments start slowly (%.1f s, fastest %.1f s): %d at once instead of %d",
+            seconds, self._fastest, self.limit, before,
+        )  # fmt: skip
+
+    def _speed_up(self) -> None:
+        self._good += 1
+        if self.limit < self._most and self._good >= STARTS_BEFORE_MORE:
+            self._good = 0
+            self.limit += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What all trials of a run pass. A trial holds a container's place throughout, and one of the others at a time."""
+
+    containers: asyncio.Semaphore
+    starting: StartLimit
+    running: asyncio.Semaphore
+    verifying: asyncio.Semaphore
+
+    @classmethod
+    def of(cls, config: Config) -> "Gates":
+        return cls(
+            containers=asyncio.Semaphore(n_containers(config)),
+            starting=StartLimit(config.n_parallel_starts),
+            running=asyncio.Semaphore(config.n_parallel_envs),
+            verifying=asyncio.Semaphore(config.n_parallel_envs),
+        )
+
+
+def n_containers(config: Config) -> int:
+    """Environments alive at once: those whose agent runs or that are verified, and those started ahead."""
+    warm = config.n_warm_envs
+    if warm is None:  # a cloud's environments cost money from their start
+        warm = -(-config.n_parallel_envs // 4) if config.environment_type == "docker" else 0
+    return config.n_parallel_envs + warm
+
+
+VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
+
+
+class HasDeadline(Protocol):
+    deadline: float | None
+
+
+class Phases:
+    """`clock` is the limit of the whole trial; waiting for a place stops it. `waited`: seconds at all gates."""
+
+    def __init__(
+        self,
+        trial: "Trial",
+        llm: HasDeadline,
+        gates: Gates,
+        daemon: Daemon,
+        limit_sec: float,
+        watched: Watched = NOT_WATCHED,
+    ) -> None:
+        from harbor.trial.hooks import TrialEvent
+
+        self.clock = asyncio.timeout(limit_sec or None)
+        self.waited = 0.0
+        self._trial = trial
+        self._llm = llm
+        self._gates = gates
+        self._daemon = daemon
+        self._watched = watched
+        self._reserve = _reserve(limit_sec, trial.verifier_timeout_sec)
+        self._held: asyncio.Semaphore | None = None
+        self._starting: float | None = None  # since when it holds a place among the starting
+        self._n_agent_phases = 0
+        trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
+        trial.add_hook(TrialEvent.AGENT_START, self._before_agent)
+        trial.add_hook(TrialEvent.AGENT_END, self._after_agent)
+        trial.add_hook(TrialEvent.VERIFICATION_START, self._before_verifier)
+
+    def leave(self) -> None:
+        """Give back whatever place is held. Safe to repeat."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+        if self._starting is not None:
+            self._gates.starting.release()
+            self._starting = None
+
+    @boundary
+    async def _before_start(self, _: object) -> None:
+        await self._wait(self._daemon.ready())
+        await self._wait(self._gates.starting.acquire())
+        self._starting = time.monotonic()
+        self._watched.moved(TrialState.STARTING)
+
+    @boundary
+    async def _before_agent(self, _: object) -> None:
+        if self._starting is not None:
+            self._gates.starting.release(time.monotonic() - self._starting)
+            self._starting = None
+        await self._enter(self._gates.running)
+        self._watched.moved(TrialState.COMMAND)
+        self._n_agent_phases += 1
+        if (due := self.clock.when()) is not None:
+            self._llm.deadline = due - self._reserve
+        if environment := self._engine_environment():
+            await environment.open_agent_phase()
+
+    @boundary
+    async def _after_agent(self, _: object) -> None:
+        self.leave()
+
+    @boundary
+    async def _before_verifier(self, _: object) -> None:
+        await self._enter(self._gates.verifying)
+        self._watched.moved(TrialState.VERIFYING)
+        if (environment := self._engine_environment()) and self._verified_inside():
+            steps = self._trial.task.config.steps or ()
+            await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
+
+    def _engine_environment(self) -> "DockerEngineEnvironment | None":
+        from harbortrainer.docker.environment import DockerEngineEnvironment
+
+        environment = self._trial.agent_environment
+        return environment if isinstance(environment, DockerEngineEnvironment) else None
+
+    def _verified_inside(self) -> bool:
+        """Whether the verifier is about to run in the agent's own environment."""
+        from harbor.models.task.verifier_mode import (
+            VerifierEnvironmentMode,
+            resolve_step_verifier_mode,
+            resolve_task_verifier_mode,
+        )
+
+        config = self._trial.task.config
+        if config.steps:
+            mode = resolve_step_verifier_mode(config, config.steps[self._n_agent_phases - 1])
+        else:
+            mode = resolve_task_verifier_mode(config)
+        return mode is VerifierEnvironmentMode.SHARED
+
+    async def _enter(self, gate: asyncio.Semaphore) -> None:
+        self.leave()
+        self._watched.moved(TrialState.WAITING)
+        await self._wait(gate.acquire())
+        self._held = gate
+
+    async def _wait(self, turn) -> None:
+        """Await `turn` with the clock stopped; cancelled, the clock does not matter any more."""
+        began, due = time.monotonic(), self.clock.when()
+        self.clock.reschedule(None)
+        await turn
+        waited = time.monotonic() - began
+        self.waited += waited
+        if due is not None:
+            self.clock.reschedule(due + waited)
+
+
+def _reserve(limit_sec: float, verifier_timeout_sec: float) -> float:
+    """Part of a trial's time that the agent has to leave to the verifier."""
+    return min(verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)

@@ -1,0 +1,243 @@
+"""One Harbor trial: container, agent, verifier -> one trajectory, whatever happens in between."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from harbortrainer.backend.contract import kind_of
+from harbortrainer.config import Config
+from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.disk_guard import eviction_reason
+from harbortrainer.durable.disk import refuse, require_writable, telling
+from harbortrainer.harbor import forget_loggers, noting, raise_noted
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.learning.treatment import FAULTS
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.tinker_llm import PolicySampler, TinkerLLM, registered
+from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
+from harbortrainer.rollout.phases import UNWATCHED, Gates, Watched, Watcher
+from harbortrainer.tasks.task import Task
+
+if TYPE_CHECKING:  # slow to import
+    from harbor.models.trial.config import TrialConfig
+    from harbor.models.trial.result import TimingInfo, TrialResult
+    from harbor.trial.trial import Trial
+
+MODE = "HARBORTRAINER_MODE"  # set in every container: train or eval
+CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
+
+
+async def new_trial(config: "TrialConfig") -> "Trial":
+    """Harbor's own."""
+    from harbor.trial.trial import Trial
+
+    return await Trial.create(config)
+
+
+NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """One trial of one task. `name` is its directory, and unique among running trials."""
+
+    name: str
+    task: Task
+    trials_dir: Path
+    temperature: float
+    seed: int
+    attempt: int = 1
+    mode: Literal["train", "eval"] = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """What all trials of a run share."""
+
+    config: Config
+    sampler: PolicySampler
+    template: ChatTemplate
+    run_id: str
+    gates: Gates
+    daemon: Daemon
+    watcher: Watcher = UNWATCHED
+    new_trial: NewTrial = new_trial
+
+
+class TrialCancelled(asyncio.CancelledError):
+    """`turns`: what the trial had sampled by then; it was paid for."""
+
+    def __init__(self, turns: tuple[Turn, ...]) -> None:
+        super().__init__()
+        self.turns = turns
+
+
+async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
+    """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
+
+    Time spent waiting for a place among the running is not the trial's. Faults end in the trajectory's outcome; only
+    cancellation, a UserError of the environment, DiskFault and errors in our own code are raised. Cancelled, it raises
+    TrialCancelled when the trial has stopped its environment.
+    """
+    folder = request.trials_dir / request.name
+    config = settings.config
+    llm = TinkerLLM(
+        settings.sampler,
+        settings.template,
+        max_tokens=config.max_tokens,
+        temperature=request.temperature,
+        context_limit=config.context_limit,
+        powers_of_two=kind_of(config).answers_of_powers,
+        seed=request.seed,
+        listener=Watched(request.name, settings.watcher),
+    )
+    with registered(request.name, llm), forget_loggers(request.name), telling(folder):
+        try:
+            verdict, times = await _run(request, settings, llm)
+        except asyncio.CancelledError:
+            raise TrialCancelled(tuple(llm.turns)) from None
+    if verdict[0] in FAULTS:  # of a disk that is full, rather: then it is nobody's fault, and nothing can be kept
+        await asyncio.to_thread(require_writable, request.trials_dir)
+    outcome, detail, reward = verdict
+    return Trajectory(
+        task_name=request.task.name,
+        trial_name=request.name,
+        turns=tuple(llm.turns),
+        reward=reward,
+        outcome=outcome,
+        detail=detail,
+        attempt=request.attempt,
+        times=times,
+        stats={"parse_failures": float(llm.parse_failures), "own_cpu_seconds": llm.cpu_seconds},
+        trial_dir=str(folder),
+    )
+
+
+async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
+    """How the trial ended, and seconds by stage. Raises OSError when its files cannot be written."""
+    from harbortrainer.rollout.phases import Phases
+
+    started = time.monotonic()
+    try:
+        trial = await settings.new_trial(trial_config(request, settings))
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        refuse(error, request.trials_dir / request.name)
+        detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
+    limit = settings.config.trial_timeout_sec
+    watched = Watched(request.name, settings.watcher)
+    phases = Phases(trial, llm, settings.gates, settings.daemon, limit, watched)
+    try:
+        with noting() as noted:
+            result = await run_to_end(trial.run(), phases.clock)
+    except TimeoutError:
+        detail = f"not over after trial_timeout_sec={limit:g}"
+        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited}
+    finally:
+        phases.leave()
+    for fault in recorded(result):
+        raise_noted(fault, noted, request.trials_dir / request.name)
+    times = {"total": _since(started) - phases.waited, "queued": phases.waited}
+    verdict = classify(result, llm)
+    if verdict[2] is not None and verdict[2] <= 0:  # by the policy, or for want of what the tests need
+        cause = await asyncio.to_thread(failed_install, request.task.path, request.trials_dir / request.name)
+        verdict = (Outcome.VERIFIER_ERROR, cause, None) if cause else verdict
+    if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own doing, but nobody could grade it
+        verdict = Outcome.POLICY_ERROR, reason, None
+    return verdict, stage_times(result, llm) | times
+
+
+def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
+    """Harbor's description of the trial. It is stored as JSON: the live LLM is found by the trial's name."""
+    from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
+
+    from harbortrainer.rollout.environment import environment_config
+
+    config = settings.config
+    agent = AgentConfig(
+        import_path="harbortrainer.rollout.agent:TrainableTerminus2",
+        model_name=config.model_name,
+        kwargs={
+            "max_turns": config.max_turns or None,
+            "command_wait": config.command_wait,
+            "enable_summarize": config.enable_summarize,
+            "proactive_summarization_threshold": config.proactive_summarization_threshold,
+            "record_terminal_session": False,
+            "suppress_max_turns_warning": True,
+            "llm_kwargs": {"name": request.name},
+        },
+    )
+    environment = environment_config(
+        config.environment_type, config.environment_kwargs, request.task.path, settings.run_id
+    )
+    environment.env = {MODE: request.mode} | environment.env
+    return TrialConfig(
+        task=TaskConfig(path=request.task.path, source=request.task.path.parent.name),
+        trial_name=request.name,
+        trials_dir=request.trials_dir,
+        agent=agent,
+        environment=environment,
+    )
+
+
+async def run_to_end[T](work: Coroutine[Any, Any, T], clock: asyncio.Timeout) -> T:
+    """Result of `work`. Late by the clock or cancelled, it is cancelled once and its clean-up awaited.
+
+    A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
+    """
+    task = asyncio.create_task(work)
+    try:
+        async with clock:
+            return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            task.cancel()
+            await _settle(task)
+
+
+async def _settle(task: "asyncio.Task[Any]") -> None:
+    cancelled = False
+    give_up = time.monotonic() + CLEANUP_LIMIT_SEC
+    while not task.done() and time.monotonic() < give_up:
+        try:
+            await asyncio.wait({task}, timeout=give_up - time.monotonic())
+        except asyncio.CancelledError:
+            cancelled = True
+    if task.done() and not task.cancelled():
+        task.exception()  # seen: it is not what ended the trial
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
+    """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
+    steps = result.step_results or [result]  # a multi-step task has an agent and a verifier phase for every step
+    stages = {
+        "environment": [result.environment_setup],
+        "agent_setup": [result.agent_setup],
+        "agent": [step.agent_execution for step in steps],
+        "verifier": [step.verifier for step in steps],
+    }
+    times = {name: sum(map(_seconds, ran)) for name, timings in stages.items() if (ran := [t for t in timings if t])}
+    times["sampling"] = sum(turn.seconds for turn in llm.turns)
+    if result.verifier is not None:
+        times |= _between("teardown", result.verifier.finished_at, result.finished_at)
+    return times
+
+
+def _since(started: float) -> float:
+    return time.monotonic() - started
+
+
+def _seconds(timing: "TimingInfo") -> float:
+    if timing.started_at is None or timing.finished_at is None:
+        return 0.0
+    return (timing.finished_at - timing.started_at).total_seconds()
+
+
+def _between(name: str, first: datetime | None, last: datetime | None) -> dict[str, float]:
+    return {name: (last - first).total_seconds()} if first and last else {}

@@ -1,0 +1,143 @@
+"""Which training states of this run lie on the server, and which of them to keep."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
+from harbortrainer.errors import UserError
+
+SCORE = "eval/reward_mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A training state with optimizer, saved after `step` batches had been trained on."""
+
+    step: int
+    path: str  # tinker://MODEL_ID/weights/NAME
+    model_name: str
+    lora_rank: int
+    renderer: str  # how its conversations were rendered: chat template,
+    thinking: str  # and its thinking switch
+
+    @property
+    def model(self) -> str:
+        """The model that was saved, as the server names it."""
+        return self.path.removeprefix("tinker://").split("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a run trains; a state of anything else cannot go on in it."""
+
+    model_name: str
+    lora_rank: int
+    renderer: str
+    thinking: str
+
+    def checkpoint(self, step: int, path: str) -> Checkpoint:
+        return Checkpoint(step, path, self.model_name, self.lora_rank, self.renderer, self.thinking)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which states stay: the `last` ones (0 = all), and the `best` by evaluation."""
+
+    last: int
+    best: int = 0
+
+    def choose(self, steps: Sequence[int], scores: Mapping[int, float]) -> set[int]:
+        """Of `steps`, in order, those to keep.
+
+        `scores`: of the steps that were evaluated; more is better, and of equal ones the first.
+        """
+        chosen = set(steps[-self.last :]) if self.last else set(steps)
+        evaluated = sorted((step for step in steps if step in scores), key=lambda step: (-scores[step], step))
+        return chosen | set(evaluated[: self.best])
+
+    def most(self, total_steps: int, save_every: int) -> int:
+        """States on the server at once, at most, in a run of so many steps: those kept, and a new one."""
+        saved = 2 + (total_steps // save_every if save_every else 0)  # the first, the last, and those between
+        if not self.last:
+            return saved
+        return min(saved, self.last + self.best + 1)
+
+
+class CheckpointLog:
+    """checkpoints.jsonl: a record is written when the server has the state, and removed before it is deleted there.
+
+    models.jsonl: the models that this run has had on the server, to find what a killed process left there.
+    """
+
+    def __init__(self, path: Path, keep: int | Keep) -> None:
+        """`keep`: a Keep, or how many of the last (0 = all)."""
+        self._path = path
+        self._models = path.with_name("models.jsonl")
+        self._keep = keep if isinstance(keep, Keep) else Keep(keep)
+        cut_torn_line(path)
+        cut_torn_line(self._models)
+        self.records = [Checkpoint(**record) for record in read_lines(path)]
+
+    def latest(self) -> Checkpoint | None:
+        return self.records[-1] if self.records else None
+
+    @property
+    def paths(self) -> set[str]:
+        return {record.path for record in self.records}
+
+    async def add(self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]]) -> None:
+        """Record a new state, then delete those that are not to be kept."""
+        append_line(self._path, asdict(checkpoint))
+        self.records.append(checkpoint)
+        kept = self._keep.choose([record.step for record in self.records], self._scores())
+        for record in [record for record in self.records if record.step not in kept]:
+            self.drop(record)
+            await delete(record.path)
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        """Take a state out of the list."""
+        self.records.remove(checkpoint)
+        rewrite(self._path, [asdict(record) for record in self.records])
+
+    def models(self) -> list[str]:
+        """Models of this run that may have weights on the server."""
+        known = [record["model"] for record in read_lines(self._models)]
+        return list(dict.fromkeys([*known, *(record.model for record in self.records)]))
+
+    def note_model(self, model_id: str) -> None:
+        """To be called before anything of this model is saved."""
+        if model_id not in self.models():
+            append_line(self._models, {"model": model_id})
+
+    def forget_models(self, gone: Collection[str]) -> None:
+        """These have nothing on the server any more."""
+        rewrite(self._models, [{"model": model} for model in self.models() if model not in gone])
+
+    def _scores(self) -> dict[int, float]:
+        """Mean reward of each step's evaluation."""
+        rows = read_lines(self._path.with_name("metrics.jsonl")) if self._keep.best else []
+        return {row["global_step"]: row[SCORE] for row in rows if SCORE in row}
+
+
+def require_checkpoint(log: CheckpointLog, wanted: Policy, run: str) -> Checkpoint:
+    """The state to resume from. Raises UserError when there is none, or one of another model or renderer."""
+    checkpoint = log.latest()
+    if checkpoint is None:
+        raise UserError(f"resume={run}: no checkpoint was saved there (save_every); start a new run instead")
+    if checkpoint.model_name != wanted.model_name:
+        raise UserError(
+            f"model_name={wanted.model_name}: resume={run} was trained from {checkpoint.model_name}; "
+            f"give model_name={checkpoint.model_name} or start a new run"
+        )
+    if checkpoint.thinking != wanted.thinking:
+        raise UserError(
+            f"enable_thinking: resume={run} was trained with thinking {checkpoint.thinking}, now it is "
+            f"{wanted.thinking}; leave the field as it was or start a new run"
+        )
+    if checkpoint.renderer != wanted.renderer:
+        raise UserError(
+            f"model_name={wanted.model_name}: its chat template has changed since resume={run} was started "
+            f"({checkpoint.renderer}, now {wanted.renderer}); put the old one back or start a new run"
+        )
+    return checkpoint

@@ -1,0 +1,128 @@
+"""The configuration of a run over its processes: what was changed, from which step on, and what is refused."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import chz
+
+from harbortrainer.config import ADDRESS, FIELDS, FIXED, FORMER, LENGTH, NEXT_STEP, SETTINGS, Config, TrialSettings
+from harbortrainer.durable.files import read_json
+from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.setting import settings, shown
+
+# What the rewards of a trial depend on: one group has one setting of each.
+TRIAL_SETTINGS = (
+    "temperature",
+    *(name for name, setting in settings(TrialSettings).items() if setting.resume is NEXT_STEP),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    field: str
+    before: Any  # as JSON has it
+    now: Any
+
+
+class ConfigHistory:
+    """The configuration that a run was started with, and what was changed from which step on.
+
+    Raises UserError when a file of it is damaged.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        saved = read_json(run.config)
+        self._start = {n: value for n, value in current(saved).items() if SETTINGS[n].resume is not ADDRESS}
+        if lacking := [name for name, setting in SETTINGS.items() if setting.required and name not in saved]:
+            why = f"{run.config.name} is damaged (no {', '.join(lacking)})"
+            raise UserError(f"resume={run.path}: {why}; restore it or start a new run")
+        cut_torn_line(run.config_changes)
+        self._records = read_lines(run.config_changes)
+        self.removed = removed(saved)
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """Values of the last process, by field; those of ADDRESS left out."""
+        return self._values(len(self._records))
+
+    def changes(self, config: Config) -> list[Change]:
+        """What `config` has otherwise than the last process. Raises UserError for a fixed field."""
+        before, now = self.latest, to_json(config)
+        changed = [Change(name, before[name], now[name]) for name in FIELDS if name in before]
+        changed = [change for change in changed if change.before != change.now]
+        for change in changed:
+            if SETTINGS[change.field].resume is FIXED:
+                raise UserError(
+                    f"{change.field}={_shown(change.now)}: {self._run.path} was started with "
+                    f"{change.field}={_shown(change.before)}; leave it out or start a new run"
+                )
+        return changed
+
+    def record(self, changes: list[Change], from_step: int) -> None:
+        """Write down what holds from `from_step` on."""
+        if changes:
+            values = {change.field: {"before": change.before, "now": change.now} for change in changes}
+            record = {"time": round(time.time(), 3), "from_step": from_step, "changes": values}
+            append_line(self._run.config_changes, record)
+            self._records.append(record)
+
+    def configs(self) -> list[tuple[int, Config]]:
+        """(first step, configuration) in order of time; the last one is in force."""
+        steps = [0, *(record["from_step"] for record in self._records)]
+        return [(step, from_json(self._values(n))) for n, step in enumerate(steps)]
+
+    def _values(self, n_records: int) -> dict[str, Any]:
+        values = dict(self._start)
+        for record in self._records[:n_records]:
+            values |= current({name: change["now"] for name, change in record["changes"].items()})
+        return values
+
+
+def note(change: Change, from_step: int) -> str:
+    """One line for a change that is taken."""
+    text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
+    if SETTINGS[change.field].resume is NEXT_STEP:
+        return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
+    if SETTINGS[change.field].resume is LENGTH:
+        return f"{text}; a learning rate that decays follows the new length from step {from_step + 1} on"
+    return text
+
+
+def current(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved values by the names that settings have now, without those that were removed."""
+    renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
+    return {name: value for name, value in (renamed | {**saved}).items() if name in FIELDS}
+
+
+def removed(saved: Mapping[str, Any]) -> list[str]:
+    """A line for each saved setting that was removed since and did not have its default."""
+    return [
+        f"{name}={shown(saved[name])} is no longer a setting and has no effect: {former.instead}"
+        for name, former in FORMER.items()
+        if former.now is None and name in saved and saved[name] != former.default
+    ]
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """The configuration as plain JSON values."""
+    return json.loads(json.dumps(chz.asdict(config)))
+
+
+def from_json(values: Mapping[str, Any]) -> Config:
+    """Fields that an older version did not save have their defaults."""
+    return Config(**tuples(values))
+
+
+def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of JSON as fields have them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _shown(value: Any) -> str:
+    return str(value) if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,237 @@
+"""Numbers of one batch of groups, named `group/name`. Pure; every input may be empty."""
+
+import contextlib
+import re
+import resource
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.stats import estimate_reward
+from harbortrainer.tasks.task import Task
+
+
+def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Rewards, groups, outcomes, turns and times of a training batch; an empty batch gives zeros, never an error."""
+    kept = [t for group in groups_P for t in group.trajectories_G]
+    lost = [t for group in groups_P for t in group.lost]
+    rewards = [t.reward for t in kept if t.reward is not None]
+    return {
+        "reward/mean": _mean(rewards),
+        "reward/std": float(np.std(rewards)) if rewards else 0.0,
+        "reward/best_of_group": _mean([max(g.rewards_G) for g in groups_P if g.rewards_G]),
+        "group/count": float(len(groups_P)),
+        "group/constant_fraction": _mean([float(g.constant) for g in groups_P]),
+        "group/trials_lost": float(len(lost)),
+        **outcome_metrics([*kept, *lost]),
+        **turn_metrics(kept),
+        **_time_metrics(kept),
+    }
+
+
+def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`outcome/NAME`: trials that ended so, every outcome listed; `rollout/*`: the faults among them."""
+    counts = Counter(t.outcome for t in trajectories)
+    faults = counts[Outcome.INFRASTRUCTURE_ERROR] + counts[Outcome.VERIFIER_ERROR]
+    return {f"outcome/{outcome.value}": float(counts[outcome]) for outcome in Outcome} | {
+        "rollout/trials": float(len(trajectories)),
+        "rollout/retried": float(sum(t.attempt > 1 for t in trajectories)),
+        "rollout/infrastructure_failure_rate": faults / len(trajectories) if trajectories else 0.0,
+    }
+
+
+def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Turns, tokens, truncation, parse failures. A turn that does not parse is counted, not dropped."""
+    turns = [turn for t in trajectories for turn in t.turns]
+    sampled = [len(turn.completion_tokens_T) for turn in turns]
+    failures = sum(t.stats.get("parse_failures", 0.0) for t in trajectories)
+    return {
+        "turn/per_trial": len(turns) / len(trajectories) if trajectories else 0.0,
+        "turn/sampled_tokens": _mean(sampled),
+        "turn/truncated_fraction": _mean([float(turn.truncated) for turn in turns]),
+        "turn/parse_failure_rate": failures / len(turns) if turns else 0.0,
+        "tokens/sampled": float(sum(sampled)),
+        "tokens/unique": float(sum(t.n_unique_tokens for t in trajectories)),
+    }
+
+
+def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Held-out reward: mean over tasks of the task's mean, standard error and 95% interval over tasks, ungraded trials.
+
+    Without a graded task the mean is 0 and there is no interval.
+    """
+    kept = [t for group in groups_P for t in group.trajectories_G]
+    reward = estimate_reward([g.rewards_G for g in groups_P])
+    interval = {"eval/reward_low": reward.low, "eval/reward_high": reward.high} if reward.n_tasks else {}
+    return {
+        "eval/reward_mean": reward.mean if reward.n_tasks else 0.0,
+        "eval/reward_stderr": reward.stderr if reward.n_tasks > 1 else 0.0,
+        **interval,
+        "eval/tasks": float(reward.n_tasks),
+        "eval/trials": float(len(kept)),
+        "eval/trials_ungraded": float(sum(len(g.lost) for g in groups_P)),
+        "eval/parse_failure_rate": turn_metrics(kept)["turn/parse_failure_rate"],
+    }
+
+
+def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    stages = sorted({stage for t in trajectories for stage in t.times})
+    metrics = {f"trial_time/{s}": _mean([t.times[s] for t in trajectories if s in t.times]) for s in stages}
+    walls = [t.times["total"] for t in trajectories if "total" in t.times]
+    if walls:
+        metrics["rollout/tail_ratio"] = max(walls) / max(_mean(walls), 1e-9)
+    return metrics
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return float(np.mean(values)) if values else 0.0
+
+
+MOST = 20  # names of a kind that have columns of their own: those with most tasks
+OTHER = "other"
+
+
+class Breakdown:
+    """For the tasks of one run, so that names stay the same from step to step. A single name has no columns."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        source, domain = ({task.name: getattr(task, kind) for task in tasks} for kind in ("source", "domain"))
+        kinds = {"domain": domain, "source": source}
+        if domain == source:  # tasks without a category have their source's name
+            del kinds["domain"]
+        self._label = {kind: _labels(names) for kind, names in kinds.items() if len(set(names.values())) > 1}
+
+    def batch(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """Of a training batch; a name without a graded trial has no mean."""
+        metrics: dict[str, float] = {}
+        for part, groups in self._parts(groups_P):
+            rewards = [reward for group in groups for reward in group.rewards_G]
+            if rewards:
+                metrics[f"reward/mean/{part}"] = float(np.mean(rewards))
+            metrics[f"group/count/{part}"] = float(len(groups))
+            metrics[f"group/constant_fraction/{part}"] = float(np.mean([group.constant for group in groups]))
+        return metrics
+
+    def evaluation(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """Of an evaluation, as `eval_metrics`; an interval where at least two tasks were graded."""
+        metrics: dict[str, float] = {}
+        for part, groups in self._parts(groups_P):
+            reward = estimate_reward([group.rewards_G for group in groups])
+            metrics[f"eval/tasks/{part}"] = float(reward.n_tasks)
+            if reward.n_tasks:
+                metrics[f"eval/reward_mean/{part}"] = reward.mean
+            if reward.n_tasks > 1:
+                metrics |= {f"eval/reward_low/{part}": reward.low, f"eval/reward_high/{part}": reward.high}
+        return metrics
+
+    def _parts(self, groups_P: Sequence[TrajectoryGroup]) -> list[tuple[str, list[TrajectoryGroup]]]:
+        """("domain/NAME", its groups), by name."""
+        parts: dict[str, list[TrajectoryGroup]] = defaultdict(list)
+        for kind, label in self._label.items():
+            for group in groups_P:
+                parts[f"{kind}/{label[group.task_name]}"].append(group)
+        return sorted(parts.items())
+
+
+def _labels(names: Mapping[str, str]) -> dict[str, str]:
+    """By task: its name's column. Those beyond MOST share one."""
+    plain = {task: re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "none" for task, name in names.items()}
+    counts = Counter(plain.values())
+    kept = sorted(counts, key=lambda name: (-counts[name], name))[:MOST]
+    return {task: name if name in kept else OTHER for task, name in plain.items()}
+
+
+class StepUsage:
+    """Counts from the start of a step; `metrics` holds what was measured so far."""
+
+    def __init__(self, sampler: PolicySampler, docker_cpu: Callable[[], float]) -> None:
+        self.metrics: dict[str, float] = {}
+        self._sampler = sampler
+        self._docker_cpu = docker_cpu
+        self._docker_cpu_before = docker_cpu()
+        self._wall = time.monotonic()
+        self._own_cpu = time.process_time()
+        self._children_cpu = _children_cpu()
+        self._busy = sampler.busy_seconds
+        self._in_flight = sampler.in_flight_seconds
+        self._counters = sampler.counters
+
+    def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> None:
+        """Read the clocks when the step's last trial has ended."""
+        wall = max(time.monotonic() - self._wall, 1e-9)
+        docker = self._docker_cpu() - self._docker_cpu_before
+        trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
+        turns = max(sum(len(trial.turns) for trial in trials), 1)
+        counted = self._sampler.counters
+        self.metrics |= {f"sampler/{name}": counted[name] - self._counters[name] for name in counted} | {
+            "time/sample": wall,
+            "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / wall,
+            "util/requests_in_flight": (self._sampler.in_flight_seconds - self._in_flight) / wall,
+            "util/agents_at_work": sum(trial.times.get("agent", 0.0) for trial in trials) / wall,
+            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - docker) / turns,
+            "orchestrator/docker_client_cpu_ms_per_turn": 1000 * docker / turns,
+            "orchestrator/children_cpu_ms_per_turn": 1000 * (_children_cpu() - self._children_cpu) / turns,
+            "rollout/trials_per_second": len(trials) / wall,
+        }
+
+    @contextlib.contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Measure the block as `time/PART`."""
+        started = time.monotonic()
+        yield
+        self.metrics[f"time/{part}"] = time.monotonic() - started
+
+    def ended(self) -> dict[str, float]:
+        """All that was measured, with the whole step's time."""
+        return self.metrics | {"time/step": time.monotonic() - self._wall}
+
+
+def _children_cpu() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
+
+
+class RowSink(Protocol):
+    """Gets every row in order and skips those it has."""
+
+    def log(self, row: dict[str, Any]) -> None: ...
+    def finish(self, exit_code: int | None = None) -> None: ...
+
+
+class MetricsLog:
+    """`log` is called once for each `global_step`, which only grows; the wandb run ends in `close` and nowhere else.
+
+    A row stays when the run goes on from a state before it: the same trials make the same step again. On resume,
+    earlier rows are replayed to wandb, which skips those it has.
+    """
+
+    def __init__(self, run: RunDirectory, wandb: RowSink | None = None) -> None:
+        self._path = run.metrics
+        self._wandb = wandb
+        cut_torn_line(self._path)
+        rows = read_lines(self._path)
+        self.last_step = rows[-1]["global_step"] if rows else -1
+        if wandb is not None:
+            for row in rows:
+                wandb.log(row)
+
+    def log(self, global_step: int, metrics: dict[str, float]) -> None:
+        if global_step <= self.last_step:
+            raise ValueError(f"global_step {global_step} was logged already (last {self.last_step})")
+        self.last_step = global_step
+        row = {"global_step": global_step, **metrics}
+        append_line(self._path, row)
+        if self._wandb is not None:
+            self._wandb.log(row)
+
+    def close(self, exit_code: int = 0) -> None:
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=exit_code)

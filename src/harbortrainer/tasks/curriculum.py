@@ -1,0 +1,176 @@
+"""A run's curriculum: the tasks of each step, chosen once and written down before the step's first trial.
+
+The choice depends only on the run's own files (seed, curriculum.jsonl), so a killed run resumes with the same tasks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.tasks.task import Task
+
+ENOUGH = 8  # graded trials that a mean is taken from
+LONGEST_REST = 15  # times in a row that a task is passed over at most
+
+Measured = tuple[float, int]  # sum of the rewards of graded trials, their number
+
+
+@dataclass
+class TaskHistory:
+    """Of one task. `groups`: oldest first; `outside`: measurements in a row outside the band."""
+
+    band: tuple[float, float]
+    groups: list[Measured] = field(default_factory=list)
+    outside: int = 0
+    passed_over: int = 0  # since it was last taken
+
+    @property
+    def mean(self) -> float | None:
+        """Mean reward of the newest groups that have ENOUGH trials between them; None while there are fewer."""
+        total, trials = 0.0, 0
+        for rewards, graded in reversed(self.groups):
+            total, trials = total + rewards, trials + graded
+            if trials >= ENOUGH:
+                return total / trials
+        return None
+
+    @property
+    def rest(self) -> int:
+        """How often in a row it is passed over: 3, 7, then 15 times, more with each measurement outside the band."""
+        return min(2 ** (self.outside + 1) - 1, LONGEST_REST) if self.outside else 0
+
+    def measure(self, measured: Measured) -> None:
+        """Add one group; ungraded trials are in neither number."""
+        if not measured[1]:
+            return
+        self.groups.append(measured)
+        mean, (low, high) = self.mean, self.band
+        self.outside = self.outside + 1 if mean is not None and not low <= mean <= high else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`tasks`: names, in order; `outside`: those of them with a mean outside the band; `passed_over`: how often each
+    other task was; `position`: where in the order the next step begins."""
+
+    tasks: list[str]
+    outside: list[str]
+    passed_over: dict[str, int]
+    position: int
+
+
+def choose(
+    at: Callable[[int], str], length: int, position: int, n: int, histories: Mapping[str, TaskHistory]
+) -> Choice:
+    """`n` tasks from `position` on. `at`: name at a position of the endless order.
+
+    Passes over tasks that rest or are in the batch already. When `length` positions, an epoch, give fewer than `n`
+    tasks, those that rested longest fill the batch, then tasks are taken twice.
+    """
+    taken: list[str] = []
+    passed: Counter[str] = Counter()
+    end = position + length
+    while len(taken) < n and position < end:
+        name = at(position)
+        position += 1
+        if name in taken:
+            continue
+        if histories[name].passed_over + passed[name] < histories[name].rest:
+            passed[name] += 1
+        else:
+            taken.append(name)
+    left = sorted((name for name in passed if name not in taken), key=lambda name: -histories[name].passed_over)
+    taken += left[: n - len(taken)]
+    while len(taken) < n:
+        taken.append(at(position))
+        position += 1
+    outside = [name for name in dict.fromkeys(taken) if histories[name].outside]
+    return Choice(taken, outside, {name: count for name, count in passed.items() if name not in taken}, position)
+
+
+FILE = "curriculum.jsonl"  # in a run directory
+
+
+class Curriculum:
+    """Chooses steps in order, each after the step before it was measured; a step that was chosen keeps its tasks."""
+
+    def __init__(self, band: tuple[float, float], tasks: Sequence[Task], run: Path) -> None:
+        """Raises UserError that names a damaged line of the run's curriculum.jsonl, DiskFault."""
+        self._file = run / FILE
+        self._tasks = {task.name: task for task in tasks}
+        self._histories = {name: TaskHistory(band) for name in self._tasks}
+        self._chosen: dict[int, dict[str, Any]] = {}
+        self._measured = -1  # the last measured step
+        self._position = 0
+        cut_torn_line(self._file)
+        for record in read_lines(self._file, checked=True):
+            self._take(record)
+
+    def batch(self, step: int, order: TaskOrder) -> list[Task]:
+        """Tasks of one step, as many as `order` has for it. Raises DiskFault."""
+        if step not in self._chosen:
+            n = len(order.batch(step))
+            choice = choose(lambda at: order.at(at).name, order.length, self._position, n, self._histories)
+            names = {"tasks": choice.tasks, "outside": choice.outside, "passed_over": choice.passed_over}
+            self._append({"event": "chosen", "step": step, **names, "position": choice.position})
+        return [self._tasks[name] for name in self._chosen[step]["tasks"]]
+
+    def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> None:
+        """Record the rewards of a step; a repeated step was recorded already. Raises DiskFault."""
+        if step <= self._measured:
+            return
+        rewards: dict[str, Measured] = {}
+        for group in groups_P:
+            total, trials = rewards.get(group.task_name, (0.0, 0))
+            rewards[group.task_name] = (total + sum(group.rewards_G), trials + len(group.rewards_G))
+        self._append({"event": "measured", "step": step, "rewards": rewards})
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Training tasks in and outside the band, and the tasks outside it in this step's batch."""
+        inside, outside, unmeasured = self._counts()
+        return {
+            "curriculum/tasks_in_band": float(inside),
+            "curriculum/tasks_outside": float(outside),
+            "curriculum/tasks_unmeasured": float(unmeasured),
+            "curriculum/groups_outside": float(len(self._chosen[step]["outside"])),
+        }
+
+    @property
+    def summary(self) -> str:
+        """One line: the number of tasks of each kind."""
+        inside, outside, unmeasured = self._counts()
+        return f"curriculum: {inside} tasks in the band, {outside} outside, which rest, {unmeasured} not measured yet"
+
+    def _counts(self) -> tuple[int, int, int]:
+        outside = sum(history.outside > 0 for history in self._histories.values())
+        unmeasured = sum(history.mean is None for history in self._histories.values())
+        return len(self._histories) - outside - unmeasured, outside, unmeasured
+
+    def _append(self, record: dict[str, Any]) -> None:
+        append_line(self._file, record, checked=True)
+        self._take(record)
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        match record["event"]:
+            case "chosen":
+                self._chosen[record["step"]] = dict(record)
+                self._position = record["position"]
+                for name in record["tasks"]:
+                    self._histories[name].passed_over = 0
+                for name, times in record["passed_over"].items():
+                    self._histories[name].passed_over += times
+            case "start" | "measured":  # earlier versions began with rewards of other runs
+                self._measured = record.get("step", self._measured)
+                for name, (total, trials) in record["rewards"].items():
+                    self._histories[name].measure((total, trials))
+
+
+def open_curriculum(config: Config, run: Path, train: Sequence[Task]) -> Curriculum | None:
+    """None without `curriculum_band`. Raises UserError, DiskFault."""
+    return None if config.curriculum_band is None else Curriculum(config.curriculum_band, train, run)

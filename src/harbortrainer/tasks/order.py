@@ -1,0 +1,71 @@
+"""Which tasks each batch trains on: a pure function of seed and step, so that a resumed run takes the same ones."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from harbortrainer.errors import UserError
+from harbortrainer.tasks.task import Task
+
+
+class TaskOrder:
+    """Endless seeded permutations of the tasks, cut into batches; a batch may span two epochs.
+
+    In an epoch a task is taken as often as the weight of its source says: 2 is twice, 0.5 is half of the source's
+    tasks, others in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
+    that is above 0; n_epochs=None is as many as max_steps takes, else 1. Raises UserError: an epoch would have no task.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        batch_size: int,
+        n_epochs: int | None,
+        max_steps: int,
+        seed: int,
+        weights: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._always: list[Task] = []
+        self._sometimes: list[tuple[list[Task], int]] = []  # of one source, and how many of them an epoch takes
+        for source in dict.fromkeys(task.source for task in tasks):
+            members = [task for task in tasks if task.source == source]
+            whole, part = divmod(weights.get(source, 1.0), 1)
+            self._always += members * int(whole)
+            self._sometimes.append((members, round(part * len(members))))
+        self.length = len(self._always) + sum(count for _, count in self._sometimes)
+        if tasks and not self.length:
+            raise UserError("task_weights: an epoch would have no task; raise them")
+        self._epoch: tuple[int, list[Task]] = (-1, [])  # the last one that was asked for
+        self._batch_size = batch_size
+        self._seed = seed
+        self._last = max_steps * batch_size if n_epochs is None and max_steps else (n_epochs or 1) * self.length
+        steps = math.ceil(self._last / batch_size)
+        self.total_steps = min(steps, max_steps) if max_steps else steps
+
+    def batch(self, step: int) -> list[Task]:
+        """Tasks of one step; the run's last batch may be smaller."""
+        first = step * self._batch_size
+        return [self.at(position) for position in range(first, min(first + self._batch_size, self._last))]
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an epoch ends within this step."""
+        n = self.length
+        return (step * self._batch_size) // n < min((step + 1) * self._batch_size, self._last) // n
+
+    def at(self, position: int) -> Task:
+        """Of the endless order of which `batch` cuts its pieces."""
+        epoch, index = divmod(position, self.length)
+        if epoch != self._epoch[0]:
+            self._epoch = (epoch, self._permuted(epoch))
+        return self._epoch[1][index]
+
+    def _permuted(self, epoch: int) -> list[Task]:
+        random = np.random.default_rng([self._seed, epoch])
+        permutation = random.permutation(self.length)
+        tasks = list(self._always)
+        for members, count in self._sometimes:
+            tasks += [members[int(i)] for i in random.permutation(len(members))[:count]]
+        return [tasks[int(index)] for index in permutation]

@@ -1,0 +1,1 @@
+"""The training program: prepare, wire, train."""

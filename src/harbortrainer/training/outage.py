@@ -1,0 +1,174 @@
+"""What a run does when its server goes away: wait and restore the newest state, or stop without waiting."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.policy import PolicyTrainer, free_slots
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError, ServerLost, WeightsGone
+from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.run.checkpoints import CheckpointLog
+from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.watch.display import Display
+
+MAX_LOSSES = 3  # in a row at one step: then a restart of the server is not the cause
+FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 30.0
+ANSWER_LIMIT_SEC = 20.0  # for the server to answer once the run is to stop
+
+
+class Outage:
+    """Brings the policy back after a lost server, and knows whether the server is lost now.
+
+    `limit_sec`: how long the server may stay away. `save_at_end` and `gone_at_stop` never wait for an absent server.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyTrainer,
+        sampler: PolicySampler,
+        checkpoints: CheckpointLog,
+        display: Display,
+        stop: Stop,
+        limit_sec: float,
+    ) -> None:
+        self.limit_sec = limit_sec
+        self._policy = policy
+        self._sampler = sampler
+        self._checkpoints = checkpoints
+        self._display = display
+        self._stop = stop
+        self._lost = False
+        self._furthest = -1  # step at which the server was lost last
+        self._losses = 0
+
+    async def restore(self, error: ServerLost, step: int) -> int:
+        """Restore the newest state once the server answers. Returns its step.
+
+        Raises BackendError when the server is away for too long, or lost again and again.
+        """
+        self._lost = True
+        self._losses = 1 if step > self._furthest else self._losses + 1
+        self._furthest = max(step, self._furthest)
+        if self._losses > MAX_LOSSES:
+            raise error
+        self._display.say(f"{error}; {self._next()} as soon as the server answers")
+        await self._sampler.abandon()
+        began = time.monotonic()
+        await self._until_reloaded(began)
+        await delete_orphans(self._policy, self._checkpoints)
+        checkpoint = self._checkpoints.latest()
+        what = checkpoint.path if checkpoint else "the adapter as the seed makes it"
+        self._display.say(f"restored {what} after {time.monotonic() - began:.0f} s")
+        self._lost = False
+        return checkpoint.step if checkpoint else 0
+
+    async def _until_reloaded(self, began: float) -> None:
+        pause = FIRST_PAUSE_SEC
+        while True:
+            left = self.limit_sec - (time.monotonic() - began)
+            await self._policy.until_answering(max(0.0, left))
+            try:
+                return await self._reload()
+            except ServerLost as again:  # it answers before it can work
+                if left <= 0:
+                    raise BackendError(f"{again}; continue with resume=RUN_DIR when the server works") from again
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SEC)
+
+    async def _reload(self) -> None:
+        """Load the newest state that the server still has, else the seed's."""
+
+        async def again(path: str) -> PolicyTrainer:
+            await self._policy.reload(path)
+            return self._policy
+
+        def lost(text: str) -> None:
+            self._display.say(f"{text}; {self._next()} instead")
+
+        if await _newest(self._checkpoints, again, lost) is None:
+            await self._policy.reload(None)
+
+    def _next(self) -> str:
+        checkpoint = self._checkpoints.latest()
+        if checkpoint is not None:
+            return f"step {checkpoint.step} is restored"
+        return "no saved state is left: step 0 is made again from the seed, and all updates from the trials on disk"
+
+    async def gone_at_stop(self) -> NoReturn:
+        """An end for `waiting.unless`: raises Stopped when the run is to stop and the server does not answer."""
+        try:
+            await self._stop.stopped()
+        except Stopped:
+            if await self._answers():
+                await asyncio.Event().wait()
+            self._lost = True
+            raise
+
+    async def save_at_end(self, step: int, save: Callable[[], Awaitable[None]]) -> None:
+        """Save a checkpoint of `step` unless it exists. A server that cannot save one costs no trial."""
+        await self._sampler.abandon()
+        latest = self._checkpoints.latest()
+        if latest is not None and latest.step == step:
+            return
+        problem = "the server does not answer"
+        if not self._lost and await self._answers():
+            try:
+                await save()
+                return
+            except BackendError as error:
+                problem = str(error)
+        since = f"the updates since step {latest.step}" if latest else "all updates"
+        self._display.say(f"no checkpoint: {problem}; the trials on disk are enough: {since} are made again from them")
+
+    async def _answers(self) -> bool:
+        try:
+            await self._policy.until_answering(ANSWER_LIMIT_SEC)
+        except BackendError:
+            return False
+        return True
+
+
+async def create_or_restore(
+    backend: Backend, config: Config, checkpoints: CheckpointLog, display: Display
+) -> PolicyTrainer:
+    """The adapter of this process, from the newest state that the server has, else from the seed.
+
+    The updates since are made again from the trials on disk. Adapters of killed processes give their slots back first.
+    """
+    await free_slots(backend, checkpoints.models())
+    restore = functools.partial(PolicyTrainer.restore, backend, config)
+    policy = await _newest(checkpoints, restore, display.say)
+    if policy is None:
+        policy = await PolicyTrainer.create(backend, config)
+    checkpoints.note_model(policy.model_id)
+    return policy
+
+
+async def _newest(
+    checkpoints: CheckpointLog, restore: Callable[[str], Awaitable[PolicyTrainer]], lost: Callable[[str], None]
+) -> PolicyTrainer | None:
+    """Restore the newest state that the server has; None = it has none. `lost` gets a line for each that is gone."""
+    while (checkpoint := checkpoints.latest()) is not None:
+        try:
+            return await restore(checkpoint.path)
+        except WeightsGone as error:
+            checkpoints.drop(checkpoint)
+            lost(f"{error}; lost: the state after step {checkpoint.step}")
+    return None
+
+
+async def delete_orphans(policy: PolicyTrainer, checkpoints: CheckpointLog) -> None:
+    """Delete what earlier models of this run left on the server and no record names; then note today's model."""
+    empty = []
+    for model in checkpoints.models():
+        if model == policy.model_id:
+            continue
+        deleted = await policy.saved.delete_others(model, checkpoints.paths)
+        if deleted is not None and not any(record.model == model for record in checkpoints.records):
+            empty.append(model)
+    checkpoints.forget_models(empty)
+    checkpoints.note_model(policy.model_id)

@@ -1,0 +1,70 @@
+"""Everything through which a run reaches beyond its own process: a test hands in an Outside of its own."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.backend.connect import Api, Backend, connect
+from harbortrainer.backend.contract import Contract, ServerKind
+from harbortrainer.backend.sessions import Session
+from harbortrainer.config import Config
+from harbortrainer.docker.host import DockerHost, Host, RemoteHost
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.probe.probe import contract_of
+from harbortrainer.report.curve import draw_reward_curve
+from harbortrainer.report.write import leave_report
+from harbortrainer.rollout.trial import NewTrial, new_trial
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.metrics import RowSink
+from harbortrainer.watch.display import Display
+from harbortrainer.watch.wandb_log import start_wandb
+
+Say = Callable[[str], None]
+log = logging.getLogger("harbortrainer")
+Measure = Callable[[Session, ServerKind, str, Say], Awaitable[Contract]]
+StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], RowSink | None]
+
+
+def leave_pages(run: RunDirectory, model_name: str) -> str:
+    """Draw the reward curve and write the report of a run that ends. Returns a line on the report."""
+    draw_reward_curve(run.metrics, run.path / "reward_curve.png", f"{run.name}: {Path(model_name).name}")
+    return leave_report(run.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The real one by default."""
+
+    api: Api = field(default_factory=Api)
+    measure: Measure = contract_of
+    load_template: Callable[[str, bool], ChatTemplate] = ChatTemplate.load
+    docker: Host = field(default_factory=DockerHost)
+    new_trial: NewTrial = new_trial
+    start_wandb: StartWandb = start_wandb
+    leave_pages: Callable[[RunDirectory, str], str] = leave_pages
+
+    async def connect(self, config: Config, say: Say = log.info) -> Backend:
+        """A server that answered, with its measured contract. Raises UserError."""
+
+        async def measure(session: Session, kind: ServerKind, model_name: str) -> Contract:
+            return await self.measure(session, kind, model_name, say)
+
+        return await connect(config, measure, self.api, say)
+
+    @contextlib.asynccontextmanager
+    async def connected(self, config: Config, display: Display) -> AsyncIterator[Backend]:
+        """The same, closed at the end of the block."""
+        display.doing(f"connecting to the {config.backend} server")
+        backend, done = await self.connect(config, display.say), False
+        try:
+            yield backend
+            done = True
+        finally:
+            await backend.close(done=done)
+
+    def host(self, config: Config) -> Host:
+        """Where the environments of this configuration are."""
+        return self.docker if config.environment_type == "docker" else RemoteHost()

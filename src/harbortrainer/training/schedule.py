@@ -1,0 +1,67 @@
+"""Which settings hold at which step: a resumed run may change them, and steps that it makes again keep theirs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harbortrainer.config import Config
+from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.tasks.curriculum import Curriculum
+from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps from `first_step` on, until a later stretch has them."""
+
+    first_step: int
+    config: Config
+    order: TaskOrder
+
+
+class Course:
+    """Of one run, from its first step to the last."""
+
+    def __init__(
+        self, train: Sequence[Task], configs: Sequence[tuple[int, Config]], curriculum: Curriculum | None = None
+    ) -> None:
+        """`configs`: (first step, configuration) in order of time; the last one is in force."""
+        self.train = list(train)
+        self._curriculum = curriculum
+        self._stretches = [Stretch(step, config, task_order(config, train)) for step, config in configs]
+
+    @property
+    def total_steps(self) -> int:
+        return self._stretches[-1].order.total_steps
+
+    def at(self, step: int) -> Stretch:
+        """What holds at the 0-based `step`: of what was said for it, the latest."""
+        return next(stretch for stretch in reversed(self._stretches) if stretch.first_step <= step)
+
+    def batch(self, step: int) -> list[Task]:
+        """Tasks of the 0-based `step`. Raises DiskFault."""
+        order = self.at(step).order
+        return order.batch(step) if self._curriculum is None else self._curriculum.batch(step, order)
+
+    def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """To be called with every step's trials before the next step. Its metrics. Raises DiskFault."""
+        if self._curriculum is None:
+            return {}
+        self._curriculum.measured(step, groups_P)
+        return self._curriculum.metrics(step)
+
+
+def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:
+    return TaskOrder(
+        train,
+        batch_size=config.batch_size,
+        n_epochs=config.n_epochs,
+        max_steps=config.max_steps,
+        seed=config.seed,
+        weights=config.task_weights,
+    )
+
+
+def evaluation_due(eval_every: int, order: TaskOrder, step: int) -> bool:
+    """Whether the 0-based step is followed by an evaluation; the last one of a run always is."""
+    return (step + 1) % eval_every == 0 if eval_every else order.ends_epoch(step)

@@ -1,0 +1,111 @@
+"""Learning rate of each optimizer step; the client decides it, the server applies it."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import tinker
+
+from harbortrainer.backend.policy import PolicyTrainer, UpdateResult
+from harbortrainer.backend.terms import loss_settings
+from harbortrainer.config import Config
+from harbortrainer.learning.batch import TrainingBatch
+from harbortrainer.learning.datums import TrainingSequence, apply_kl_penalty
+from harbortrainer.learning.minibatches import optimizer_batches
+from harbortrainer.run.trajectories import log_ratios
+
+
+def learning_rate(
+    step: int,
+    total_steps: int,
+    *,
+    peak: float,
+    schedule: Literal["constant", "linear", "cosine"],
+    warmup_steps: int = 0,
+) -> float:
+    """Rate of optimizer step `step` (from 0) of `total_steps`: linear warm-up to `peak`, then the schedule towards 0.
+
+    The last step's rate is above 0. cosine: arXiv 1608.03983, one half period.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    if schedule == "constant":
+        return peak
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return peak * (1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+
+
+class Updater:
+    """`num_substeps` real optimizer steps a batch, over shuffled minibatches, at the scheduled learning rate."""
+
+    def __init__(self, config: Config, policy: PolicyTrainer, total_steps: int) -> None:
+        self._config = config
+        self._policy = policy
+        self._optimizer_steps = total_steps * config.num_substeps
+        self.trials: list[list[str]] = []  # of each optimizer step of the last update, in order
+        self.log_ratios: dict[str, np.ndarray] = {}  # of the last update, trainer to sampler, by trial
+
+    async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
+        """Train on one batch. A batch without any signal takes no optimizer step and is counted."""
+        self.trials, self.log_ratios = [], {}
+        if not batch.sequences_D:
+            return {"train/skipped_batch": 1.0}
+        sequences_D, metrics = await self._penalised(batch.sequences_D)
+        parts = optimizer_batches(sequences_D, self._config, step)
+        results = []
+        for substep, part in enumerate(parts):
+            rate = self._rate(step * self._config.num_substeps + substep)
+            result = await self._policy.update(
+                part,
+                loss_fn=self._config.loss_fn,
+                loss_fn_config=loss_settings(self._config),
+                adam=self._adam(rate),
+            )
+            results.append((part, result))
+            self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
+            metrics["optim/learning_rate"] = rate
+            self.log_ratios |= log_ratios(part, result.logprobs_D)
+        return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
+
+    async def _penalised(
+        self, sequences_D: Sequence[TrainingSequence]
+    ) -> tuple[Sequence[TrainingSequence], dict[str, float]]:
+        if not self._config.kl_penalty_coef:
+            return sequences_D, {}
+        base_D = await self._policy.base_logprobs(sequences_D)
+        return apply_kl_penalty(sequences_D, base_D, self._config.kl_penalty_coef)
+
+    def _rate(self, optimizer_step: int) -> float:
+        return learning_rate(
+            optimizer_step,
+            self._optimizer_steps,
+            peak=self._config.learning_rate,
+            schedule=self._config.lr_schedule,
+            warmup_steps=self._config.warmup_steps,
+        )
+
+    def _adam(self, rate: float) -> tinker.AdamParams:
+        c = self._config
+        return tinker.AdamParams(
+            learning_rate=rate,
+            beta1=c.adam_beta1,
+            beta2=c.adam_beta2,
+            eps=c.adam_eps,
+            weight_decay=c.weight_decay,
+            grad_clip_norm=c.grad_clip_norm,
+        )
+
+
+def _result_metrics(results: Sequence[tuple[Sequence[TrainingSequence], UpdateResult]]) -> dict[str, float]:
+    """Server metrics of the last substep; sampler against trainer logprobs of the first, when weights were equal."""
+    part, first = results[0]
+    differences = [
+        trained[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]
+        for sequence, trained in zip(part, first.logprobs_D, strict=True)
+    ]
+    gap = np.concatenate(differences)
+    return results[-1][1].metrics | {
+        "logprobs/max_abs_difference": float(np.abs(gap).max()),
+        "logprobs/kl_sampler_trainer": float(np.mean(np.exp(gap) - 1 - gap)),
+    }

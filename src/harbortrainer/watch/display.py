@@ -1,0 +1,169 @@
+"""Prints a run to the terminal: lines and a live view on a real one, plain lines elsewhere."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, Self
+
+from rich.console import Console
+
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.stopping import Stop
+from harbortrainer.watch.capture import RunLog, WarningHandler, captured, harmless
+from harbortrainer.watch.view import LiveView, Notes, RunState
+
+Mode = Literal["auto", "plain", "quiet"]
+AT_ONCE = "a second Ctrl-C leaves at once"
+log = logging.getLogger("harbortrainer")
+
+
+class Display:
+    """Prints to stdout, one line a step. quiet: errors and announcements only.
+
+    Within its context it has the terminal: a live view where there is a real one and `mode` is auto; output of
+    libraries goes to the log file only. `watcher` gets the states of trials.
+    """
+
+    def __init__(self, console: Console | None = None, mode: Mode = "auto") -> None:
+        self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
+        self._errors = sys.stderr
+        self._mode: Mode = mode
+        self._start = time.monotonic()
+        self._lock = threading.RLock()  # held while printing
+        self._state = self.watcher = RunState()
+        self._live: LiveView | None = None
+        self._log = RunLog(lambda text: self._warn(logging.WARNING, text))
+        self._stop: Stop | None = None
+        self._waits = self._began = False
+        self._under_way: list[str] = []  # a batch, and an evaluation beside it
+        self._held = contextlib.ExitStack()
+        self.spent: Callable[[], str] | None = None  # cost so far, in words; the live view asks at every draw
+
+    def __enter__(self) -> Self:
+        self._errors = sys.stderr
+        self._held.enter_context(captured(self._log, WarningHandler(self._warn)))
+        log.info("process %d: %s", os.getpid(), " ".join(sys.argv))
+        if self._mode == "auto" and self._console.file.isatty() and not self._console.is_dumb_terminal:
+            self._live = LiveView(self._console, self._state, self._notes, self._lock)
+            self._held.callback(self._live.close)
+            self._live.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        self._log.close()
+
+    def say(self, text: str) -> None:
+        """Print a line, except in quiet mode."""
+        log.info("%s", text)
+        if self._mode != "quiet":
+            self._print(text)
+
+    def announce(self, text: str) -> None:
+        """Print a line in quiet mode too: where the run is, how it ended."""
+        log.info("%s", text)
+        self._print(text)
+
+    def doing(self, what: str) -> None:
+        """Show the present activity in the live view."""
+        self._state.do(what)
+
+    def building(self, _: str, done: int, total: int) -> None:
+        """Show the progress of image builds."""
+        self._state.do(f"task images: {done}/{total} ready")
+
+    def follow(self, stop: Stop, *, waits: bool) -> None:
+        """Show what Ctrl-C does. `waits`: running trials may finish."""
+        self._stop, self._waits = stop, waits
+
+    def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
+        """Open the run's log file and show the metrics of its earlier processes. Raises UserError."""
+        self._state.title = run.name
+        self._log.open(run.path)
+        self._state.do("preparing images, agent and weights")
+        self._state.plan(total_steps, read_lines(run.metrics))
+
+    @contextmanager
+    def trials(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
+        """Show the trials of "step N", "eval N" or another label; yields what to call with each finished one.
+
+        If another batch is running, `total` includes its trials.
+        """
+        during, after = _activity(label)
+        self._began = True
+        self._under_way.append(during)
+        self._state.begin(label.startswith("step "), total, during)
+        try:
+            yield self._finished
+        finally:
+            self._under_way.remove(during)
+            self._state.do(self._under_way[-1] if self._under_way else after)
+
+    def step(self, step: int, total: int, row: dict[str, float]) -> None:
+        """Print the line of a finished step."""
+        signal = row["group/count"] * (1 - row["group/constant_fraction"])
+        lost = f"  lost {row['group/trials_lost']:.0f}" if row["group/trials_lost"] else ""
+        self._state.logged(step, row, total)
+        self.say(
+            f"step {step}/{total}  reward {row['reward/mean']:.3f}  "
+            f"groups with signal {signal:.0f}/{row['group/count']:.0f}  trials {row['rollout/trials']:.0f}{lost}  "
+            f"turns {row['turn/per_trial']:.1f}  sample {row['time/sample']:.1f}s  update {row['time/update']:.1f}s"
+        )
+
+    def evaluation(self, step: int, row: dict[str, float]) -> None:
+        """Print the line of an evaluation."""
+        ungraded = f"  ungraded {row['eval/trials_ungraded']:.0f}" if row["eval/trials_ungraded"] else ""
+        self._state.logged(step, row)
+        self.say(
+            f"held-out after step {step}: reward {row['eval/reward_mean']:.3f} ± {row['eval/reward_stderr']:.3f} "
+            f"({row['eval/tasks']:.0f} tasks, {row['eval/trials']:.0f} trials){ungraded}"
+        )
+
+    def _finished(self, trajectory: Trajectory) -> None:
+        self._state.finished(trajectory)
+        if trajectory.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR) and self._live is None:
+            self.say(f"  {trajectory.trial_name} {trajectory.outcome.value}: {trajectory.detail}")
+
+    def _print(self, text: str) -> None:
+        elapsed = time.monotonic() - self._start
+        line = f"[{int(elapsed // 60):3d}:{elapsed % 60:04.1f}] {harmless(text)}"
+        with self._lock:
+            self._console.print(line, markup=False)
+
+    def _warn(self, level: int, text: str) -> None:
+        """Print a warning that the log file has already."""
+        line = f"{logging.getLevelName(level)}: {text}"
+        if self._live is not None:
+            self._print(line)
+        elif self._mode != "quiet" or level >= logging.ERROR:
+            print(harmless(line), file=self._errors, flush=True)
+
+    def _notes(self) -> Notes:
+        """The cost so far, and what Ctrl-C does or how far a stop is."""
+        stop, notes = self._stop, {"cost": self.spent()} if self.spent is not None else {}
+        if stop is None:
+            return notes | {"Ctrl-C": "ends it; finished trials are kept"}
+        if stop.asked:
+            how = "may finish" if stop.lets_end else "are cancelled"
+            trials = f"running trials {how}, then " if self._under_way else ""
+            return notes | {"stop": f"{stop.why}: {trials}the weights are saved; {AT_ONCE}"}
+        if not self._began:
+            return notes | {"Ctrl-C": "ends the run before it begins"}
+        how = "lets running trials finish" if self._waits else "cancels running trials"
+        return notes | {"Ctrl-C": f"{how}, saves the weights and ends; {AT_ONCE}"}
+
+
+def _activity(label: str) -> tuple[str, str]:
+    """What the run does while trials of that label run, and after them."""
+    kind, _, number = label.partition(" ")
+    if kind == "step":
+        step = f"step {int(number) + 1}"
+        return f"{step}: sampling", f"{step}: update of the weights"
+    return f"evaluation after step {number}" if kind == "eval" else label, "saving"

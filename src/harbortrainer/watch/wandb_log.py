@@ -1,0 +1,286 @@
+"""Feeds rows to a sink in a background thread. A failure is reported once and never stops the run."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from itertools import islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from requests.utils import get_netrc_auth
+
+from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.run.directory import RunDirectory, run_ids
+from harbortrainer.run.metrics import RowSink
+from harbortrainer.stopping import daemon_future
+
+
+class SinkLimits(NamedTuple):
+    """Seconds that a run waits for a sink."""
+
+    start: float = 20.0
+    finish: float = 90.0
+
+
+class Sink(RowSink, Protocol):
+    """`about`: one line that says where it writes."""
+
+    @property
+    def about(self) -> str: ...
+
+
+class BackgroundSink:
+    """`log` never blocks and never raises; after the sink's first error this process sends nothing more."""
+
+    def __init__(self, name: str, opening: Callable[[], Sink], say: Callable[[str], None], limits: SinkLimits) -> None:
+        self._name, self._say, self._limits = name, say, limits
+        self._calls: SimpleQueue[Callable[[Sink], None] | None] = SimpleQueue()
+        self._about = ""
+        self._off = False
+        opened = threading.Event()
+        self._work = daemon_future(self._serve, opening, opened)
+        self._work.add_done_callback(lambda _: opened.set())
+        if not opened.wait(limits.start):
+            say(f"{name}: no response after {limits.start:g} s; continuing without it")
+        self._report()
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Hand over one row; a sink that opens late gets the rows that wait."""
+        if not self._off:
+            self._calls.put(lambda sink: sink.log(row))
+        self._report()
+
+    def finish(self, exit_code: int | None = None) -> None:
+        """Close the sink. Waits `limits.finish` at most."""
+        if self._off:
+            return
+        self._calls.put(lambda sink: sink.finish(exit_code))
+        self._calls.put(None)
+        if not wait([self._work], self._limits.finish).done:
+            self._off = True
+            self._say(f"{self._name}: not finished after {self._limits.finish:g} s; metrics.jsonl has every row")
+        self._report()
+
+    def _serve(self, opening: Callable[[], Sink], opened: threading.Event) -> None:
+        sink = opening()
+        self._about = sink.about
+        opened.set()
+        for call in iter(self._calls.get, None):
+            call(sink)
+
+    def _report(self) -> None:
+        """Say in the run's own thread what the background thread met."""
+        if self._about and not self._off:
+            self._say(f"{self._name}: {self._about}")
+            self._about = ""
+        if not self._off and self._work.done() and (error := self._work.exception()) is not None:
+            self._off = True
+            why = str(error).strip().partition("\n")[0] or "no reason given"
+            self._say(
+                f"{self._name}: off ({type(error).__name__}: {why}); metrics.jsonl has every row, and a resumed run "
+                "sends the missing ones"
+            )
+
+
+COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "turns", "conversation")
+TRAINING, EVALUATION = "samples/training", "samples/evaluation"
+MOST_ROWS = 8  # of a table
+MOST_CHARACTERS = 6000  # of one conversation
+MOST_LINE = 4_000_000  # bytes; a longer stored conversation is skipped
+
+Row = list[Any]
+
+
+def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row]]:
+    """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
+    step = row["global_step"]
+    folder = run.path / "conversations"
+    files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "reward/mean" in row else {}
+    if "eval/reward_mean" in row:
+        files[EVALUATION] = folder / f"eval_{step:06d}.jsonl"
+    return {name: rows for name, file in files.items() if (rows := _rows(file, step))}
+
+
+def _rows(file: Path, step: int) -> list[Row]:
+    if not file.is_file():
+        return []
+    return [_row(json.loads(line), step) for line in _chosen(file)]
+
+
+def _chosen(file: Path) -> list[bytes]:
+    """Pick MOST_ROWS lines, evenly spread because tasks lie in order; only these are held in memory."""
+    with file.open("rb") as lines:
+        short = [number for number, line in enumerate(lines) if len(line) <= MOST_LINE]
+    count = min(len(short), MOST_ROWS)
+    wanted = {short[place * len(short) // count] for place in range(count)}
+    with file.open("rb") as lines:
+        return [line for number, line in enumerate(islice(lines, max(wanted, default=-1) + 1)) if number in wanted]
+
+
+def _row(record: dict[str, Any], step: int) -> Row:
+    messages = record["messages"]
+    turns = sum(message["role"] == "assistant" for message in messages)
+    known = [record[name] for name in ("task", "trial", "reward", "outcome")]
+    return [step, *known, turns, cut(_text(messages))]
+
+
+def _text(messages: Sequence[dict[str, Any]]) -> str:
+    return "\n\n".join(f"## {message['role']}\n{message['content']}" for message in messages)
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Keep a third of `most` from the beginning of a long text, the rest from its end."""
+    if len(text) <= most:
+        return text
+    head, tail = text[: most // 3], text[-(most - most // 3) :]
+    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
+
+
+CLOUD = "https://api.wandb.ai"
+FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
+WRITTEN_SEC = 1.0  # after this time a row is in that file
+CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "tasks.json", "versions.json")
+OFFLINE = ("offline", "dryrun")
+LIMITS = SinkLimits()
+
+
+class WandbLog:
+    """Sends the rows that wandb lacks. A server knows its last step; offline, a note in the run directory does.
+
+    A row is noted when the next one comes and wandb had time to write it: `kill -9` loses no row, and the row that is
+    sent twice is merged by its step.
+    """
+
+    def __init__(self, run: RunDirectory, wandb_run: Any) -> None:
+        self._directory = run
+        self._run = wandb_run
+        self._note = run.path / "wandb" / "last_step.json"
+        self._last_step = self._noted() if wandb_run.offline else wandb_run.starting_step - 1  # -1: no row
+        self._handed_over = 0.0
+
+    @property
+    def about(self) -> str:
+        if not self._run.offline:
+            return str(self._run.url)
+        return f"offline in {self._directory.path / 'wandb'}; send it with: wandb sync {Path(self._run.dir).parent}"
+
+    def log(self, row: dict[str, Any]) -> None:
+        """One call a row, tables of conversations included. wandb's own step is the global_step."""
+        step = row["global_step"]
+        if step > self._last_step:
+            if time.monotonic() - self._handed_over > WRITTEN_SEC:
+                self._keep_note()
+            self._run.log(row | self._tables(row), step=step, commit=True)
+            self._last_step, self._handed_over = step, time.monotonic()
+
+    def finish(self, exit_code: int | None = None) -> None:
+        """Artifacts come last: a server that refuses them has every row by then."""
+        try:
+            self._record_config()
+            self._record_checkpoints()
+        finally:
+            self._run.finish(exit_code=exit_code)
+            self._keep_note()
+
+    def _noted(self) -> int:
+        note = read_json(self._note) if self._note.is_file() else {}
+        return note["last_step"] if note.get("id") == self._run.id else -1
+
+    def _keep_note(self) -> None:
+        if self._run.offline:
+            write_json(self._note, {"id": self._run.id, "last_step": self._last_step})
+
+    def _record_config(self) -> None:
+        """Log the settings and effective values as an artifact; wandb makes a new version only when they changed."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{self._run.id}-config", "config")
+        for name in CONFIG_FILES:
+            if (file := self._directory.path / name).is_file():
+                with artifact.new_file(name) as copy:
+                    copy.write(file.read_text())
+        self._run.log_artifact(artifact)
+
+    def _record_checkpoints(self) -> None:
+        """Log steps and tinker:// paths of the saved states as an artifact, never the weights."""
+        import wandb
+
+        states = read_lines(self._directory.checkpoints)
+        if not states:
+            return
+        metadata = {"step": states[-1]["step"], "path": states[-1]["path"]}
+        artifact = wandb.Artifact(f"{self._run.id}-checkpoints", "checkpoints", metadata=metadata)
+        with artifact.new_file("checkpoints.json") as file:
+            json.dump(states, file, indent=2)
+        self._run.log_artifact(artifact)
+
+    def _tables(self, row: dict[str, Any]) -> dict[str, Any]:
+        import wandb
+
+        tables = sampled_tables(self._directory, row).items()
+        return {name: wandb.Table(columns=list(COLUMNS), data=rows) for name, rows in tables}
+
+
+def start_wandb(
+    run: RunDirectory,
+    project: str | None,
+    name: str | None,
+    config: dict[str, Any],
+    say: Callable[[str], None],
+    limits: SinkLimits = LIMITS,
+) -> BackgroundSink | None:
+    """The wandb run of this run directory, None without a project. Never raises.
+
+    Offline without a key, or as WANDB_MODE says; then nothing leaves this machine.
+    """
+    if project is None:
+        return None
+    if os.environ.get("WANDB_MODE") == "disabled":
+        say("wandb: off (WANDB_MODE=disabled)")
+        return None
+    return BackgroundSink("wandb", lambda: _open(run, project, name, config, limits.finish), say, limits)
+
+
+def _open(run: RunDirectory, project: str, name: str | None, config: dict[str, Any], limit: float) -> WandbLog:
+    """Start or resume the run. Raises whatever wandb raises."""
+    _settle(run)
+    import wandb
+
+    wandb_id = run_ids(run).wandb_id
+    wandb_run = wandb.init(
+        project=project,
+        name=name or run.name,
+        id=wandb_id,
+        resume="allow",
+        dir=str(run.path),
+        config=config,
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            init_timeout=limit,
+            finish_timeout=limit,
+            x_transaction_log_flush_interval=FLUSH_SEC,
+        ),
+    )
+    wandb_run.define_metric("global_step")
+    wandb_run.define_metric("*", step_metric="global_step")
+    return WandbLog(run, wandb_run)
+
+
+def _settle(run: RunDirectory) -> None:
+    """Set what wandb reads from the environment at import: its mode, its folder, no output on the terminal."""
+    server = os.environ.get("WANDB_BASE_URL", CLOUD)
+    if not os.environ.get("WANDB_API_KEY") and get_netrc_auth(server) is None:
+        os.environ["WANDB_MODE"] = "offline"
+    if os.environ.get("WANDB_MODE") in OFFLINE:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports to wandb about its own faults
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
+    logging.raiseExceptions = False  # on a full disk its debug.log would print a traceback a line

@@ -1,1 +1,0 @@
-"""Copies of a run's rows besides metrics.jsonl. A sink never stops a run."""

@@ -1,0 +1,8 @@
+"""`python -m src.tasks …` is `harbortrainer tasks …`."""
+
+import sys
+
+from harbortrainer.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["tasks", *sys.argv[1:]]))

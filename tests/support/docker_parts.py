@@ -1,0 +1,59 @@
+"""Tasks, trials and environments for the Docker tests."""
+
+import logging
+import uuid
+from pathlib import Path
+from typing import Any
+
+from harbor.models.task.config import NetworkMode, NetworkPolicy
+from harbor.models.task.config import TaskConfig as HarborTaskConfig
+from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
+from harbor.models.trial.paths import TrialPaths
+from harbor.models.trial.result import TrialResult
+from harbor.trial.trial import Trial
+
+from harbortrainer.docker import cleaning
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.rollout.environment import environment_config
+from tests.support.task_folder import BASE as BASE
+from tests.support.task_folder import SOLVE as SOLVE
+from tests.support.task_folder import TEST as TEST
+from tests.support.task_folder import write_task as write_task
+
+
+async def run_trial(task: Path, run_id: str, agent: str = "oracle") -> TrialResult:
+    config = TrialConfig(
+        task=TaskConfig(path=task),
+        trial_name=f"{task.name}-{uuid.uuid4().hex[:6]}",
+        trials_dir=task.parent / "trials",
+        agent=AgentConfig(name=agent),
+        environment=environment_config("docker", {}, task, run_id),
+    )
+    return await (await Trial.create(config)).run()
+
+
+def reward(result: TrialResult) -> float:
+    assert result.exception_info is None, result.exception_info.exception_traceback
+    assert result.verifier_result is not None and result.verifier_result.rewards is not None
+    return result.verifier_result.rewards["reward"]
+
+
+def environment_of(task: Path, run_id: str, **kwargs: Any) -> DockerEngineEnvironment:
+    """The environment alone, not started."""
+    kwargs.setdefault("network_policy", NetworkPolicy(network_mode=NetworkMode.PUBLIC))
+    return DockerEngineEnvironment(
+        environment_dir=task / "environment",
+        environment_name=task.name,
+        session_id=f"{task.name}__env",
+        trial_paths=TrialPaths(task.parent / "trial"),
+        task_env_config=HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).environment,
+        logger=logging.getLogger("test"),
+        run_id=run_id,
+        **kwargs,
+    )
+
+
+def containers(run_id: str) -> list[str]:
+    found = engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"})
+    return [container["Id"] for container in found]
