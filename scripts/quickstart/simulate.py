@@ -59,7 +59,8 @@ async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:
 class Simulation:
     def __init__(self, config: Config, policy: PolicyTrainer) -> None:
         self._config, self._policy = config, policy
-        self._sampler, self._template = PolicySampler(), ChatTemplate.load(config.model_name, False)
+        self._sampler = PolicySampler(powers_of_two=kind_of(config).answers_of_powers)
+        self._template = ChatTemplate.load(config.model_name, False)
         self._slots = asyncio.Semaphore(config.n_parallel_envs)
 
     async def publish(self, step: int) -> None:
@@ -68,8 +69,7 @@ class Simulation:
     async def trial(self, name: str, case: Case, seed: int) -> Trajectory:
         c = self._config
         limits = {"max_tokens": c.max_tokens, "context_limit": c.context_limit, "temperature": c.temperature}
-        powers = kind_of(c).answers_of_powers
-        llm = TinkerLLM(self._sampler, self._template, **limits, powers_of_two=powers, seed=seed)
+        llm = TinkerLLM(self._sampler, self._template, **limits, seed=seed)
         async with self._slots:
             reward = await converse(case, llm, c.max_turns)
         return Trajectory(name, f"{name}-{seed}", tuple(llm.turns), reward, Outcome.COMPLETED)

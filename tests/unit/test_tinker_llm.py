@@ -16,7 +16,7 @@ def make(answers: Any, template: str = QWEN3, **options: Any) -> tuple[TinkerLLM
     thinking = options.pop("enable_thinking", False)
     chat = chat_template(template, enable_thinking=thinking)
     client = ScriptedClient(answers, chat)
-    sampler = PolicySampler(attempts=1)
+    sampler = PolicySampler(attempts=1, powers_of_two=options.pop("powers_of_two", False))
     sampler.publish(client, 3)
     settings = {"max_tokens": 64, "temperature": 0.7, "context_limit": 4000} | options
     return TinkerLLM(sampler, chat, **settings), client

@@ -85,7 +85,7 @@ _TABLE: dict[str, Command] = {
         f"{_TASKS}:SplitArgs", "qualify.commands:split", ("dirs",)),
     "report": Command(
         "RUN_DIR ...", "one HTML page of a run, or of several drawn over each other; needs no server, no network",
-        "report.arguments:ReportArgs", "report.arguments:report", ("run_dir",)),
+        "report.arguments:ReportArgs", "report.write:report", ("run_dir",)),
     "replay": Command(
         "RUN_DIR field=value ...", "what other settings make of a run's trials; exit 1 if its datums cannot be rebuilt",
         f"{_REPLAY}.arguments:ReplayArgs", f"{_REPLAY}.replay:replayed", ("run_dir",), f"{_REPLAY}.arguments:parse"),

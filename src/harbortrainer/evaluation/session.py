@@ -157,7 +157,8 @@ async def _evaluate(
 ) -> int:
     host = outside.host(plan.config)
     _announce(args, plan, run, backend, display)
-    ledger, sampler = Ledger(run.ledger), PolicySampler(request_timeout_sec=args.sample_timeout_sec)
+    ledger, powers_of_two = Ledger(run.ledger), backend.kind.answers_of_powers
+    sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers_of_two)
     config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
     outer = {"watcher": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
     rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)

@@ -55,8 +55,13 @@ class PolicySampler:
         request_timeout_sec: float = 600.0,
         attempts: int = 3,
         longest_wait_sec: float = 10.0,
+        powers_of_two: bool = False,
     ) -> None:
-        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two of the attempts."""
+        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two of the attempts.
+
+        `powers_of_two`: an answer that is cut to the room left in the context gets a power of two as its limit.
+        """
+        self.powers_of_two = powers_of_two
         self._timeout = request_timeout_sec
         self._attempts = attempts
         self._longest_wait = longest_wait_sec

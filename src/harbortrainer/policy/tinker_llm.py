@@ -59,21 +59,16 @@ class TinkerLLM(BaseLLM):
         max_tokens: int,
         temperature: float,
         context_limit: int,
-        powers_of_two: bool = False,
         seed: int | None = None,
         listener: Listener = NOBODY,
     ) -> None:
-        """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together.
-
-        `powers_of_two`: an answer that is cut to the room left has a power of two as its limit.
-        """
+        """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together."""
         super().__init__()
         self._sampler = sampler
         self._template = template
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._context_limit = context_limit
-        self._powers_of_two = powers_of_two
         self._listener = listener
         self._seeds = random.Random(seed) if seed is not None else None
         self._segments: list[_Segment] = []
@@ -148,7 +143,7 @@ class TinkerLLM(BaseLLM):
             raise ContextLengthExceededError(
                 f"the prompt has {prompt_tokens} tokens and context_limit is {self._context_limit}"
             )
-        return 1 << (room.bit_length() - 1) if self._powers_of_two else room
+        return 1 << (room.bit_length() - 1) if self._sampler.powers_of_two else room
 
     def _next_seed(self) -> int | None:
         return self._seeds.getrandbits(31) if self._seeds is not None else None

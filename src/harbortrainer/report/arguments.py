@@ -1,6 +1,5 @@
 """Arguments of `harbortrainer report`."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,12 +30,3 @@ def places(args: ReportArgs) -> tuple[Sequence[Path], Path | None]:
     if args.out is not None:
         return runs, Path(args.out)
     return runs, runs[0] / "comparison.html" if len(runs) > 1 else None
-
-
-async def report(args: ReportArgs) -> int:
-    """Exit status 0. Raises UserError for a folder that is no run."""
-    from harbortrainer.report.write import write_report
-
-    runs, out = places(args)
-    print(await asyncio.to_thread(write_report, *runs, out=out, panels=args.panels))
-    return 0

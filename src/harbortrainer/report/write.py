@@ -1,5 +1,6 @@
 """From run directories to report.html: one file that needs nothing else. What comes from runs is compressed JSON."""
 
+import asyncio
 import base64
 import gzip
 import hashlib
@@ -16,7 +17,7 @@ from urllib.parse import quote
 
 from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
-from harbortrainer.report.arguments import MOST_PANELS
+from harbortrainer.report.arguments import MOST_PANELS, ReportArgs, places
 from harbortrainer.report.panel import Pieces, panel
 from harbortrainer.report.run import RunRecord, read_run, unit
 from harbortrainer.report.trials import choose
@@ -147,3 +148,10 @@ def _link(record: RunRecord, target: Path) -> str:
     """The run directory as the page's links begin: relative, with a slash at its end unless it is the page's own."""
     path = os.path.relpath(record.run.path, target.parent)
     return "" if path == "." else quote(path) + "/"
+
+
+async def report(args: ReportArgs) -> int:
+    """Exit status 0. Raises UserError for a folder that is no run."""
+    runs, out = places(args)
+    print(await asyncio.to_thread(write_report, *runs, out=out, panels=args.panels))
+    return 0

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harbortrainer.backend.contract import kind_of
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.disk_guard import eviction_reason
@@ -91,7 +90,6 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         max_tokens=config.max_tokens,
         temperature=request.temperature,
         context_limit=config.context_limit,
-        powers_of_two=kind_of(config).answers_of_powers,
         seed=request.seed,
         listener=Watched(request.name, settings.watcher),
     )

@@ -110,7 +110,9 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         trained = _identity(prepared, place)
         course = take_course(plan, place.run, place.ledger, display)
         effective = _record_effective(plan, place, backend, trained, terms)
-        sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec)
+        sampler = PolicySampler(
+            request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
+        )
         rollouts = _rollouts(prepared, place, sampler, outside)
         policy = await stack.enter_async_context(_policy(plan, place, backend))
         await stack.enter_async_context(cleaned(prepared.host, place.run_id, display.say))
