@@ -69,6 +69,6 @@ def test_limits_of_the_server_are_as_told(run, monkeypatch):
 
     monkeypatch.setattr(session, "PolicySampler", Noted)
     assert run("sample_timeout_sec=7") == 0
-    assert made == [{"request_timeout_sec": 7.0}]
+    assert [one["request_timeout_sec"] for one in made] == [7.0]
     config = trainer_config(parse(["model_name=m", "tasks_dir=t", "update_timeout_sec=5"]), "m")
     assert config.update_timeout_sec == 5.0

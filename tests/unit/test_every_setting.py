@@ -20,7 +20,7 @@ BASE = (
     "model_name=models/one",
     "tasks_dir=TASKS",
     "batch_size=2",
-    "group_size=4",
+    "group_size=2",
     "logs_dir=LOGS",
     "run_name=run",
 )
@@ -56,7 +56,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "environment_type": ("daytona", ()),
     "environment_kwargs": (".pids_limit=99", ()),
     "outcome_policy": (".completed=mask", ()),
-    "quarantine_after": ("2", ()),
+    "max_attempts": ("1", ("group_size=4",)),
+    "quarantine_after": ("2", ("group_size=4",)),
     "proactive_summarization_threshold": ("100", ("enable_summarize=true",)),
     "max_tokens": ("2", ()),
     "context_limit": ("3000", ()),

@@ -1,0 +1,19 @@
+"""What we use of transformers. Its own __init__ takes a type checker 18 s to read."""
+
+from typing import Any
+
+class PreTrainedTokenizerFast:
+    chat_template: Any
+    def __init__(self, **settings: Any) -> None: ...
+    def __len__(self) -> int: ...
+    def __getattr__(self, name: str) -> Any: ...
+    @classmethod
+    def from_pretrained(cls, name: str, **settings: Any) -> Any: ...
+
+class AutoTokenizer:
+    @staticmethod
+    def from_pretrained(name: str, **settings: Any) -> Any: ...
+
+class AutoConfig:
+    @staticmethod
+    def from_pretrained(name: str, **settings: Any) -> Any: ...
