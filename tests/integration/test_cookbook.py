@@ -9,9 +9,10 @@ import pytest
 
 from tests.conftest import ROOT, free_port, live_server, run_script, succeed
 
-SHORT = ("max_steps=8", "save_every=2")
+BATCHES = 4
+SHORT = (f"max_steps={BATCHES}", "save_every=2")
 SCRIPT = "scripts/run_cookbook_loop.sh"
-RESUMED = r"killed after \d+, resumed at [246]"
+RESUMED = r"killed after \d+, resumed at 2"
 
 
 WORK = ROOT / ".state" / "cookbook"
@@ -31,16 +32,16 @@ def verdict(how: str, *command: str, settings: dict[str, str]) -> str:
     """What the script says of a recipe that did what it should; `how`: the pattern of its invocations."""
     name = command[0]
     output = succeed(SCRIPT, *command, *SHORT, env=settings, timeout_sec=900)
-    found = re.search(rf"^{name}: 8 batches, {how}; (.*)$", output, re.MULTILINE)
+    found = re.search(rf"^{name}: {BATCHES} batches, {how}; (.*)$", output, re.MULTILINE)
     assert found, output
     assert (WORK / name / "checkpoints.jsonl").read_text().count('"final"') == 1
     return found[1]
 
 
 def test_rl_loop_trains_where_rewards_differ(served: dict[str, str]) -> None:
-    trained = re.match(r"trained in (\d) of 8 batches", verdict(RESUMED, "rl_loop", settings=served))
+    trained = re.match(rf"trained in (\d) of {BATCHES} batches", verdict(RESUMED, "rl_loop", settings=served))
     assert trained
-    assert int(trained[1]) >= 6  # the script's own bar: groups of equal rewards teach nothing
+    assert int(trained[1]) >= 3  # the script's own bar: groups of equal rewards teach nothing
 
 
 def test_sl_loop_learns(served: dict[str, str]) -> None:
@@ -59,6 +60,7 @@ def test_sl_loop_goes_on_where_it_was_on_a_server_of_the_scripts(server_env: Non
     assert int(losses[3]) >= 1
 
 
+@pytest.mark.nightly
 def test_a_recipe_that_fails_is_shown() -> None:
     nowhere = {"SKYRL_TX_URL": "http://127.0.0.1:9"}
     failed = run_script(SCRIPT, "sl_loop", "model_name=nobody/knows-it", env=nowhere, timeout_sec=900)

@@ -76,15 +76,22 @@ async def test_a_system_that_was_deleted_is_graded(tmp_path: Path) -> None:
 
 
 async def test_a_fork_bomb_and_a_memory_hog_harm_nobody_else(tmp_path: Path) -> None:
+    half = {"override_cpus": 0.5}  # together one core: tests of other processes go on beside them
     bomb, hog, neighbour = await asyncio.gather(
         run(
             tmp_path / "a",
             SOLVE[0],
             answer(":(){ :|:& };:\n", wait=1.0),
             name="bomb",
-            environment_kwargs={"pids_limit": 100},
+            environment_kwargs=half | {"pids_limit": 100},
         ),
-        run(tmp_path / "b", SOLVE[0], answer("tail /dev/zero\n", wait=1.0), name="hog"),
+        run(
+            tmp_path / "b",
+            SOLVE[0],
+            answer("tail /dev/zero\n", wait=1.0),
+            name="hog",
+            environment_kwargs=half | {"override_memory_mb": 128},
+        ),
         run(tmp_path / "c", *[answer("sleep 0.1\n")] * 3, SOLVE[0], name="neighbour", max_turns=9),
     )
     for trajectory in (bomb, hog, neighbour):
