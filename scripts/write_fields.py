@@ -14,7 +14,8 @@ from harbortrainer.setting import Resume, settings, shown  # noqa: E402
 PAGE = ROOT / "docs" / "settings.md"
 HEAD = """# Settings
 
-`scripts/write_fields.py` writes this page from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the same.
+`scripts/write_fields.py` writes this page from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the
+same.
 
 The column *resume* says what a resumed run does with another value:
 
@@ -26,8 +27,8 @@ The column *resume* says what a resumed run does with another value:
 | tasks | is accepted if the content of the tasks is the same |
 | (empty) | is accepted: no result depends on it |
 
-*E* marks the settings of `harbortrainer evaluate`. A continued evaluation refuses another value of a setting whose cell is
-not empty.
+*E* marks the settings of `harbortrainer evaluate`. A continued evaluation refuses another value of a setting whose
+cell is not empty.
 """
 CLASSES = {
     Resume.FIXED: "fixed", Resume.NEXT_STEP: "next step", Resume.LENGTH: "length", Resume.TASKS: "tasks",
