@@ -13,7 +13,7 @@ from rich.table import Table
 
 from harbortrainer.docker.daemon import engine
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 Rows = Sequence[Sequence[str]]
 

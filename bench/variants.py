@@ -34,7 +34,7 @@ with without_litellm():
 
 IMAGE = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
 RUN_ID = "bench"
-TOKENIZER = Path(__file__).resolve().parents[2] / "models" / "quickstart"
+TOKENIZER = Path(__file__).resolve().parents[1] / "models" / "quickstart"
 _names = itertools.count()
 
 

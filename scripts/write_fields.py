@@ -12,14 +12,23 @@ from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
 from harbortrainer.setting import Resume, settings, shown  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
-HEAD = """# Every setting
+HEAD = """# Settings
 
-Written by `scripts/write_fields.py` from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the same.
+`scripts/write_fields.py` writes this page from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the
+same.
 
-What a resumed run does with another value: **fixed** refuses it; **next step** takes it from the first step that was
-not trained on yet; **length** moves the end of the run, and a learning rate that decays follows; **tasks** takes it if
-the files of the tasks are the same; an empty cell takes it, no number depends on it. An evaluation has the settings
-marked *E*; a continued one refuses another value where a class stands.
+The column *resume* says what a resumed run does with another value:
+
+| resume | another value |
+| --- | --- |
+| fixed | is refused: it would be another run |
+| next step | holds from the first step that was not trained on yet |
+| length | changes the last step; a decaying learning rate follows |
+| tasks | is accepted if the content of the tasks is the same |
+| (empty) | is accepted: no result depends on it |
+
+*E* marks the settings of `harbortrainer evaluate`. A continued evaluation refuses another value of a setting whose
+cell is not empty.
 """
 CLASSES = {
     Resume.FIXED: "fixed", Resume.NEXT_STEP: "next step", Resume.LENGTH: "length", Resume.TASKS: "tasks",

@@ -1,4 +1,4 @@
-"""The one flat configuration. Everything about a setting stands at its field; README's table of it is generated."""
+"""The one flat configuration. Everything about a setting stands at its field; docs/settings.md is generated from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

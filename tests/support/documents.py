@@ -10,9 +10,9 @@ _FOLDERS = ("docs/*.md", "datasets/README.md", "datasets/*/README.md", "models/*
 PAGES = [Path("README.md"), Path("AGENTS.md"), *sorted(page for folder in _FOLDERS for page in Path().glob(folder))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-_COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*(?:python3? |\./|scripts/|\.venv/bin/)")
+_COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*(?:python3? |harbortrainer |\./|scripts/|\.venv/bin/)")
 _FIELD = re.compile(r"^-{0,2}([a-zA-Z_]+)(?:\.[\w-]+)?=(?!=)")
-_PATH = re.compile(r"^(?:src|scripts|tests|docs|server|datasets|models)/[\w./-]+$")
+_PATH = re.compile(r"^(?:src|scripts|bench|tests|docs|server|datasets|models)/[\w./-]+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,20 @@ def links(page: Path) -> Iterator[Said]:
         target = found[1].split("#")[0]
         if target and not re.match(r"\w+:", target):
             yield Said(page, _line(text, found.start()), target)
+
+
+def anchors(page: Path) -> Iterator[Said]:
+    """Targets of links to a heading of a page, `page.md#heading`; of the page itself for `#heading`."""
+    text = page.read_text()
+    for found in re.finditer(r"\]\(([^)\s:]*#[^)\s]+)\)", _without_fences(text)):
+        target = found[1] if not found[1].startswith("#") else f"{page.name}{found[1]}"
+        yield Said(page, _line(text, found.start()), target)
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", _without_fences(page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in found}
 
 
 def paths(page: Path) -> Iterator[Said]:

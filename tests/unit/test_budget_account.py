@@ -195,7 +195,7 @@ def test_a_wrong_file_of_prices_is_one_line(tmp_path: Path, content: str, words:
 
 
 def test_a_cap_in_usd_without_a_price_is_refused() -> None:
-    with pytest.raises(UserError, match=r"max_usd=5: no price known for m: give prices=FILE \(docs/budget.md\)"):
+    with pytest.raises(UserError, match=r"max_usd=5: no price known for m: give prices=FILE \(docs/cost.md\)"):
         pricing_of(config(max_usd=5))
     with pytest.raises(UserError, match="or server_usd_per_hour=USD"):
         pricing_of(config(max_usd=5, backend="skyrl-tx"))

@@ -12,9 +12,10 @@ import pytest
 from harbortrainer.cli.main import main
 from tests.support import documents
 from tests.support.documents import PAGES, Said
+from tests.unit.test_floors import FLOORS
 
 # Programs of others that a page may call.
-OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "sudo", "uv"}
+OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "pip", "sudo", "uv"}
 TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of harbortrainer.train
 # With fields of their own; "" = without a command.
 COMMANDS = {
@@ -34,6 +35,8 @@ def mistakes(said: Said) -> str:
         if words[:1] == ["-m"]:
             return module_mistakes(words[1], words[2:])
         return "" if Path(words[0]).is_file() else f"{words[0]} is no file"
+    if program == "harbortrainer":
+        return module_mistakes(f"src.{words[0]}", words[1:])
     if program.startswith(".venv/bin/"):
         return "" if Path(program).exists() else f"{program} is no program"
     if "/" in program:
@@ -46,7 +49,7 @@ def mistakes(said: Said) -> str:
 
 def module_mistakes(module: str, words: list[str]) -> str:
     path = Path(*module.split("."))
-    if module.split(".")[0] not in ("src", "scripts"):
+    if module == "src.NAME" or module.split(".")[0] not in ("src", "scripts", "bench"):
         return ""
     if not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
         return f"no module {module}"
@@ -121,6 +124,13 @@ def test_links_and_paths_of_a_page_lead_somewhere(page: Path) -> None:
     assert [str(said) for said in (*broken, *gone)] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_anchors_of_a_page_are_headings(page: Path) -> None:
+    targets = [(said, *said.text.split("#")) for said in documents.anchors(page)]
+    broken = [said for said, file, name in targets if name not in documents.headings(page.parent / file)]
+    assert [str(said) for said in broken] == []
+
+
 def there(path: str) -> bool:
     """A file or folder, a module without its .py, or what .gitignore keeps out of a fresh clone."""
     return Path(path).exists() or Path(f"{path}.py").exists() or path.startswith("datasets/terminal-bench")
@@ -135,10 +145,13 @@ def there(path: str) -> bool:
         ("A=1 python -m src.doctor docker tasks_dirs=x | head", "no field tasks_dirs"),
         ("python -m src.doctor parity A=x refresh=true", "no field refresh"),
         ("python scripts/nothing.py", "is no file"),
+        ("harbortrainer trian", "no module src.trian"),
+        ("harbortrainer report DIR panel=5", "no field panel"),
         ("cp .env.exemple .env", "is no file"),
         ("runn it", "no program we know"),
         ("B=2 ./run_quickstart.sh seed=3 # comment x=1", ""),
         ("python -m src.doctor clean remove=true", ""),
+        ("harbortrainer doctor clean remove=true", ""),
     ],
 )
 def test_a_wrong_command_is_seen(text: str, why: str) -> None:
@@ -156,8 +169,26 @@ def test_a_page_is_read_as_meant(tmp_path: Path) -> None:
         (8, ["./run.sh", "a=1", "b=2"]), (4, ["scripts/check", "now"]), (1, ["python", "-m", "src.train", "seed=2"]),
     ]  # fmt: skip
     assert [s.text for s in documents.links(page)] == ["other.md"]
+    assert [s.text for s in documents.anchors(page)] == ["other.md#a"]
     assert [s.text for s in documents.settings(page)] == ["seed=1"]
     assert [s.text for s in documents.paths(page)] == ["src/harbortrainer/train.py"]
+
+
+def test_the_floors_of_the_architecture_page_are_those_of_the_package() -> None:
+    rows = re.findall(r"^\| (\d?) ?\| `(\w+)(?:/|\.py)` \|", Path("docs/architecture.md").read_text(), re.MULTILINE)
+    drawn: list[set[str]] = []
+    for number, name in rows:
+        if number:
+            assert int(number) == len(FLOORS) - len(drawn)
+            drawn.append(set())
+        drawn[-1].add(name)
+    assert drawn[::-1] == FLOORS
+
+
+def test_a_heading_has_the_anchor_that_github_gives_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# The `kill -9`, twice\n```bash\n# none\n```\n## Train/eval\n")
+    assert documents.headings(page) == {"the-kill--9-twice", "traineval"}
 
 
 def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:

@@ -54,7 +54,7 @@ def pricing_of(config: Config) -> Pricing:
     pricing = Pricing(price, config.server_usd_per_hour, source)
     if config.max_usd and not pricing.known:
         own = "" if config.backend == "tinker" else " or server_usd_per_hour=USD"
-        raise UserError(f"max_usd={config.max_usd:g}: {no_price(config)}{own} (docs/budget.md)")
+        raise UserError(f"max_usd={config.max_usd:g}: {no_price(config)}{own} (docs/cost.md)")
     return pricing
 
 
@@ -69,13 +69,13 @@ def _of_file(path: str, model_name: str) -> Price:
     except OSError as error:
         raise UserError(f"prices={path}: cannot be read ({error.strerror}); give a JSON file of prices") from None
     except ValueError as error:
-        raise UserError(f"prices={path}: no JSON ({error}); see docs/budget.md for its form") from None
+        raise UserError(f"prices={path}: no JSON ({error}); see docs/cost.md for its form") from None
     if isinstance(value, list):
         value = {entry.get("tinker_id"): entry for entry in value if isinstance(entry, dict)}
     models = value.get("models", value) if isinstance(value, dict) else {}
     entry = models.get(model_name) if isinstance(models, dict) else None
     if not isinstance(entry, dict):
-        raise UserError(f"prices={path}: has no model {model_name}; add it, see docs/budget.md for the form")
+        raise UserError(f"prices={path}: has no model {model_name}; add it, see docs/cost.md for the form")
     try:
         return _price(entry)
     except (KeyError, TypeError, ValueError) as error:
