@@ -163,17 +163,19 @@ def _publish(
     wrong = sum(reward != truths[group.task_name] for group in groups for reward in group.rewards_G)
     stages = Counter(f"{record['outcome']} in {record['stage']}" for record in hit)
     counted = ", ".join(f"{count} {name}" for name, count in stages.most_common())
+    lost = sum(len(group.trajectories_G) < GROUP_SIZE for group in groups)
     rows = [
         ["trials started; seconds", f"{ledger.counts['started']}; {seconds:.0f}"],
         ["containers killed, removed", f"{ended['killed']}, {ended['removed']}"],
         ["trials that failed", f"{len(hit)} ({len(hit) / len(ends):.1%}): {counted}"],
         ["of them replaced; dropped", f"{ledger.counts['replaced']}; {ledger.counts['dropped']}"],
         [f"groups of {GROUP_SIZE}; with a member that failed", f"{len(groups)}; {len(hit_groups)}"],
-        ["groups lost or below full size", str(sum(len(group.trajectories_G) < GROUP_SIZE for group in groups))],
+        ["groups lost or below full size", str(lost)],
         ["rewards that are not the task's; tasks quarantined", f"{wrong}; {len(ledger.quarantined)}"],
     ]
     document = report.DOCS / "faults.md" if arguments.write else None
-    report.publish("bench.injected_faults", "injected-faults", ("", ""), rows, document)
+    faulty = ["groups lost"] * bool(lost) + ["rewards"] * bool(wrong) + ["tasks quarantined"] * bool(ledger.quarantined)
+    report.publish("bench.injected_faults", "injected-faults", ("", ""), rows, document, wrong=faulty)
 
 
 if __name__ == "__main__":

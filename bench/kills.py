@@ -41,6 +41,7 @@ SETTINGS = (
     f"save_every={SAVE_EVERY} keep_checkpoints=2"
 ).split()
 LONGEST_WAIT_SEC = 90.0  # for a phase
+AUDITED = ("repeated", "unsettled", "skipped_or_doubled", "differing", "not_of_its_trials", "rows_wrong")  # all 0
 # phase -> seconds after its beginning, at most
 AIMED = {"update": 0.5, "evaluation": 2.0, "publishing, logging": 0.1, "sampling": 3.0, "saving": 0.3, "restoring": 0.5}
 
@@ -188,7 +189,9 @@ def _publish(arguments: argparse.Namespace, kills: Kills, audits: list[Audit], a
         ["containers right after the kills; at the end", f"{kills.orphans}; {left}"],
     ]
     document = report.DOCS / "faults.md" if arguments.write else None
-    report.publish("bench.kills", "kills", ("", ""), rows, document)
+    wrong = [name for name in AUDITED if total[name]] + ["containers left"] * bool(left)
+    wrong += ["optimizer steps"] * (total["optimizer_steps"] != sum(adam))
+    report.publish("bench.kills", "kills", ("", ""), rows, document, wrong=wrong)
 
 
 @contextmanager

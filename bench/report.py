@@ -19,9 +19,15 @@ Rows = Sequence[Sequence[str]]
 
 
 def publish(
-    module: str, name: str, headings: Sequence[str], rows: Rows, document: Path | None, below: str = ""
+    module: str,
+    name: str,
+    headings: Sequence[str],
+    rows: Rows,
+    document: Path | None,
+    below: str = "",
+    wrong: Sequence[str] = (),
 ) -> None:
-    """Show a table; with a document, put it there too, with the lines `below` it."""
+    """Show a table; with a document, put it there too, with the lines `below` it. Exits with 1 if anything is `wrong`."""
     table = Table(*headings, title=name)
     for row in rows:
         table.add_row(*row)
@@ -29,6 +35,8 @@ def publish(
     print(below)
     if document is not None:
         replace_part(document, name, f"{circumstances(module)}\n\n{markdown(headings, rows)}{below}")
+    if wrong:
+        sys.exit(f"wrong: {', '.join(wrong)}")
 
 
 def markdown(headings: Sequence[str], rows: Rows) -> str:

@@ -142,7 +142,8 @@ async def main() -> None:
             print(dict(zip(HEADINGS, rows[-1], strict=True)), flush=True)
     title = f"server killed, database {'lost' if given.lost else 'kept'}"
     document = report.DOCS / "benchmarks.md" if given.write else None
-    report.publish("bench.server_kills", title, HEADINGS, rows, document)
+    wrong = [row[0] for row in rows if row[3:5] != ["yes", "yes"]]
+    report.publish("bench.server_kills", title, HEADINGS, rows, document, wrong=wrong)
 
 
 if __name__ == "__main__":

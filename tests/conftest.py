@@ -1,5 +1,6 @@
 """Real parts for tests against live servers: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
+import gc
 import logging
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -41,6 +43,12 @@ def pytest_configure() -> None:
     """Tests write to memory where there is enough of it: a promise kept through fsync costs a disk's time."""
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MIN_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_sessionfinish() -> None:
+    """What real clients leave to the garbage collector goes here: later, a warning would be an error without a test."""
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
