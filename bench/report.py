@@ -27,7 +27,7 @@ def publish(
     below: str = "",
     wrong: Sequence[str] = (),
 ) -> None:
-    """Show a table; with a document, put it there too, with the lines `below` it. Exits with 1 if anything is `wrong`."""
+    """Show a table; with a document, put it there too, with the lines `below` it. Exits with 1 if any is `wrong`."""
     table = Table(*headings, title=name)
     for row in rows:
         table.add_row(*row)
