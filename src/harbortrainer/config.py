@@ -50,7 +50,6 @@ class TrialSettings(Endpoint):
     n_warm_envs: int | None = field(
         None, "environments started ahead; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
     )
-    n_parallel_starts: int = field(8, "environments that start at once; fewer while starts are slow", check=ABOVE_0)
     environment_type: str = field(
         "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=NEXT_STEP
     )
@@ -131,9 +130,6 @@ class Config(TrialSettings):
     eval_temperature: float | None = field(
         None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP
     )
-    eval_timeout_sec: float = field(
-        86400.0, "seconds for one evaluation; then the run continues without it; 0 = no limit", check=FROM_0
-    )
 
     # -- batch
     batch_size: int = field(8, "tasks a batch", check=ABOVE_0, resume=FIXED)
@@ -159,9 +155,6 @@ class Config(TrialSettings):
         "constant", "decay to 0 over the run", resume=NEXT_STEP
     )
     warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
-    adam_beta1: float = field(0.9, "Adam beta1", check=BELOW_1, resume=NEXT_STEP)
-    adam_beta2: float = field(0.95, "Adam beta2", check=BELOW_1, resume=NEXT_STEP)
-    adam_eps: float = field(1e-12, "Adam epsilon", check=ABOVE_0, resume=NEXT_STEP)
     weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
     grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
     loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=NEXT_STEP)
@@ -213,8 +206,6 @@ class Config(TrialSettings):
     )
 
     # -- output
-    plan: bool = field(False, "true, or --dry-run: print what the run would do and cost, spend nothing", resume=ADDRESS)
-    json: str | None = field(None, "with plan=true: file for the plan as JSON, - = standard output", resume=ADDRESS)
     run_name: str | None = field(
         None, "name of the run directory, continued where it exists; None = made up", resume=ADDRESS
     )
@@ -255,14 +246,20 @@ class Former:
 _CONSTANT = "its value is a constant now; leave it out"
 FORMER = {
     "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
-    "plan_json": Former(None, "use json=FILE with --dry-run", "json"),
+    "plan": Former(False, "use --dry-run"),
+    "plan_json": Former(None, "use json=FILE with --dry-run"),
     "server_outage_limit_sec": Former(1800.0, "use outage_limit_sec", "outage_limit_sec"),
     "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
     "save_timeout_sec": Former(900.0, "use update_timeout_sec"),
     "server_silence_sec": Former(120.0, _CONSTANT),
     "n_parallel_builds": Former(2, _CONSTANT),
+    "n_parallel_starts": Former(8, _CONSTANT),
     "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),
-    "env_starts_per_sec": Former(0.0, "use n_parallel_starts"),
+    "env_starts_per_sec": Former(0.0, _CONSTANT),
+    "eval_timeout_sec": Former(86400.0, "trial_timeout_sec limits each of its trials"),
+    "adam_beta1": Former(0.9, _CONSTANT),
+    "adam_beta2": Former(0.95, _CONSTANT),
+    "adam_eps": Former(1e-12, _CONSTANT),
     "keep_every": Former(0, "use keep_best, or keep_checkpoints=0 for all"),
     "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
     "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),

@@ -254,10 +254,10 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-async def dry_run(config: Config, outside: Outside | None = None) -> int:
+async def dry_run(config: Config, json_file: str | None = None, outside: Outside | None = None) -> int:
     """Make the checks of a run that need no server, then print what it would do and cost. Exit status 0.
 
-    Raises UserError for whatever would stop the run at its start, and when the file of `json` cannot be written.
+    Raises UserError for whatever would stop the run at its start, and when `json_file` cannot be written.
     """
     outside = outside or Outside()
     prepared = await prepare(config, outside)
@@ -290,7 +290,7 @@ async def dry_run(config: Config, outside: Outside | None = None) -> int:
         notes.append(f"{over[0]}: it would stop at once")
     notes += _caps(config, spent, forecast)
     found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
-    if not give_json(json.dumps(found, indent=2, default=asdict), config.json):
+    if not give_json(json.dumps(found, indent=2, default=asdict), json_file):
         _show(plan, work, forecast, notes)
     return 0
 

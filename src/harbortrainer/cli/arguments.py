@@ -161,5 +161,3 @@ def _output(config: Config) -> Iterator[str]:
             f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "
             "or give prices=FILE"
         )
-    if config.json is not None and not config.plan:
-        yield f"json={config.json}: only a plan is written there; add --dry-run"

@@ -47,7 +47,7 @@ _LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
 _TABLE: dict[str, Command] = {
     "train": Command(
         "field=value ...", "GRPO over Harbor tasks through the Tinker API; --dry-run prints the plan",
-        "config:Config", "train:train", read="train:checked", stops=True),
+        "train:TrainArgs", "train:train", read="train:checked", stops=True),
     "evaluate": Command(
         "field=value ...", "one policy or two on Harbor tasks; exit 1 if a task has no grade",
         f"{_EVALUATION}:EvalArgs", "evaluation.session:evaluate", read=f"{_EVALUATION}:parse"),
