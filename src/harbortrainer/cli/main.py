@@ -12,7 +12,7 @@ from typing import Any
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.output import fields_help
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError
 from harbortrainer.setting import problems
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, heeding
@@ -171,7 +171,7 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     try:
         try:
             load_environment()
-            with telling():
+            with disk_errors():
                 return asyncio.run(_until_stopped(prepare(), stop))
         finally:
             sys.stdout.flush()  # here, not when Python exits: there a closed pipe cannot be caught

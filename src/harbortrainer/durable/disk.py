@@ -15,7 +15,7 @@ JOURNAL = "ledger.jsonl"
 
 
 @contextlib.contextmanager
-def telling(path: Path | None = None) -> Iterator[None]:
+def disk_errors(path: Path | None = None) -> Iterator[None]:
     """Raises DiskFault when its block fails because a disk cannot be written. None: the path that the error names."""
     try:
         yield
@@ -32,7 +32,7 @@ def refuse(error: BaseException, path: Path) -> None:
 
 def require_writable(folder: Path) -> None:
     """Raises DiskFault unless PROBE_BYTES can be written in `folder`, which is made where it is missing. Blocks."""
-    with telling(folder):
+    with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_BYTES))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError
 
 
@@ -21,7 +21,7 @@ def replace_text(path: Path, text: str) -> None:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` when the block ends well, fsynced with its folder. Raises DiskFault."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with telling(path):
+    with disk_errors(path):
         try:
             with temporary.open("wb") as file:
                 yield file
@@ -38,7 +38,7 @@ def make_folder(path: Path) -> None:
     if path.is_dir():
         return
     make_folder(path.parent)
-    with telling(path):
+    with disk_errors(path):
         path.mkdir(exist_ok=True)
         sync_folder(path.parent)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import replace_text, sync_folder
 from harbortrainer.errors import UserError
 
@@ -21,7 +21,7 @@ def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, che
     Raises DiskFault.
     """
     line = as_line(record, checked=checked)
-    with telling(path):
+    with disk_errors(path):
         new = not path.exists()
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -57,7 +57,7 @@ def cut_torn_line(path: Path) -> None:
         return
     content = path.read_bytes()
     if (whole := len(_whole(content))) < len(content):
-        with telling(path):
+        with disk_errors(path):
             os.truncate(path, whole)
 
 
