@@ -140,7 +140,7 @@ async def test_a_stopped_run_is_planned_from_where_it_is_and_nothing_of_it_is_to
     assert found["scope"]["first_step"] >= 1 and found["scope"]["steps"] == 4 - found["scope"]["first_step"]
     assert found["scope"]["training_places"] < 6 * found["scope"]["steps"], "graded trials wait on disk"
     assert "continues" in out and "spent: " in out
-    assert "max_tokens_total=1 is reached" in out and "it would stop at once" in out
+    assert "max_tokens_total=1 is reached" in out and "the run would stop at once" in out
     assert files(planner.logs) == before
 
 
