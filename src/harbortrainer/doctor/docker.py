@@ -1,4 +1,4 @@
-"""The doctor's commands for Docker: can the daemon carry a run, and what have runs left on it."""
+"""The commands `doctor docker` (checks that it can carry a run) and `doctor clean` (removes what runs left)."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ MB = 1000**2
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One row of the report. `result`: "" listed only, removed, or why it could not be."""
+class LeftOver:
+    """One row of the report. `result`: "" listed only, removed, or why it could not be removed."""
 
     kind: str
     name: str
@@ -37,7 +37,7 @@ class Line:
 
 
 async def preflight(args: DockerArgs) -> int:
-    """Errors are raised as one UserError, as before a run."""
+    """Print how many environments can run. Raises UserError for what would stop a run."""
     config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
     n = n_containers(config)
@@ -64,12 +64,12 @@ def _clean(args: CleanArgs) -> int:
     return 0 if all(line.result == "removed" for line in lines) else 1
 
 
-def _line(one: Candidate, result: str) -> Line:
+def _line(one: Candidate, result: str) -> LeftOver:
     used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds") if one.used else ""
-    return Line(one.thing.kind, one.thing.name, one.thing.labels.get(RUN_ID, ""), one.why, used, one.size, result)
+    return LeftOver(one.thing.kind, one.thing.name, one.thing.labels.get(RUN_ID, ""), one.why, used, one.size, result)
 
 
-def _show(lines: list[Line], removed: bool) -> None:
+def _show(lines: list[LeftOver], removed: bool) -> None:
     console = Console(highlight=False)
     if not lines:
         console.print("nothing to remove", markup=False)
@@ -88,7 +88,7 @@ def _show(lines: list[Line], removed: bool) -> None:
     console.print(_summary(lines, removed), markup=False)
 
 
-def _summary(lines: list[Line], removed: bool) -> str:
+def _summary(lines: list[LeftOver], removed: bool) -> str:
     gone = [line for line in lines if line.result == "removed" or not removed]
     size = sum(line.bytes for line in gone) / GB
     if removed:

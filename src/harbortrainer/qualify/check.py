@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harbortrainer.cli.output import give_json, table_console
+from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost, RemoteHost
@@ -176,7 +176,7 @@ def _why(report: TaskReport) -> str:
 
 
 def _show(reports: Sequence[TaskReport], seconds: float) -> None:
-    console = table_console()
+    console = wide_console(UNCUT)
     table = Table(show_edge=False, pad_edge=False)
     for name in ("task", "verdict", "oracle", "no-op", "build s", "trial s", "findings"):
         table.add_column(name, overflow="fold", justify="right" if name.endswith(" s") else "left")

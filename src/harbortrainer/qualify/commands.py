@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harbortrainer.cli.output import give_json, table_console
+from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
@@ -150,4 +150,4 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
-    table_console().print(table)
+    wide_console(UNCUT).print(table)
