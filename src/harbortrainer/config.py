@@ -35,7 +35,7 @@ class TrialSettings(Endpoint):
 
     # -- tasks
     tasks_dir: str = field(
-        doc="folder of Harbor task directories, git+URL[@REV][#FOLDER] or NAME@VERSION of Harbor's registry; or several",
+        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER] or NAME@VERSION of Harbor's registry; several: a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(

@@ -327,13 +327,19 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
 def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
     """Print the forecast to stdout, without escape sequences unless it is a terminal."""
     config, console = plan.config, wide_console()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
     left = "" if plan.earlier is None else " left"
-    lines = [
+    say(
         f"plan: {config.model_name} on {config.backend}, {len(plan.train)} training tasks, "
-        f"{len(plan.held_out)} held out",
+        f"{len(plan.held_out)} held out"
+    )
+    say(
         f"{work.steps} of {plan.total_steps} steps{left}, of {config.batch_size} tasks x {config.group_size} trials; "
-        f"{work.evaluations} evaluations of {len(plan.held_out)} tasks x {config.eval_group_size}",
-    ]
+        f"{work.evaluations} evaluations of {len(plan.held_out)} tasks x {config.eval_group_size}"
+    )
     table = Table("", show_edge=False, pad_edge=False)
     for name in ("low", "mean", "high"):
         table.add_column(name, justify="right")
@@ -342,14 +348,11 @@ def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[s
         mean = "" if range_.mean is None else _number(range_.mean, unit)
         high = "no bound" if range_.high is None else _number(range_.high, unit)
         table.add_row(name, _number(range_.low, unit), mean, high, how)
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
     console.print(table)
-    lines = [f"estimated from: {forecast.source}", *(f"assumed: {text}" for text in forecast.assumptions), *notes]
+    for line in (f"estimated from: {forecast.source}", *(f"assumed: {a}" for a in forecast.assumptions), *notes):
+        say(line)
     if forecast.assumptions:
-        lines.append("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        say("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
 
 
 def _rows(plan: Plan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:

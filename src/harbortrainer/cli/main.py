@@ -105,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(words: list[str], stop: Stop) -> Coroutine[Any, Any, int]:
     if {"-h", "--help"} & set(words):
-        return _print_help(next((name for name in _names(words) if name in _TABLE or _verbs(name)), ""))
+        names = " ".join(words[:2]), words[0]
+        return _print_help(next((name for name in names if name in _TABLE or _verbs(name)), ""))
     name = _find(words)
     command = _TABLE[name]
     logging.basicConfig(format="%(levelname)s: %(message)s", level=_LOG_LEVELS.get(words[0], logging.WARNING))
@@ -122,25 +123,17 @@ def _read(command: Command, words: Sequence[str]) -> Any:
     return args
 
 
-def _names(words: Sequence[str]) -> list[str]:
-    """Commands that the first words may name, the longer one first."""
-    return [" ".join(words[:2]), " ".join(words[:1])]
-
-
 def _find(words: Sequence[str]) -> str:
     """The command that the first words name. Raises UserError."""
-    if not words or words[0] not in _PROGRAMS:
-        raise UserError(f"{words[0] if words else 'no command'}: unknown; one of {', '.join(_PROGRAMS)}")
-    for name in _names(words):
-        if name in _TABLE and not _is_verb(name, words):
-            return name
-    verb = words[1] if len(words) > 1 else "no command"
-    raise UserError(f"{verb}: unknown; one of {', '.join(_verbs(words[0]))}")
-
-
-def _is_verb(name: str, words: Sequence[str]) -> bool:
-    """Whether the word behind a program with verbs must be a verb."""
-    return name in words and bool(_verbs(name)) and len(words) > 1 and words[1][:1] != "-" and "=" not in words[1]
+    program, verb = (*words, "", "")[:2]
+    if program not in _PROGRAMS:
+        raise UserError(f"{program or 'no command'}: unknown; one of {', '.join(_PROGRAMS)}")
+    verbs = _verbs(program)
+    if verb in verbs:
+        return f"{program} {verb}"
+    if program in _TABLE and (not verbs or not verb or verb.startswith("-") or "=" in verb):
+        return program
+    raise UserError(f"{verb or 'no command'}: unknown; one of {', '.join(verbs)}")
 
 
 def _verbs(program: str) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 from rich.console import Console
 
@@ -48,7 +49,7 @@ def _endpoint(args: ServerArgs) -> Config:
 
 
 def _config(url: str, model_name: str | None) -> Config:
-    place = {"backend": "tinker"} if url == "tinker" else {"backend": "skyrl-tx", "skyrl_tx_url": url}
+    place: dict[str, Any] = {"backend": "tinker"} if url == "tinker" else {"backend": "skyrl-tx", "skyrl_tx_url": url}
     return Config(**place, model_name=model_name or "", tasks_dir="")
 
 

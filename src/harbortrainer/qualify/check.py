@@ -167,12 +167,8 @@ def _quarantine(reports: Sequence[TaskReport]) -> None:
     for report in reports:
         folders[Path(report.path).parent].append(report)
     for folder, members in folders.items():
-        bad = [Quarantined(one.name, one.digest, _why(one)) for one in members if one.bad]
+        bad = [Quarantined(one.name, one.digest, one.reason) for one in members if one.bad]
         write_quarantine(folder, bad, [one.name for one in members if not one.bad])
-
-
-def _why(report: TaskReport) -> str:
-    return "; ".join(f"{one.kind}: {one.detail}" for one in report.findings if one.level is Level.ERROR)
 
 
 def _show(reports: Sequence[TaskReport], seconds: float) -> None:

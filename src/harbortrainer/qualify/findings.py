@@ -41,7 +41,11 @@ class TaskReport:
 
     @property
     def bad(self) -> bool:
-        return any(finding.level is Level.ERROR for finding in self.findings)
+        return any(one.level is Level.ERROR for one in self.findings)
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(f"{one.kind}: {one.detail}" for one in self.findings if one.level is Level.ERROR)
 
     @property
     def verdict(self) -> str:
