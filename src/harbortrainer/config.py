@@ -1,4 +1,4 @@
-"""The one flat configuration. Everything about a setting stands at its field; docs/settings.md is generated from it."""
+"""The flat configuration of a run. A field holds all facts on its setting; docs/settings.md is generated from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,62 +31,65 @@ class Endpoint:
 
 @chz.chz
 class TrialSettings(Endpoint):
-    """What training and evaluation both have."""
+    """The settings that training and evaluation share."""
 
     # -- tasks
     tasks_dir: str = field(
-        doc="folder of Harbor task directories; or git+URL[@REV][#FOLDER], NAME@VERSION of Harbor's registry; a,b",
+        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER] or NAME@VERSION of Harbor's registry; several: a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(
-        (), "globs of NAME or SOURCE/NAME, a,b: only these tasks; () = all", resume=TASKS
+        (), "take only these tasks: globs of NAME or SOURCE/NAME, a,b; () = all", resume=TASKS
     )
     tasks_exclude: tuple[str, ...] = field(
-        (), "globs of NAME or SOURCE/NAME, a,b: without these tasks; () = none", resume=TASKS
+        (), "leave out these tasks: globs of NAME or SOURCE/NAME, a,b; () = none", resume=TASKS
     )
 
     # -- environments
-    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=ABOVE_0)
+    n_parallel_envs: int = field(8, "agents, and verifiers, that run at once", check=ABOVE_0)
     n_warm_envs: int | None = field(
-        None, "environments started ahead; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
+        None, "environments started in advance; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
     )
-    n_parallel_starts: int = field(8, "environments that start at once; fewer while starts are slow", check=ABOVE_0)
     environment_type: str = field(
         "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=NEXT_STEP
     )
     environment_kwargs: dict[str, Any] = field(
-        {}, "options of the environment: environment_kwargs.NAME=VALUE", resume=NEXT_STEP
+        {}, "options of the environment, environment_kwargs.NAME=VALUE", resume=NEXT_STEP
     )
     trial_timeout_sec: float = field(3600.0, "seconds for a whole trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
-    max_attempts: int = field(3, "trials for one member of a group, when faults keep it from a grade", check=ABOVE_0)
+    max_attempts: int = field(
+        3, "most trials for one member of a group, when faults leave trials ungraded", check=ABOVE_0
+    )
     quarantine_after: int = field(
-        6, "faults of one task in a row, after which the run leaves it out; 0 = never", check=FROM_0
+        6, "consecutive faults after which the run leaves a task out; 0 = never", check=FROM_0
     )
 
     # -- agent (Terminus-2)
-    max_turns: int = field(50, "model calls a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
-    max_tokens: int = field(2048, "sampled tokens a turn, at most", check=ABOVE_0, resume=NEXT_STEP)
-    context_limit: int = field(32000, "tokens of prompt and answer together", check=ABOVE_0, resume=NEXT_STEP)
+    max_turns: int = field(50, "most model calls of a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
+    max_tokens: int = field(2048, "most sampled tokens of a turn", check=ABOVE_0, resume=NEXT_STEP)
+    context_limit: int = field(32000, "most tokens of prompt and answer together", check=ABOVE_0, resume=NEXT_STEP)
     command_wait: Literal["prompt", "duration"] = field(
         "prompt",
-        "when a command's wait ends: at its shell's next prompt, or only after the model's duration",
+        "a command counts as finished at its shell's next prompt, or only after the duration that the model gave",
         resume=NEXT_STEP,
     )
-    enable_summarize: bool = field(False, "true = Terminus-2 summarises a full context and continues", resume=NEXT_STEP)
-    proactive_summarization_threshold: int = field(
-        8000, "free tokens below which it summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
+    enable_summarize: bool = field(
+        False, "true = Terminus-2 summarises a full context, then continues", resume=NEXT_STEP
     )
-    enable_thinking: bool = field(False, "enable_thinking of the chat template, where it has one (Qwen3)", resume=FIXED)
+    proactive_summarization_threshold: int = field(
+        8000, "free tokens below which Terminus-2 summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
+    )
+    enable_thinking: bool = field(False, "enable_thinking of chat templates that have it (Qwen3)", resume=FIXED)
 
     # -- server
     sample_timeout_sec: float = field(
-        600.0, "seconds for one sampled answer with its retries; then its trial is replaced", check=ABOVE_0
+        600.0, "seconds for one answer, retries included; then its trial is replaced", check=ABOVE_0
     )
     update_timeout_sec: float = field(
-        3600.0, "seconds for one update, save, publish or restore; then the server counts as lost", check=ABOVE_0
+        3600.0, "seconds for an update, save, publish or restore; then the server counts as lost", check=ABOVE_0
     )
     outage_limit_sec: float = field(
-        1800.0, "seconds to wait for a server or Docker daemon that went away; then the run stops", check=ABOVE_0
+        1800.0, "seconds to wait for a lost server or Docker daemon; then the run stops", check=ABOVE_0
     )
 
     # -- output
@@ -101,38 +104,35 @@ class Config(TrialSettings):
     """A training run."""
 
     # -- backend
-    model_name: str = field(doc="base model: hub name or local directory, as the server knows it", resume=FIXED)
+    model_name: str = field(doc="base model as the server names it: hub name or local directory", resume=FIXED)
     lora_rank: int = field(32, "LoRA rank", check=ABOVE_0, resume=FIXED)
 
     # -- tasks
     task_weights: dict[str, float] = field(
-        {}, "task_weights.SOURCE=2: times that an epoch takes each task of a source, else 1", resume=FIXED
+        {}, "how often an epoch takes each task of a source, task_weights.SOURCE=2; else once", resume=FIXED
     )
     curriculum_band: tuple[float, float] | None = field(
         None,
-        "LOW,HIGH: tasks whose mean reward lies outside are taken seldom; None = all alike",
+        "LOW,HIGH: sample tasks with a mean reward outside seldom; None = all tasks alike",
         check=Check(lambda band: 0 <= band[0] < band[1] <= 1, _BAND),
         resume=FIXED,
     )
 
     # -- evaluation
     eval_split: float = field(
-        0.0, "share of the tasks held out, whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
+        0.0, "share of the tasks to hold out, in whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
     )
-    eval_tasks: tuple[str, ...] = field((), "names of held-out tasks, a,b,c; () = use eval_split", resume=FIXED)
+    eval_tasks: tuple[str, ...] = field((), "names of the held-out tasks, a,b,c; () = use eval_split", resume=FIXED)
     allow_family_overlap: bool = field(
-        False, "true = tasks of one template or environment may be trained on and held out", resume=FIXED
+        False, "true = a family (one template or environment) may have tasks on both sides of the split", resume=FIXED
     )
-    eval_group_size: int = field(1, "rollouts a held-out task at each evaluation", check=ABOVE_0, resume=NEXT_STEP)
-    eval_every: int = field(0, "steps between evaluations; 0 = start, each epoch and end only", check=FROM_0)
+    eval_group_size: int = field(1, "rollouts of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
+    eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
     eval_overlap: bool = field(
-        False, "true = an evaluation runs beside the next batch's trials, on the same weights; false = before"
+        False, "true = evaluate while the next batch samples, with the same weights; false = before it"
     )
     eval_temperature: float | None = field(
         None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP
-    )
-    eval_timeout_sec: float = field(
-        86400.0, "seconds for one evaluation; then the run continues without it; 0 = no limit", check=FROM_0
     )
 
     # -- batch
@@ -140,49 +140,48 @@ class Config(TrialSettings):
     group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
     n_epochs: int | None = field(
         None,
-        "passes over the training tasks; None = as many as max_steps takes, 1 where that is 0",
+        "passes over the training tasks; None = as many as max_steps needs, 1 without it",
         check=ABOVE_0,
         resume=LENGTH,
     )
     max_steps: int = field(
-        0, "steps, fewer where n_epochs is given and ends earlier; 0 = no limit", check=FROM_0, resume=LENGTH
+        0, "most steps; a given n_epochs may end the run earlier; 0 = no limit", check=FROM_0, resume=LENGTH
     )
     seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=FROM_0, resume=FIXED)
     temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
-        {}, "outcome_policy.OUTCOME=train, mask, replace or a reward, for trials that end so", resume=NEXT_STEP
+        {}, "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward", resume=NEXT_STEP
     )
 
     # -- learning
-    learning_rate: float = field(1e-4, "Adam step size at its peak", check=ABOVE_0, resume=NEXT_STEP)
+    learning_rate: float = field(1e-4, "peak step size of Adam", check=ABOVE_0, resume=NEXT_STEP)
     lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        "constant", "decay to 0 over the run", resume=NEXT_STEP
+        "constant", "decay of the learning rate to 0 over the run", resume=NEXT_STEP
     )
     warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
-    adam_beta1: float = field(0.9, "Adam beta1", check=BELOW_1, resume=NEXT_STEP)
-    adam_beta2: float = field(0.95, "Adam beta2", check=BELOW_1, resume=NEXT_STEP)
-    adam_eps: float = field(1e-12, "Adam epsilon", check=ABOVE_0, resume=NEXT_STEP)
     weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
     grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
     loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=NEXT_STEP)
     clip_low_threshold: float | None = field(
         None,
-        "ppo, cispo: lowest probability ratio; None = 0.8",
+        "lower clip of the probability ratio, ppo and cispo; None = 0.8",
         check=Check(lambda ratio: 0 <= ratio <= 1, "a probability ratio between 0 and 1 (0.8 is usual)"),
         resume=NEXT_STEP,
     )
     clip_high_threshold: float | None = field(
         None,
-        "ppo, cispo: highest probability ratio; None = 1.2",
+        "upper clip of the probability ratio, ppo and cispo; None = 1.2",
         check=Check(lambda ratio: ratio >= 1, "a probability ratio of 1 or more (1.2 is usual)"),
         resume=NEXT_STEP,
     )
     loss_norm: LossNorm = field(
-        "token_mean", "mean over the batch's tokens, mean of trajectory means, or plain sum", resume=NEXT_STEP
+        "token_mean",
+        "mean over the batch's tokens, mean of trajectory means, or sum over tokens",
+        resume=NEXT_STEP,
     )
     num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
     advantage_baseline: Baseline = field(
-        "mean", "a reward is compared with its group's mean, or with the others' mean", resume=NEXT_STEP
+        "mean", "baseline of a reward: its group's mean, or the mean of the group's other rewards", resume=NEXT_STEP
     )
     normalize_advantages_by_std: bool = field(
         False, "divide a group's advantages by its standard deviation", resume=NEXT_STEP
@@ -194,44 +193,40 @@ class Config(TrialSettings):
 
     # -- limits
     on_stop: Literal["cancel", "wait"] = field(
-        "cancel", "Ctrl-C, SIGTERM, a limit of time or spending: cancel running trials, or wait for their end"
+        "cancel", "at Ctrl-C, SIGTERM or a limit: cancel running trials, or wait for their end"
     )
     max_wall_sec: float = field(0.0, "seconds after which this process stops; 0 = no limit", check=FROM_0)
-    max_trials: int = field(0, "trials started over the whole run, after which it stops; 0 = no limit", check=FROM_0)
-    max_usd: float = field(0.0, "USD spent over the whole run, at which it stops; 0 = no limit", check=FROM_0)
+    max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
+    max_usd: float = field(0.0, "USD of the whole run at which it stops; 0 = no limit", check=FROM_0)
     max_tokens_total: float = field(
-        0.0, "tokens sampled and trained over the whole run, prompts too, at which it stops; 0 = no limit", check=FROM_0
+        0.0, "prompt, sampled and trained tokens of the whole run at which it stops; 0 = no limit", check=FROM_0
     )
     max_container_hours: float = field(
-        0.0, "hours of all environments added up, at which it stops; 0 = no limit", check=FROM_0
+        0.0, "container hours, summed over environments, at which the run stops; 0 = no limit", check=FROM_0
     )
     prices: str | None = field(
-        None, "JSON file of prices by model, USD per million tokens; None = the built-in prices of Tinker cloud"
+        None, "JSON file of prices by model, USD per million tokens; None = built-in prices of Tinker cloud"
     )
-    server_usd_per_hour: float = field(
-        0.0, "USD that an hour of a self-hosted server costs (skyrl-tx); 0 = nothing", check=FROM_0
-    )
+    server_usd_per_hour: float = field(0.0, "USD per hour of a self-hosted server (skyrl-tx); 0 = free", check=FROM_0)
 
     # -- output
-    plan: bool = field(False, "true, or --dry-run: print what the run would do and cost, spend nothing", resume=ADDRESS)
-    json: str | None = field(None, "with plan=true: file for the plan as JSON, - = standard output", resume=ADDRESS)
     run_name: str | None = field(
-        None, "name of the run directory, continued where it exists; None = made up", resume=ADDRESS
+        None, "name of the run directory, continued where it exists; None = generated", resume=ADDRESS
     )
     resume: str | None = field(None, "run directory to continue; None = new run", resume=ADDRESS)
-    save_every: int = field(10, "steps between checkpoints; 0 = only at the end", check=FROM_0)
-    keep_checkpoints: int = field(3, "newest checkpoints kept on the server; 0 = all", check=FROM_0)
-    keep_best: int = field(0, "checkpoints kept besides: those with the best evaluation; 0 = none", check=FROM_0)
+    save_every: int = field(10, "steps between checkpoints; 0 = only one at the end", check=FROM_0)
+    keep_checkpoints: int = field(3, "newest checkpoints to keep on the server; 0 = all", check=FROM_0)
+    keep_best: int = field(0, "also keep this many checkpoints with the best held-out reward; 0 = none", check=FROM_0)
     display: Literal["auto", "plain", "quiet"] = field(
         "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
     )
     wandb_project: str | None = field(None, "Weights & Biases project; None = off")
-    wandb_name: str | None = field(None, "Weights & Biases run name; None = the run directory's")
+    wandb_name: str | None = field(None, "Weights & Biases run name; None = name of the run directory")
 
 
 SETTINGS = settings(Config)
 FIELDS = tuple(SETTINGS)
-# A trial with another value of one of these takes another number of turns, tokens or seconds.
+# These settings change how many turns, tokens or seconds a trial takes.
 WORKLOAD = (
     "model_name",
     *(name for name, setting in settings(TrialSettings).items() if setting.resume in (FIXED, NEXT_STEP)),
@@ -239,13 +234,13 @@ WORKLOAD = (
 
 
 def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether trials under two saved configurations cost alike; a value that was not saved is the default."""
+    """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
     return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A setting of an earlier version. `now`: its name today, None = it was removed."""
+    """A setting of an earlier version. `now`: its present name, None = removed."""
 
     default: Any
     instead: str
@@ -255,14 +250,20 @@ class Former:
 _CONSTANT = "its value is a constant now; leave it out"
 FORMER = {
     "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
-    "plan_json": Former(None, "use json=FILE with --dry-run", "json"),
+    "plan": Former(False, "use --dry-run"),
+    "plan_json": Former(None, "use json=FILE with --dry-run"),
     "server_outage_limit_sec": Former(1800.0, "use outage_limit_sec", "outage_limit_sec"),
     "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
     "save_timeout_sec": Former(900.0, "use update_timeout_sec"),
     "server_silence_sec": Former(120.0, _CONSTANT),
     "n_parallel_builds": Former(2, _CONSTANT),
+    "n_parallel_starts": Former(8, _CONSTANT),
     "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),
-    "env_starts_per_sec": Former(0.0, "use n_parallel_starts"),
+    "env_starts_per_sec": Former(0.0, _CONSTANT),
+    "eval_timeout_sec": Former(86400.0, "trial_timeout_sec limits each of its trials"),
+    "adam_beta1": Former(0.9, _CONSTANT),
+    "adam_beta2": Former(0.95, _CONSTANT),
+    "adam_eps": Former(1e-12, _CONSTANT),
     "keep_every": Former(0, "use keep_best, or keep_checkpoints=0 for all"),
     "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
     "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),

@@ -1,28 +1,33 @@
-"""Errors a user can act on. Everything else is a bug and keeps its traceback."""
+"""Errors that a user can act on; any other exception is a bug and keeps its traceback.
+
+UserError                a mistake, or a fault outside this code: one message with field, value and fix
+├── BackendError         the Tinker API refused, vanished or answered nonsense
+│   ├── ServerLost       it went away, or came back without the adapter; a saved state can be restored
+│   └── WeightsGone      it no longer has a saved state: deleted, expired, or lost with its database
+├── EnvironmentFault     Docker or another provider cannot be used at all (one failed trial is data, no error)
+└── DiskFault            the disk of the run directory is full, over quota, read-only or broken
+"""
 
 
 class UserError(Exception):
-    """A mistake or a fault outside our code: one message that names the field, the value and the fix.
-
-    Commands print it as one line and exit with 2; they never show a traceback for it.
-    """
+    """Commands print its message as plain lines, without a traceback, and exit with 2."""
 
 
 class BackendError(UserError):
-    """The Tinker API refused, vanished or answered nonsense."""
+    pass
 
 
 class ServerLost(BackendError):
-    """The server went away, or came back without the adapter: a saved state can be restored once it answers."""
+    pass
 
 
 class WeightsGone(BackendError):
-    """The server does not have this saved state any more: it was deleted, has expired, or went with its database."""
+    pass
 
 
 class EnvironmentFault(UserError):
-    """Docker or another environment provider cannot be used at all (not one failed trial: that is data)."""
+    pass
 
 
 class DiskFault(UserError):
-    """The disk of the run directory is full, over quota, read-only or broken: nothing that happens now can be kept."""
+    pass

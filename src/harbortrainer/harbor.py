@@ -23,7 +23,7 @@ from statistics import fmean
 from types import ModuleType
 from typing import override
 
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 
 if TYPE_CHECKING:
     from harbor.models.trial.config import AgentConfig
@@ -188,6 +188,6 @@ def _agent(result: "TrialResult") -> "AgentConfig":
 
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    with telling(path):
+    with disk_errors(path):
         temporary.write_text(text)
         os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""What the remaining work of a run will take: ranges from the batches of earlier runs, else bounds from the limits."""
+"""The dry run: forecasts trials, tokens, times and cost from earlier runs, else from the limits, and prints them."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ from harbortrainer.training.plan import Plan, disk_note
 from harbortrainer.training.schedule import evaluation_due, task_order
 from harbortrainer.training.session import prepare
 
-LEAST_SHARED = 0.5  # of the planned tasks, in the earlier run too
+LEAST_SHARED = 0.5  # of the planned tasks that an earlier run had too
 NEWEST = 5  # runs that are read
 log = logging.getLogger("harbortrainer")
 
@@ -51,9 +51,9 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class RemainingWork:
-    """`first_step`: 0-based. A place in a batch is filled by one graded trial; a failed trial is run again."""
+    """Steps, evaluations and their places; a graded trial fills one place, a failed one is run again."""
 
-    first_step: int
+    first_step: int  # from 0
     steps: int
     training_places: int
     evaluations: int
@@ -66,19 +66,19 @@ class RemainingWork:
 
 @dataclass(frozen=True, slots=True)
 class PastBatch:
-    """A finished training step or evaluation. `spent`: by all its trials, failed ones too, and its update."""
+    """A finished training step or evaluation. `spent`: by its update and all its trials, failed ones included."""
 
     evaluation: bool
     places: int
     started: int  # trials
     spent: Spending
     seconds: float
-    unique_prompt: float  # prompt tokens that no earlier prompt of their trial had
+    unique_prompt: float  # prompt tokens that repeat no earlier prompt of their trial
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`cached`: share of the prompt tokens that repeat an earlier prompt of their trial: the most a cache can serve."""
+    """Ranges of what a run will use. `cached`: share of prompt tokens that repeat an earlier prompt of their trial."""
 
     trials: Range
     prompt: Range
@@ -95,7 +95,7 @@ class Forecast:
         return self.prompt + self.sampled + self.trained
 
     def usd(self, pricing: Pricing) -> Range | None:
-        """Low: every repeated prompt is cached; mean and high: none is. None without a price."""
+        """Cost: low if the server caches every repeated prompt, mean and high if none. None without a price."""
         if not pricing.known:
             return None
         cost = Range(0.0, 0.0, 0.0)
@@ -109,8 +109,49 @@ class Forecast:
         return cost + self.wall_sec * (pricing.usd_per_hour / 3600) if pricing.usd_per_hour else cost
 
 
+async def dry_run(config: Config, json_file: str | None = None, outside: Outside | None = None) -> int:
+    """Run the checks that need no server, then print what the run would do and cost. Exit status 0.
+
+    Raises UserError for whatever would stop the run at its start, and when `json_file` cannot be written.
+    """
+    outside = outside or Outside()
+    prepared = await prepare(config, outside)
+    plan = prepared.plan
+    if plan.finished:
+        print(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
+        return 0
+    if config.backend == "tinker":  # its contract is documented
+        agree(config, kind_of(config), TINKER_DOCUMENTS)
+    spent = Budget(config, plan.pricing)
+    records = read_lines(plan.earlier.ledger, checked=True) if plan.earlier is not None else []
+    for record in records:
+        spent.count(record)
+    work = remaining_work(plan, records, spent.account.waiting)
+    forecast = from_past(config, work, past_batches(plan)) or from_limits(config, work)
+    server, about = await _server(config, outside.api)
+    notes = [
+        *prepared.notes,
+        *plan.length_note,
+        server,
+        disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
+    ]
+    if plan.earlier is not None:
+        notes.append(f"continues {plan.earlier.path} after step {work.first_step}; {spent.summary()}")
+    if not plan.pricing.known and config.backend == "tinker":
+        notes.append(f"cost: {no_price(config)}")
+    elif not plan.pricing.known:
+        notes.append("cost: unknown for your own server; give server_usd_per_hour=USD")
+    if (over := spent.over()) is not None:
+        notes.append(f"{over[0]}: the run would stop at once")
+    notes += _caps(config, spent, forecast)
+    found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
+    if not give_json(json.dumps(found, indent=2, default=asdict), json_file):
+        _show(plan, work, forecast, notes)
+    return 0
+
+
 def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
-    """`records`: the ledger of a resumed run; `waiting`: graded trials of a batch that is not trained on yet."""
+    """Work left. `records`: ledger of a resumed run; `waiting`: graded trials of a batch not trained on yet."""
     config, order = plan.config, task_order(plan.config, plan.train)
     trained = 1 + max((record["step"] for record in records if record["event"] == "trained"), default=-1)
     done = min(trained, plan.total_steps)
@@ -128,7 +169,7 @@ def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: in
 
 
 def past_batches(plan: Plan) -> dict[str, list[PastBatch]]:
-    """Batches by run: of the resumed run and the newest similar ones in `logs_dir`. Unreadable runs are left out."""
+    """Batches by run: of the resumed run and the newest similar ones in `logs_dir`, without unreadable runs."""
     found = Path(plan.config.logs_dir).expanduser().glob("*/config.json")
     paths = [file.parent.resolve() for file in sorted(found, key=lambda file: -file.stat().st_mtime)]
     if plan.earlier is not None:
@@ -147,9 +188,9 @@ def past_batches(plan: Plan) -> dict[str, list[PastBatch]]:
 
 
 def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[PastBatch]]) -> Forecast | None:
-    """Each total is a batch's amount a place times the places left: of the smallest, the mean and the largest batch.
+    """Low, mean and high of the earlier batches' amounts a place, times the places left.
 
-    None: no earlier run finished a batch of what is left.
+    None when no earlier run finished a batch of the kinds that are left.
     """
     batches = [batch for run in runs.values() for batch in run]
     training = [batch for batch in batches if not batch.evaluation]
@@ -179,9 +220,9 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
 
 
 def from_limits(config: Config, work: RemainingWork) -> Forecast:
-    """Bounds only: each trial ends at once, or uses all that its limits allow."""
+    """Bounds: each trial ends at once, or uses all that its limits allow."""
     turns, context, limit = config.max_turns or None, config.context_limit, config.trial_timeout_sec or None
-    segments = turns if config.enable_summarize else 1  # at worst the history is rewritten at each turn
+    segments = turns if config.enable_summarize else 1  # at worst each turn summarises the history
     sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
     waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
@@ -197,17 +238,17 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
         assumptions=(
             f"a trial takes at least 1 turn, at most max_turns={config.max_turns or 'no limit'}",
             f"a prompt has at most context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
-            "no trial fails and is run again; the upper bound of the wall time has no updates",
+            "no trial is run again; the upper bound of the wall time excludes updates",
         ),
     )
 
 
 def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
-    """Finished batches, in no order. None from a run of another model, other limits or other tasks."""
+    """Finished batches of a run with the same model, limits and tasks; of another run none."""
     config, parallel = read_config(run), SETTINGS["n_parallel_envs"].default
     if not same_workload(config, to_json(plan.config)):
         return
-    if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # batches take another time
+    if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # its batches take another time
         return
     split, planned = json.loads((run.path / SPLIT_FILE).read_text()), {task.digest for task in plan.tasks}
     known = {task["digest"] for side in ("train", "held_out") for task in split[side].values()}
@@ -254,47 +295,6 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-async def dry_run(config: Config, outside: Outside | None = None) -> int:
-    """Make the checks of a run that need no server, then print what it would do and cost. Exit status 0.
-
-    Raises UserError for whatever would stop the run at its start, and when the file of `json` cannot be written.
-    """
-    outside = outside or Outside()
-    prepared = await prepare(config, outside)
-    plan = prepared.plan
-    if plan.finished:
-        print(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
-        return 0
-    if config.backend == "tinker":  # its contract is documented: no need to ask the server
-        agree(config, kind_of(config), TINKER_DOCUMENTS)
-    spent = Budget(config, plan.pricing)
-    records = read_lines(plan.earlier.ledger, checked=True) if plan.earlier is not None else []
-    for record in records:
-        spent.count(record)
-    work = remaining_work(plan, records, spent.account.waiting)
-    forecast = from_past(config, work, past_batches(plan)) or from_limits(config, work)
-    server, about = await _server(config, outside.api)
-    notes = [
-        *prepared.notes,
-        *plan.length_note,
-        server,
-        disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
-    ]
-    if plan.earlier is not None:
-        notes.append(f"continues {plan.earlier.path} after step {work.first_step}; {spent.summary()}")
-    if not plan.pricing.known and config.backend == "tinker":
-        notes.append(f"cost: {no_price(config)}")
-    elif not plan.pricing.known:
-        notes.append("cost: unknown for your own server; give server_usd_per_hour=USD")
-    if (over := spent.over()) is not None:
-        notes.append(f"{over[0]}: it would stop at once")
-    notes += _caps(config, spent, forecast)
-    found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
-    if not give_json(json.dumps(found, indent=2, default=asdict), config.json):
-        _show(plan, work, forecast, notes)
-    return 0
-
-
 async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
     """One line on whether the server answers, and its description of itself."""
     try:
@@ -307,7 +307,7 @@ async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
 
 
 def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
-    """Caps that will or may end the run before its last step."""
+    """A line for each cap that will or may end the run before its last step."""
     before, hours = spent.account.total, forecast.container_sec * (1 / 3600)
     limits = [
         ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
@@ -325,15 +325,21 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
 
 
 def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
-    """To stdout; without escape sequences unless that is a terminal."""
+    """Print the forecast to stdout, without escape sequences unless it is a terminal."""
     config, console = plan.config, wide_console()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
     left = "" if plan.earlier is None else " left"
-    lines = [
+    say(
         f"plan: {config.model_name} on {config.backend}, {len(plan.train)} training tasks, "
-        f"{len(plan.held_out)} held out",
+        f"{len(plan.held_out)} held out"
+    )
+    say(
         f"{work.steps} of {plan.total_steps} steps{left}, of {config.batch_size} tasks x {config.group_size} trials; "
-        f"{work.evaluations} evaluations of {len(plan.held_out)} tasks x {config.eval_group_size}",
-    ]
+        f"{work.evaluations} evaluations of {len(plan.held_out)} tasks x {config.eval_group_size}"
+    )
     table = Table("", show_edge=False, pad_edge=False)
     for name in ("low", "mean", "high"):
         table.add_column(name, justify="right")
@@ -342,19 +348,16 @@ def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[s
         mean = "" if range_.mean is None else _number(range_.mean, unit)
         high = "no bound" if range_.high is None else _number(range_.high, unit)
         table.add_row(name, _number(range_.low, unit), mean, high, how)
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
     console.print(table)
-    lines = [f"estimated from: {forecast.source}", *(f"assumed: {text}" for text in forecast.assumptions), *notes]
+    for line in (f"estimated from: {forecast.source}", *(f"assumed: {a}" for a in forecast.assumptions), *notes):
+        say(line)
     if forecast.assumptions:
-        lines.append("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        say("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
 
 
 def _rows(plan: Plan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
     repeated = f"; {forecast.cached:.0%} repeats an earlier prompt of its trial" if forecast.cached else ""
-    yield "trials", forecast.trials, "", "of training and evaluation, those run again included"
+    yield "trials", forecast.trials, "", "of training and evaluation, repeated ones included"
     yield "tokens", forecast.tokens, "", "the three below"
     yield "  prompt", forecast.prompt, "", f"each turn's whole prompt{repeated}"
     yield "  sampled", forecast.sampled, "", "answers"

@@ -1,4 +1,4 @@
-"""One setting of a command: its default, meaning, check, and what a continued run may do with it, in one place."""
+"""Declares a setting in one place: default, meaning, check, and what a continued run does with another value."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from typing import Any
 import chz
 
 _KEY = "setting"
-REQUIRED: Any = object()  # the default of a setting that must be given
+REQUIRED: Any = object()  # the default of a required setting
 
 
 class Resume(Enum):
     """What a continued run, or a continued evaluation, does with another value of a setting."""
 
-    ADDRESS = "where the run is and how it was asked for: not compared"
-    FIXED = "another value is another run: refused"
-    NEXT_STEP = "taken from the first step that was not trained on; an evaluation refuses it"
+    ADDRESS = "names the run: not compared"
+    FIXED = "refused: another value makes another run"
+    NEXT_STEP = "taken from the first step not trained on; an evaluation refuses it"
     LENGTH = "taken; a learning rate that decays follows the new length"
-    TASKS = "taken, the files of the tasks are compared instead; an evaluation refuses it"
+    TASKS = "taken if the tasks' files are the same; an evaluation refuses it"
     HARMLESS = "taken: no number depends on it"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a value must satisfy. `words` completes the line "NAME=VALUE: …". None is never checked."""
+    """A condition on a value that is not None. `words` completes the error "NAME=VALUE: …"."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -50,7 +50,7 @@ class Setting:
 def field(
     default: Any = REQUIRED, doc: str = "", *, check: Check | None = None, resume: Resume = Resume.HARMLESS
 ) -> Any:
-    """A field of a chz class. `doc` gives the unit and the value that switches the setting off."""
+    """A field of a chz class. `doc`: the meaning, with unit and the value that turns it off."""
     about = {_KEY: Setting(default, doc, check, resume)}
     if default is REQUIRED:
         return chz.field(doc=doc, metadata=about)
@@ -60,12 +60,12 @@ def field(
 
 
 def settings(kind: type) -> dict[str, Setting]:
-    """Every setting of a class by name, those of its bases first."""
+    """The settings of a class by name, those of its bases first."""
     return {name: (field.metadata or {})[_KEY] for name, field in chz.chz_fields(kind).items()}
 
 
 def problems(values: Any) -> Iterator[str]:
-    """A line for each value that its own check refuses."""
+    """An error line for each value that its check refuses."""
     for name, setting in settings(type(values)).items():
         value = getattr(values, name)
         if setting.check is not None and value is not None and not setting.check.holds(value):
@@ -73,7 +73,7 @@ def problems(values: Any) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as the command line takes it."""
+    """A value as typed on the command line."""
     if isinstance(value, tuple | list):
         return ",".join(map(shown, value))
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The mean over tasks with a confidence interval that treats the trials of a task as one cluster."""
+"""Statistics of rewards, with the trials of a task as one cluster: pass@k, mean with interval, paired comparison."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,20 @@ from statistics import NormalDist
 
 import numpy as np
 
-TOLERANCE = 1e-9  # rewards that are sums of fractions
+LEVEL = 0.95  # of intervals
+VERDICT_LEVEL = 0.97  # keeps false verdicts below 5% also where few tasks give their variance
+MANY = 1000  # the most additional trials or tasks that are suggested
+ROUNDING = 1e-9  # of rewards that are sums of fractions
+NORMAL_FROM = 2000  # degrees of freedom; from here t and normal quantiles agree to 3 decimals
+LARGEST = 1e4  # upper end of the search for a t quantile
+
+Rewards = Mapping[str, Sequence[float]]  # task name -> rewards of its graded trials
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased: 1 - C(n - c, k) / C(n, k) from c successes in n trials (Chen et al. 2021, arXiv:2107.03374).
 
-    With whole numbers, so it is exact to the last digit. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    Computed with integers, so exact to the last digit. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"pass@{k} of {c} successes in {n} trials")
@@ -29,18 +36,12 @@ def task_pass_at_k(rewards_G: Sequence[float], k: int, pass_reward: float = 1.0)
 
 def successes(rewards_G: Sequence[float], pass_reward: float = 1.0) -> int:
     """Trials with a reward of at least `pass_reward`."""
-    return sum(reward >= pass_reward - TOLERANCE for reward in rewards_G)
-
-
-LEVEL = 0.95
-ROUNDING = 1e-9
-NORMAL_FROM = 2000  # degrees of freedom; from here t and normal quantiles agree to 3 decimals
-LARGEST = 1e4  # upper end of the search for a t quantile
+    return sum(reward >= pass_reward - ROUNDING for reward in rewards_G)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`mean` over tasks of each task's value, its standard error, and the 95% interval for tasks like these.
+    """Mean over tasks of each task's value, its standard error and 95% interval.
 
     Without tasks all are NaN; `stderr` is NaN for a single task.
     """
@@ -56,9 +57,8 @@ class Estimate:
         return (self.high - self.low) / 2
 
 
-def estimate_mean(values_P: Sequence[float], observations: int = 0, level: float = LEVEL) -> Estimate:
-    """The mean of one value a task, such as the mean reward of its trials. `observations`: trials of all tasks; 0 = one
-    a task.
+def estimate_mean(values_P: Sequence[float], observations: int = 0) -> Estimate:
+    """The mean of one value a task, such as its mean reward. `observations`: trials of all tasks; 0 = one a task.
 
     In [0, 1]: Wilson's interval (1927) with the effective sample size n / d in place of n. The design effect d =
     variance / (mean (1 - mean)) is at most 1 (Kish 1965; with Wilson's interval: Dean & Pagano 2015). The effective
@@ -74,40 +74,144 @@ def estimate_mean(values_P: Sequence[float], observations: int = 0, level: float
     variance = float(values.var(ddof=1)) if n > 1 else math.nan
     stderr = math.sqrt(variance / n)
     if values.min() > -ROUNDING and values.max() < 1 + ROUNDING:
-        low, high = _wilson(min(1.0, max(0.0, mean)), variance, n, max(n, observations), level)
+        low, high = _wilson(min(1.0, max(0.0, mean)), variance, n, max(n, observations))
     elif n > 1:
-        half = student_quantile(level, n - 1) * stderr
+        half = student_quantile(LEVEL, n - 1) * stderr
         low, high = mean - half, mean + half
     else:
         low, high = -math.inf, math.inf
     return Estimate(mean, stderr, low, high, n)
 
 
-def estimate_reward(rewards_P: Sequence[Sequence[float]], level: float = LEVEL) -> Estimate:
-    """The mean reward of tasks with these rewards of their trials. Each task with a graded trial counts once."""
+def estimate_reward(rewards_P: Sequence[Sequence[float]]) -> Estimate:
+    """The mean reward from the rewards of each task's trials. Each task with a graded trial counts once."""
     graded = [rewards_G for rewards_G in rewards_P if len(rewards_G)]
     means = [float(np.mean(rewards_G)) for rewards_G in graded]
-    return estimate_mean(means, sum(len(rewards_G) for rewards_G in graded), level)
+    return estimate_mean(means, sum(len(rewards_G) for rewards_G in graded))
 
 
-def estimate_pass_at_k(
-    rewards_P: Sequence[Sequence[float]], k: int, pass_reward: float = 1.0, level: float = LEVEL
-) -> Estimate:
+def estimate_pass_at_k(rewards_P: Sequence[Sequence[float]], k: int, pass_reward: float = 1.0) -> Estimate:
     """pass@k over the tasks with at least k trials; k trials are one observation."""
     counts = [(len(rewards_G), successes(rewards_G, pass_reward)) for rewards_G in rewards_P if len(rewards_G) >= k]
-    return estimate_mean([pass_at_k(n, c, k) for n, c in counts], sum(n // k for n, _ in counts), level)
+    return estimate_mean([pass_at_k(n, c, k) for n, c in counts], sum(n // k for n, _ in counts))
 
 
-def _wilson(mean: float, variance: float, n: int, observations: int, level: float) -> tuple[float, float]:
+def _wilson(mean: float, variance: float, n: int, observations: int) -> tuple[float, float]:
     largest = mean * (1 - mean)
-    inflation = 1.0  # where all tasks are alike, their variance is unknown: each counts as one observation
+    inflation = 1.0  # equal tasks say nothing about their variance: each counts as one observation
     if n > 1 and largest > ROUNDING and variance > ROUNDING**2:
-        quantiles = student_quantile(level, n - 1) / student_quantile(level, observations - 1)
+        quantiles = student_quantile(LEVEL, n - 1) / student_quantile(LEVEL, observations - 1)
         inflation = min(1.0, variance / largest) * quantiles**2
-    share = normal_quantile(level) ** 2 * inflation / n
+    share = normal_quantile(LEVEL) ** 2 * inflation / n
     centre = (mean + share / 2) / (1 + share)
     half = math.sqrt(share * largest + share * share / 4) / (1 + share)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`: its 95% interval.
+
+    `distinguishable`: its 97% interval lies on one side of 0. `more_trials`, `more_tasks`: how many more would make an
+    unchanged difference distinguishable, None = no number would, or it is unknown.
+    """
+
+    difference: float
+    stderr: float
+    low: float
+    high: float
+    n_tasks: int
+    distinguishable: bool
+    more_trials: int | None = None
+    more_tasks: int | None = None
+    single_trials: bool = False  # of some task: `more_trials` is a lower bound
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+    @property
+    def verdict(self) -> str:
+        """The comparison in words; numbers are points, hundredths of a reward."""
+        if self.n_tasks < 2:
+            return f"{self.n_tasks} tasks were graded for both: at least 2 are needed for a comparison"
+        numbers = f"{100 * self.difference:+.1f} ± {100 * self.half_width:.1f}"
+        if self.distinguishable:
+            return f"{numbers}: {'better' if self.difference > 0 else 'worse'}"
+        return f"{numbers}: not distinguishable; {self._needed()}"
+
+    def _needed(self) -> str:
+        if not self.difference:
+            return "no difference was seen"
+        tasks = f"about {self.more_tasks} more tasks" if self.more_tasks else f"more than {MANY} more tasks"
+        if self.more_trials is None:
+            return f"no number of trials would be enough on these tasks, {tasks} like them would be needed"
+        least = "at least" if self.single_trials else "about"
+        return f"{least} {self.more_trials} more trials a task would be needed, or {tasks}"
+
+
+def compare(a: Rewards, b: Rewards) -> Comparison:
+    """Policy B against policy A, over the tasks that were graded for both. Paired: a task is one observation.
+
+    mean(d) ± t s(d) / sqrt n, d = difference of a task's means, t with n - 1 degrees of freedom (Student 1908; tasks
+    as clusters: Miller 2024, arXiv:2411.00640). Equal d leave the variance unknown: then two more tasks are assumed,
+    one with a trial more won and one with a trial more lost (after Bonett & Price 2012).
+    """
+    names = [name for name in a if a[name] and b.get(name)]
+    n = len(names)
+    d_P = np.array([np.mean(b[name]) - np.mean(a[name]) for name in names])
+    if n < 2:
+        return Comparison(float(d_P.mean()) if n else 0.0, math.nan, -math.inf, math.inf, n, False)
+    difference = float(d_P.mean())
+    trials_P = np.array([min(len(a[name]), len(b[name])) for name in names])
+    within = float(np.mean([_within(a[name]) + _within(b[name]) for name in names])) if trials_P.min() > 1 else None
+    variance = _variance(d_P, float(trials_P.mean()))
+    stderr = math.sqrt(variance / n)
+    half = student_quantile(LEVEL, n - 1) * stderr
+    distinguishable = abs(difference) > student_quantile(VERDICT_LEVEL, n - 1) * stderr
+    low, high = difference - half, difference + half
+    if distinguishable or not difference:
+        return Comparison(difference, stderr, low, high, n, distinguishable)
+    more_trials = _more_trials(difference, variance, within, n, float(trials_P.mean()))
+    more_tasks = _more_tasks(difference, variance, n)
+    return Comparison(difference, stderr, low, high, n, False, more_trials, more_tasks, within is None)
+
+
+def _variance(d_P: np.ndarray, trials: float) -> float:
+    if np.ptp(d_P) > 1e-12:
+        return float(d_P.var(ddof=1))
+    return float(np.concatenate([d_P, [1 / trials, -1 / trials]]).var(ddof=1))
+
+
+def _within(rewards_G: Sequence[float]) -> float:
+    """Variance of a task's mean that stems from its trials' randomness; it shrinks with their number."""
+    return float(np.var(rewards_G, ddof=1)) / len(rewards_G)
+
+
+def _more_trials(difference: float, variance: float, within: float | None, n: int, trials: float) -> int | None:
+    """More trials a task until an unchanged |difference| is distinguishable.
+
+    Of the variance of d, the part within tasks shrinks with 1 / trials and the part between tasks does not. A single
+    trial a task cannot separate them: all of it counts as the former (0/1 rewards of one trial are mostly that), and
+    the number is a lower bound.
+    """
+    allowed = n * (difference / student_quantile(VERDICT_LEVEL, n - 1)) ** 2
+    shrinking = variance if within is None else min(within, variance)
+    left = allowed - (variance - shrinking)
+    if left <= 0:
+        return None
+    more = math.ceil(trials * shrinking / left - trials - 1e-9)
+    return max(1, more) if more <= MANY else None
+
+
+def _more_tasks(difference: float, variance: float, n: int) -> int | None:
+    """More tasks until an unchanged |difference| with the same variance between tasks is distinguishable."""
+    needed = n
+    while (difference / student_quantile(VERDICT_LEVEL, needed - 1)) ** 2 * needed < variance:
+        needed += max(1, needed // 50)
+        if needed - n > MANY:
+            return None
+    return max(1, needed - n)
 
 
 def normal_quantile(level: float) -> float:
@@ -142,120 +246,3 @@ def _student_within(t: float, degrees: int) -> float:
         total += term
     part = math.sin(angle) * total
     return 2 / math.pi * (angle + part) if odd else part
-
-
-VERDICT_LEVEL = 0.97  # so that false verdicts stay below 5% also where the tasks are few and their variance a guess
-MANY = 1000  # the most additional trials or tasks that are suggested
-
-Rewards = Mapping[str, Sequence[float]]  # task name -> rewards of its graded trials
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """`difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`: its 95% interval.
-
-    `distinguishable`: its 97% interval lies on one side of 0. `more_trials`, `more_tasks`: how many more of them would
-    make this difference distinguishable if it stays as it is, None = no number would, or it cannot be known.
-    """
-
-    difference: float
-    stderr: float
-    low: float
-    high: float
-    n_tasks: int
-    distinguishable: bool
-    more_trials: int | None = None
-    more_tasks: int | None = None
-    single_trials: bool = False  # a task had one trial only: `more_trials` is then a lower bound
-
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
-
-    @property
-    def verdict(self) -> str:
-        """In words; in points, hundredths of a reward."""
-        if self.n_tasks < 2:
-            return f"{self.n_tasks} tasks were graded for both: at least 2 are needed for a comparison"
-        numbers = f"{100 * self.difference:+.1f} ± {100 * self.half_width:.1f}"
-        if self.distinguishable:
-            return f"{numbers}: {'better' if self.difference > 0 else 'worse'}"
-        return f"{numbers}: not distinguishable; {self._needed()}"
-
-    def _needed(self) -> str:
-        if not self.difference:
-            return "no difference was seen"
-        tasks = f"about {self.more_tasks} more tasks" if self.more_tasks else f"more than {MANY} more tasks"
-        if self.more_trials is None:
-            return f"no number of trials would be enough on these tasks, {tasks} like them would be needed"
-        least = "at least" if self.single_trials else "about"
-        return f"{least} {self.more_trials} more trials a task would be needed, or {tasks}"
-
-
-def compare(a: Rewards, b: Rewards) -> Comparison:
-    """Policy B against policy A, over the tasks that were graded for both. Paired: a task is one observation.
-
-    mean(d) ± t s(d) / sqrt n, d = difference of a task's means, t with n - 1 degrees of freedom (Student 1908; tasks
-    as clusters: Miller 2024, arXiv:2411.00640). Where all d are equal their variance is not 0 but unknown: then as if
-    two more tasks had been seen, one with a trial more won and one with a trial more lost (after Bonett & Price 2012).
-    """
-    names = [name for name in a if a[name] and b.get(name)]
-    n = len(names)
-    d_P = np.array([_mean(b[name]) - _mean(a[name]) for name in names])
-    if n < 2:
-        return Comparison(float(d_P.mean()) if n else 0.0, math.nan, -math.inf, math.inf, n, False)
-    difference = float(d_P.mean())
-    trials_P = np.array([min(len(a[name]), len(b[name])) for name in names])
-    within = float(np.mean([_within(a[name]) + _within(b[name]) for name in names])) if trials_P.min() > 1 else None
-    variance = _variance(d_P, float(trials_P.mean()))
-    stderr = math.sqrt(variance / n)
-    half = student_quantile(LEVEL, n - 1) * stderr
-    distinguishable = abs(difference) > student_quantile(VERDICT_LEVEL, n - 1) * stderr
-    low, high = difference - half, difference + half
-    if distinguishable or not difference:
-        return Comparison(difference, stderr, low, high, n, distinguishable)
-    more_trials = _more_trials(difference, variance, within, n, float(trials_P.mean()))
-    more_tasks = _more_tasks(difference, variance, n)
-    return Comparison(difference, stderr, low, high, n, False, more_trials, more_tasks, within is None)
-
-
-def _variance(d_P: np.ndarray, trials: float) -> float:
-    if np.ptp(d_P) > 1e-12:
-        return float(d_P.var(ddof=1))
-    return float(np.concatenate([d_P, [1 / trials, -1 / trials]]).var(ddof=1))
-
-
-def _within(rewards_G: Sequence[float]) -> float:
-    """Variance of a task's mean that its trials' own randomness makes; it shrinks with their number."""
-    mean, n = _mean(rewards_G), len(rewards_G)
-    return sum((reward - mean) ** 2 for reward in rewards_G) / (n - 1) / n
-
-
-def _mean(rewards_G: Sequence[float]) -> float:
-    return sum(rewards_G) / len(rewards_G)
-
-
-def _more_trials(difference: float, variance: float, within: float | None, n: int, trials: float) -> int | None:
-    """More trials a task until |difference| is distinguishable, when it stays as it is.
-
-    The variance of d is that between tasks, which trials do not shrink, and that within them, which shrinks with 1 /
-    trials. With a single trial a task the two cannot be told apart: then all of it is taken for the latter (0/1 rewards
-    of one trial are mostly that), and the number is a lower bound.
-    """
-    allowed = n * (difference / student_quantile(VERDICT_LEVEL, n - 1)) ** 2
-    shrinking = variance if within is None else min(within, variance)
-    left = allowed - (variance - shrinking)
-    if left <= 0:
-        return None
-    more = math.ceil(trials * shrinking / left - trials - 1e-9)
-    return max(1, more) if more <= MANY else None
-
-
-def _more_tasks(difference: float, variance: float, n: int) -> int | None:
-    """More tasks until |difference| is distinguishable, when it and the variance between tasks stay as they are."""
-    needed = n
-    while (difference / student_quantile(VERDICT_LEVEL, needed - 1)) ** 2 * needed < variance:
-        needed += max(1, needed // 50)
-        if needed - n > MANY:
-            return None
-    return max(1, needed - n)

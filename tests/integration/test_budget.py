@@ -30,7 +30,7 @@ def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_d
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
     resumed = called([sys.executable, "-m", "src.train", "--dry-run", f"resume={folder}"])
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "it would stop at once" in resumed.stdout and "spent: " in resumed.stdout
+    assert "the run would stop at once" in resumed.stdout and "spent: " in resumed.stdout
     fresh = called(command(server_url, tmp_path, *settings, "--dry-run", "max_steps=2"))
     assert fresh.returncode == 0 and "1 earlier run (capped)" in fresh.stdout, fresh.stdout + fresh.stderr
     assert f"{server_url} answers" in fresh.stdout

@@ -24,7 +24,6 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
-from harbortrainer.planning import dry_run
 from harbortrainer.policy.chat_template import BaseModel, ChatTemplate
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
@@ -274,8 +273,7 @@ def note_settings(run: Run, recorder: Recorder) -> None:
     """What the wired parts were made with, where nothing else of it would be seen in a run without faults."""
     parts = run.trainer.parts
     settings: Any = parts.rollouts._settings
-    starting, ping = settings.gates.starting, settings.daemon._ping
-    recorder.note("starts", most=starting._most)
+    ping = settings.daemon._ping
     recorder.note("verifiers", at_once=settings.gates.verifying._value)
     recorder.note("daemon", limit_sec=settings.daemon._limit_sec, asked=type(ping.__self__).__name__)
     recorder.note("limits", **asdict(run.backend.limits))
@@ -285,16 +283,13 @@ def note_settings(run: Run, recorder: Recorder) -> None:
 
 
 async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None) -> int:
-    """Exit status of the run, or of its plan."""
-    outside = fake_outside(recorder)
-    if config.plan:
-        return await dry_run(config, outside)
+    """Exit status of the run."""
 
     async def noted(run: Run) -> int:
         note_settings(run, recorder)
         return await train(run)
 
-    return await run_training(config, stop, outside, noted)
+    return await run_training(config, stop, fake_outside(recorder), noted)
 
 
 async def recorded_run(arguments: Sequence[str]) -> list[str]:

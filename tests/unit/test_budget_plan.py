@@ -1,4 +1,4 @@
-"""`plan=true`: ranges from earlier runs, bounds without one, nothing spent and nothing written."""
+"""`--dry-run`: ranges from earlier runs, bounds without one, nothing spent and nothing written."""
 
 import json
 import shutil
@@ -12,14 +12,12 @@ from harbortrainer import planning
 from harbortrainer.backend.connect import Api
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Price, Pricing
-from harbortrainer.cli.arguments import validate
-from harbortrainer.cli.main import main as train_main
-from harbortrainer.config import SETTINGS, Config
+from harbortrainer.cli.main import main
+from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.planning import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
-from harbortrainer.setting import Resume
-from harbortrainer.train import DRY_RUN, parse
+from harbortrainer.train import checked
 from tests.support.recorded_run import Recorder, fake_outside, fake_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
@@ -40,13 +38,14 @@ class Planner:
 
     async def process(self, *arguments: str) -> int:
         self.recorder = Recorder()
-        config = parse([*self._base, *arguments])
-        validate(config)
-        return await fake_run(config, self.recorder)
+        args = checked([*self._base, *arguments])
+        if args.dry_run:
+            return await planning.dry_run(args.config, args.json, fake_outside(self.recorder))
+        return await fake_run(args.config, self.recorder)
 
     async def plan(self, *arguments: str) -> dict[str, Any]:
         file = self.folder / "plan.json"
-        assert await self.process("plan=true", f"json={file}", *arguments) == 0
+        assert await self.process("--dry-run", f"json={file}", *arguments) == 0
         return json.loads(file.read_text())
 
     def spent(self, name: str) -> float:
@@ -141,7 +140,7 @@ async def test_a_stopped_run_is_planned_from_where_it_is_and_nothing_of_it_is_to
     assert found["scope"]["first_step"] >= 1 and found["scope"]["steps"] == 4 - found["scope"]["first_step"]
     assert found["scope"]["training_places"] < 6 * found["scope"]["steps"], "graded trials wait on disk"
     assert "continues" in out and "spent: " in out
-    assert "max_tokens_total=1 is reached" in out and "it would stop at once" in out
+    assert "max_tokens_total=1 is reached" in out and "the run would stop at once" in out
     assert files(planner.logs) == before
 
 
@@ -153,36 +152,36 @@ async def test_a_server_that_is_not_there_is_told_and_no_mistake(
             raise UserError(f"skyrl_tx_url={url}: connection refused")
 
     outside = replace(fake_outside(planner.recorder), api=Nobody())
-    assert await planning.dry_run(parse([*planner._base, "plan=true"]), outside) == 0
+    assert await planning.dry_run(checked(planner._base).config, outside=outside) == 0
     assert "server: not asked, the run would be refused now: skyrl_tx_url=http://here:1" in capsys.readouterr().out
 
 
 async def test_wrong_tasks_are_refused_by_a_plan_too(planner: Planner) -> None:
     with pytest.raises(UserError, match="eval_tasks"):
-        await planner.process("plan=true", "eval_tasks=nothing")
+        await planner.process("--dry-run", "eval_tasks=nothing")
 
 
 async def test_a_plan_that_cannot_be_written_is_one_line(planner: Planner) -> None:
     with pytest.raises(UserError, match=r"json=.*name a file in a folder"):
-        await planner.process("plan=true", f"json={planner.folder / 'none' / 'plan.json'}")
+        await planner.process("--dry-run", f"json={planner.folder / 'none' / 'plan.json'}")
 
 
-def test_dry_run_is_another_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Config] = []
+def test_a_dry_run_is_an_argument_of_the_command_and_no_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[Config, str | None]] = []
 
-    async def plan(config: Config) -> int:
-        seen.append(config)
+    async def plan(config: Config, json_file: str | None) -> int:
+        seen.append((config, json_file))
         return 0
 
     monkeypatch.setattr(planning, "dry_run", plan)
     monkeypatch.setattr("harbortrainer.cli.main.load_environment", lambda: None)
-    assert train_main(["train", DRY_RUN, "model_name=m", "tasks_dir=."]) == 0
-    assert train_main(["train", "model_name=m", "tasks_dir=.", "--plan=true"]) == 0
-    assert [config.plan for config in seen] == [True, True]
-
-
-def test_a_plan_is_not_saved_as_a_setting() -> None:
-    assert SETTINGS["plan"].resume is SETTINGS["json"].resume is Resume.ADDRESS
+    run = ["train", "model_name=m", "tasks_dir=."]
+    assert main([*run, "--dry-run"]) == main([*run, "dry_run=true", "--json"]) == 0
+    assert seen == [(Config(model_name="m", tasks_dir="."), None), (Config(model_name="m", tasks_dir="."), "-")]
+    assert main([*run, "plan=true"]) == 2 and "plan: no longer a setting; use --dry-run" in capsys.readouterr().err
+    assert main([*run, "json=f"]) == 2 and "add --dry-run" in capsys.readouterr().err
 
 
 def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:

@@ -23,7 +23,7 @@ def full(number: int = errno.ENOSPC) -> OSError:
 def test_the_line_names_the_file_the_cause_and_the_command_that_goes_on(tmp_path: Path, number: int) -> None:
     (tmp_path / "ledger.jsonl").touch()
     path = tmp_path / "trajectories" / "step_000000" / "x.npz"
-    with pytest.raises(DiskFault) as told, disk.telling(path):
+    with pytest.raises(DiskFault) as told, disk.disk_errors(path):
         raise full(number)
     text = str(told.value)
     assert text.startswith(f"{path}: cannot be written: {os.strerror(number)}; ") and "\n" not in text
@@ -32,9 +32,9 @@ def test_the_line_names_the_file_the_cause_and_the_command_that_goes_on(tmp_path
 
 def test_other_errors_pass_and_a_run_that_has_not_begun_starts_again(tmp_path: Path) -> None:
     for error in (FileNotFoundError(errno.ENOENT, "no"), TimeoutError("late")):
-        with pytest.raises(type(error)), disk.telling(tmp_path):
+        with pytest.raises(type(error)), disk.disk_errors(tmp_path):
             raise error
-    with pytest.raises(DiskFault, match="make room on that disk, then start again"), disk.telling(tmp_path / "x"):
+    with pytest.raises(DiskFault, match="make room on that disk, then start again"), disk.disk_errors(tmp_path / "x"):
         raise full()
 
 

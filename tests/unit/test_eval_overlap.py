@@ -115,20 +115,6 @@ async def test_a_run_goes_on_without_the_overlap_it_was_stopped_in(tmp_path):
     assert rows(resumed) == rows(await finished(tmp_path / "plain", eval_overlap=False))
 
 
-async def test_an_evaluation_that_takes_too_long_is_left_out_and_the_batch_goes_on(tmp_path):
-    run = made(tmp_path, eval_timeout_sec=0.05, max_steps=2, eval_every=2)
-    sample: Any = run.rollouts.run_groups
-
-    async def run_groups(*what: Any, **how: Any) -> list[TrajectoryGroup]:
-        if how["prefix"] == "e000000":
-            await asyncio.Event().wait()
-        return await sample(*what, **how)
-
-    run.rollouts.run_groups = run_groups
-    await run.trainer.run()
-    assert run.rows[0]["eval/timed_out"] == 1.0 and [row["global_step"] for row in run.rows] == [0, 1, 2]
-
-
 async def test_beside_cancels_for_a_failure_and_not_for_a_stop():
     ended: list[str] = []
 

@@ -103,7 +103,7 @@ def test_a_base_model_is_evaluated_and_counted(run, recorder, tmp_path, capsys):
     assert {sample["temperature"] for sample in recorder.kinds("sample")} == {0.0}
     assert recorder.kinds("sampler") == [{"kind": "sampler", "base_model": "models/one"}]
     shown = capsys.readouterr().out
-    assert "4 tasks x 2 trials = 8 trials planned, 0 of them are there; greedy" in shown
+    assert "4 tasks x 2 trials = 8 trials planned, 0 of them finished earlier; greedy" in shown
     assert shown.index("trials planned") < shown.index("95% interval")
 
 

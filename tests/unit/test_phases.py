@@ -1,6 +1,7 @@
 """A trial's way through the gates: one place at a time, its clock stopped while it waits, nothing kept at the end."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from harbor.trial.hooks import TrialEvent
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
-from harbortrainer.rollout.phases import Gates, Phases
+from harbortrainer.rollout.phases import Gates, Phases, StartLimit
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
@@ -62,7 +63,7 @@ async def pass_once() -> None:
 
 
 async def test_a_place_is_held_for_its_phase_only() -> None:
-    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1)
+    gates = replace(gates_of(n_parallel_envs=1), starting=StartLimit(1))
     first, second = FakeTrial(), FakeTrial()
     one, two = phases_of(first, gates)[0], phases_of(second, gates)[0]
     async with one.clock, two.clock:
@@ -107,7 +108,7 @@ async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
 
 
 async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:
-    gates = gates_of(n_parallel_envs=1, n_parallel_starts=1)
+    gates = replace(gates_of(n_parallel_envs=1), starting=StartLimit(1))
     events = [TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START]
     for n in range(1, 5):
         trial = FakeTrial()

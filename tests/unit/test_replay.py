@@ -175,7 +175,7 @@ def test_every_field_of_a_run_is_replayed_or_refused_by_name(
         ("outcome_policy.max_turns=replace", "never run"),
         ("outcome_policy.infrastructure_error=0", "has no reward"),
         ("clip_low_threshold=0.5", "does not clip"),
-        ("steps=9", "there are 1 to"),
+        ("steps=9", "choose from 1 to"),
         ("advantage_base=mean", "did you mean advantage_baseline"),
         ("temperature=0.5", "only the trials on disk"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from harbortrainer.cli.main import main
 from harbortrainer.qualify.check import Cache, _keeping
-from harbortrainer.qualify.findings import Finding, Level, Report
+from harbortrainer.qualify.findings import Finding, Level, TaskReport
 from tests.support.task_folder import write_task
 
 LONG = "a-task-whose-name-is-far-longer-than-a-column-of-a-table-on-a-terminal-of-eighty-columns-would-hold"
@@ -32,7 +32,9 @@ def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_check_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep = _keeping(Cache(tmp_path, {}), 2)
-    keep(Report("one", "/one", "d1", oracle=[1.0]))
-    keep(Report("two", "/two", "d2", [Finding("flaky", Level.ERROR, "x"), Finding("needs network", Level.NOTE, "y")]))
+    keep(TaskReport("one", "/one", "d1", oracle=[1.0]))
+    keep(
+        TaskReport("two", "/two", "d2", [Finding("flaky", Level.ERROR, "x"), Finding("needs network", Level.NOTE, "y")])
+    )
     assert capsys.readouterr().err.splitlines() == ["1/2 one: good", "2/2 two: bad; flaky"]
     assert len(list(tmp_path.glob("*.json"))) == 2

@@ -10,9 +10,9 @@ from harbortrainer.errors import UserError
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.check import Cache
-from harbortrainer.qualify.findings import Finding, Level, Report, reward_of
+from harbortrainer.qualify.findings import Finding, Level, TaskReport, reward_of
 from harbortrainer.qualify.qualify import prewritten, readable, replaced_tools, searching
-from harbortrainer.qualify.trials import Tried
+from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.task import QUARANTINE_FILE, Quarantined, load_tasks, read_quarantine, write_quarantine
 from tests.support.task_folder import write_task
 
@@ -21,25 +21,29 @@ def kinds(found: list[Finding]) -> list[tuple[str, Level]]:
     return [(one.kind, one.level) for one in found]
 
 
-PASS, FAIL, HANG = Tried(1.0), Tried(0.0), Tried(None, "VerifierTimeoutError: after 2 s")
+PASS, FAIL, HANG = (
+    QualificationTrial(1.0),
+    QualificationTrial(0.0),
+    QualificationTrial(None, "VerifierTimeoutError: after 2 s"),
+)
 
 
 @pytest.mark.parametrize(
     ("tried", "found"),
     [
         ([PASS, PASS], []),
-        ([Tried(1.0, repeats=("1", "1.0", '{"reward": 1, "style": 0}'))], []),
+        ([QualificationTrial(1.0, repeats=("1", "1.0", '{"reward": 1, "style": 0}'))], []),
         ([FAIL], [("oracle fails", Level.ERROR)]),
-        ([Tried(0.5), Tried(0.5)], [("oracle fails", Level.ERROR)]),
+        ([QualificationTrial(0.5), QualificationTrial(0.5)], [("oracle fails", Level.ERROR)]),
         ([PASS, FAIL, PASS], [("flaky", Level.ERROR)]),
         ([PASS, HANG], [("hanging verifier", Level.ERROR)]),
-        ([Tried(None, "RewardFileNotFoundError: no")], [("oracle fails", Level.ERROR)]),
-        ([Tried(1.0, repeats=("1", "0", "1"))], [("flaky", Level.ERROR)]),
-        ([Tried(1.0, repeats=("1", "", "1"))], [("flaky", Level.ERROR)]),
-        ([Tried(1.0, repeats=("0", "0", ""))], [("verifier not repeatable", Level.WARNING)]),
+        ([QualificationTrial(None, "RewardFileNotFoundError: no")], [("oracle fails", Level.ERROR)]),
+        ([QualificationTrial(1.0, repeats=("1", "0", "1"))], [("flaky", Level.ERROR)]),
+        ([QualificationTrial(1.0, repeats=("1", "", "1"))], [("flaky", Level.ERROR)]),
+        ([QualificationTrial(1.0, repeats=("0", "0", ""))], [("verifier not repeatable", Level.WARNING)]),
     ],
 )
-def test_oracle(tried: list[Tried], found: list[tuple[str, Level]]) -> None:
+def test_oracle(tried: list[QualificationTrial], found: list[tuple[str, Level]]) -> None:
     assert kinds(findings.judge_oracle(tried)) == found
 
 
@@ -48,14 +52,14 @@ def test_oracle(tried: list[Tried], found: list[tuple[str, Level]]) -> None:
     [
         (FAIL, []),
         (PASS, [("no-op passes", Level.ERROR)]),
-        (Tried(0.25), [("no-op earns something", Level.WARNING)]),
-        (Tried(0.0, repeats=("0", "0", "1")), [("flaky", Level.ERROR)]),
-        (Tried(0.0, repeats=("0", "", "0")), []),
+        (QualificationTrial(0.25), [("no-op earns something", Level.WARNING)]),
+        (QualificationTrial(0.0, repeats=("0", "0", "1")), [("flaky", Level.ERROR)]),
+        (QualificationTrial(0.0, repeats=("0", "", "0")), []),
         (HANG, [("hanging verifier", Level.ERROR)]),
-        (Tried(None, "RewardFileNotFoundError"), [("no-op is not graded", Level.ERROR)]),
+        (QualificationTrial(None, "RewardFileNotFoundError"), [("no-op is not graded", Level.ERROR)]),
     ],
 )
-def test_doing_nothing(tried: Tried, found: list[tuple[str, Level]]) -> None:
+def test_doing_nothing(tried: QualificationTrial, found: list[tuple[str, Level]]) -> None:
     assert kinds(findings.judge_no_op(tried)) == found
 
 
@@ -93,7 +97,7 @@ def test_attacks_read_the_tests_of_the_task(tmp_path: Path) -> None:
 
 
 def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_path: Path) -> None:
-    report = Report("t", "/tasks/t", "d1", [Finding("flaky", Level.ERROR, "x")], [1.0, None], 9, 0.0)
+    report = TaskReport("t", "/tasks/t", "d1", [Finding("flaky", Level.ERROR, "x")], [1.0, None], 9, 0.0)
     Cache(tmp_path, {"n": 1}).put(report)
     found = Cache(tmp_path, {"n": 1}).get(Path("/elsewhere/u"), "d1")
     assert found is not None and found.cached and found.bad and (found.name, found.path) == ("u", "/elsewhere/u")

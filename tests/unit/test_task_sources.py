@@ -141,7 +141,7 @@ def test_get_writes_a_folder_with_digests(tmp_path: Path, capsys: pytest.Capture
     assert main(["tasks", *arguments]) == 0
     assert "tiny@1.0, 2 tasks" in capsys.readouterr().out
     assert len((folder / DIGESTS).read_text().splitlines()) == 3
-    assert main(["tasks", *arguments]) == 0 and "is there already" in capsys.readouterr().out
+    assert main(["tasks", *arguments]) == 0 and "exists already" in capsys.readouterr().out
     (folder / "b" / "task.toml").write_text("")
     assert main(["tasks", *arguments]) == 2 and "not as it was fetched: b" in capsys.readouterr().err
 

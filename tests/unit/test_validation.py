@@ -28,7 +28,6 @@ def test_defaults_are_valid():
         ({"loss_fn": "ppo", "clip_low_threshold": 1.5}, ["clip_low_threshold=1.5"]),
         ({"num_substeps": 100}, ["num_substeps=100"]),
         ({"enable_summarize": True, "proactive_summarization_threshold": 40000}, ["proactive_summarization_threshold"]),
-        ({"adam_beta1": 1.0}, ["adam_beta1=1.0"]),
         ({"trial_timeout_sec": -1.0}, ["trial_timeout_sec=-1.0"]),
     ],
 )

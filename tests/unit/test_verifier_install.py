@@ -6,7 +6,7 @@ import pytest
 
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.findings import judge_oracle
-from harbortrainer.qualify.trials import Tried
+from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import failed_install, fetching
 from tests.support.shapes import INSTALLING
 from tests.support.task_folder import write_task
@@ -104,6 +104,6 @@ def test_talking_to_the_same_host_is_no_fetching(script: str, commands: list[str
 
 def test_qualification_names_the_network_and_not_the_oracle() -> None:
     fault = "the verifier could not install uvx: curl: (6) Could not resolve host: astral.sh"
-    (found,) = judge_oracle([Tried(None, fault)])
+    (found,) = judge_oracle([QualificationTrial(None, fault)])
     assert found.kind == "verifier needs network" and fault in found.detail
-    assert findings.judge_network(Tried(None, fault), Tried(1.0))[0].detail == fault
+    assert findings.judge_network(QualificationTrial(None, fault), QualificationTrial(1.0))[0].detail == fault

@@ -13,14 +13,7 @@ from harbortrainer.errors import UserError
 
 # Tinker's own defaults; sent always, so that no server's own take their place.
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-FIELDS = {
-    "learning_rate": "learning_rate",
-    "beta1": "adam_beta1",
-    "beta2": "adam_beta2",
-    "eps": "adam_eps",
-    "weight_decay": "weight_decay",
-    "grad_clip_norm": "grad_clip_norm",
-}
+ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
 OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # settings that no server needs to know while they are off
 DOCTOR = "see what it does with python -m src.doctor"
 
@@ -40,6 +33,16 @@ def loss_settings(config: Config) -> dict[str, float] | None:
         return None
     given = {name: getattr(config, name) for name in CLIP_DEFAULTS}
     return {name: CLIP_DEFAULTS[name] if value is None else value for name, value in given.items()}
+
+
+def adam_settings(config: Config) -> dict[str, float]:
+    """Adam's settings as sent, by the SDK's names; `learning_rate` is the schedule's peak."""
+    return {
+        "learning_rate": config.learning_rate,
+        **ADAM,
+        "weight_decay": config.weight_decay,
+        "grad_clip_norm": config.grad_clip_norm,
+    }
 
 
 def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
@@ -67,11 +70,10 @@ def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iter
 
 
 def _optimizer_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
-    for name, field in FIELDS.items():
-        value = getattr(config, field)
+    for name, value in adam_settings(config).items():
         if contract.adam.get(name) is False and value != OFF.get(name):
             fix = "leave it at 0" if name in OFF else "train on a server that applies it"
-            yield f"{field}={value}: {kind.name} does not apply it ({contract.source}); {fix}"
+            yield f"{name}={value}: {kind.name} does not apply it ({contract.source}); {fix}"
 
 
 def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
@@ -108,8 +110,8 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
 
 
 def _optimizer(config: Config) -> dict[str, Any]:
-    applied = {name: getattr(config, field) for name, field in FIELDS.items()}
-    return {"name": "AdamW", **applied, "lr_schedule": config.lr_schedule, "warmup_steps": config.warmup_steps}
+    schedule = {"lr_schedule": config.lr_schedule, "warmup_steps": config.warmup_steps}
+    return {"name": "AdamW", **adam_settings(config), **schedule}
 
 
 def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
@@ -134,6 +136,6 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
             f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; share it "
             "with nobody"
         )
-    for name, field in FIELDS.items():
+    for name in adam_settings(config):
         if contract.adam.get(name) is None:
-            yield f"{field}: whether {kind.name} applies it could not be measured; {DOCTOR}"
+            yield f"{name}: whether {kind.name} applies it could not be measured; {DOCTOR}"

@@ -1,1 +1,1 @@
-"""The one command line: every command, its arguments, its help, its output."""
+"""The command line: commands, their arguments, help and output."""

@@ -1,10 +1,9 @@
-"""Words of a command line -> settings. A wrong word is one plain line, with the nearest field named."""
+"""Turns `name=value` words into settings, and checks a Config; an error is one line with field, value and fix."""
 
 import difflib
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import chz
@@ -20,22 +19,19 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.setting import problems, settings, shown
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 
 def read_arguments[T](
-    kind: type[T], argv: Sequence[str], words: Sequence[str] = (), saved: Mapping[str, Any] = NOTHING
+    kind: type[T], argv: Sequence[str], words: Sequence[str] = (), saved: Mapping[str, Any] | None = None
 ) -> T:
-    """`name=value` (a leading `--` is allowed) over saved values. `--name` is name=true, `--json` is json=-.
+    """An instance of `kind` from `name=value` over saved values. `--name` is name=true, `--json` is json=-.
 
-    `words`: the fields that take words without a name, in this order; a last one that is a tuple takes all that are
-    left. Raises UserError for anything wrong.
+    `words`: fields that take words without a name, in this order; a tuple takes all remaining ones. Raises UserError.
     """
     plain = [word for word in argv if _is_plain(word)]
     named = [_named(kind, word) for word in argv if not _is_plain(word)]
     taken, left = _by_field(kind, plain, words)
     try:
-        blueprint = Blueprint(kind).apply(dict(saved), layer_name="saved").apply(taken, layer_name="words")
+        blueprint = Blueprint(kind).apply(dict(saved or {}), layer_name="saved").apply(taken, layer_name="words")
         return blueprint.make_from_argv([*named, *left], allow_hyphens=True)
     except ExtraneousBlueprintArg as error:
         raise UserError(_unknown_field(str(error), tuple(settings(kind)))) from None
@@ -45,18 +41,18 @@ def read_arguments[T](
         raise UserError(f"missing: {', '.join(names)} (give {how})") from None
     except InvalidBlueprintArg as error:
         raise UserError(_wrong_type(str(error))) from None
-    except ValueError as error:  # chz's answer to an argument without "="
+    except ValueError as error:  # chz raises it for an argument without "="
         raise UserError(" ".join(str(error).split())) from None
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
-    """The last value that the words give a field, before anything else is read; None: none, or none by name."""
+    """The last value of a field in the words, before they are parsed; None also for name= and name=None."""
     values = [word.split("=", 1)[1] for word in argv if re.match(rf"-{{0,2}}{name}=", word)]
     return values[-1] if values and values[-1] not in ("", "None") else None
 
 
 def _is_plain(word: str) -> bool:
-    """A path may have "=" in it, behind a "/"."""
+    """Whether a word has no name: an "=" behind a "/" belongs to a path."""
     return not word.startswith("-") and ("=" not in word or "/" in word.split("=", 1)[0])
 
 
@@ -70,7 +66,7 @@ def _named(kind: type, word: str) -> str:
 
 
 def _by_field(kind: type, plain: Sequence[str], words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Values by field, and the words that no field takes."""
+    """Values by field, and the remaining words."""
     taken: dict[str, Any] = {}
     left = list(plain)
     for name in words:
@@ -134,7 +130,7 @@ def _learning(config: Config) -> Iterator[str]:
     if config.n_epochs is not None and config.n_epochs < 1:
         yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
     if config.group_size == 1:
-        yield "group_size=1: a group of one has no advantage over itself, nothing would be learned; use 2 or more"
+        yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
     if config.loss_fn == "importance_sampling":
         for name in ("clip_low_threshold", "clip_high_threshold"):
             if (value := getattr(config, name)) is not None:
@@ -161,5 +157,3 @@ def _output(config: Config) -> Iterator[str]:
             f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "
             "or give prices=FILE"
         )
-    if config.json is not None and not config.plan:
-        yield f"json={config.json}: only a plan is written there; add --dry-run"

@@ -1,4 +1,4 @@
-"""What a command prints: its help, its report as JSON or as a table."""
+"""Output of commands: JSON reports, consoles for tables, the help on fields."""
 
 import inspect
 import re
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 JSON = "file for the report as JSON, - = standard output instead of the table; None = table only"
-_UNCUT = 100_000  # columns
+UNCUT = 100_000  # columns: no cell is cut
 _INDENT = " " * 8
 
 
 def give_json(text: str, where: str | None) -> bool:
-    """Write a report where the field `json` says; True = nothing else belongs on standard output.
+    """Write a report to `where`, the value of the field `json`; True = it is on standard output, print nothing else.
 
     Raises UserError when the file cannot be written.
     """
@@ -34,12 +34,14 @@ def give_json(text: str, where: str | None) -> bool:
     return where == "-"
 
 
-def table_console() -> "Console":
-    """As wide as the terminal; elsewhere so wide that no cell is cut."""
+def wide_console(least: int = 120) -> "Console":
+    """A console as wide as the terminal; without a terminal at least `least` columns wide."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_UNCUT)
+    console = Console(highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(least, console.width)
+    return console
 
 
 def field_groups(kind: type) -> dict[str, list[str]]:
@@ -68,11 +70,3 @@ def fields_help(kind: type) -> str:
             lines.append(f"  {name}={usual}")
             lines += textwrap.wrap(setting.doc, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
     return "\n".join(lines)
-
-
-def wide_console() -> "Console":
-    """As wide as the terminal; where there is none, wide enough for tables."""
-    from rich.console import Console
-
-    console = Console(highlight=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, emoji=False, width=max(120, console.width))

@@ -1,1 +1,1 @@
-"""What `harbortrainer doctor` does: looks at a server, and at Docker."""
+"""The commands of `doctor`: probe a server, compare two, check and clean Docker."""

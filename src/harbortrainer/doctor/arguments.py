@@ -1,4 +1,4 @@
-"""Arguments of `harbortrainer doctor`."""
+"""Arguments of the command `doctor`."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ _FROM_1_DAY = Check(lambda days: days >= 1, "must be 1 or more, or None")  # a l
 class ServerArgs(Endpoint):
     url: str | None = field(None, "URL of a self-hosted server; tinker = Tinker cloud; None = as backend says")
     model_name: str | None = field(None, "base model; None = the first that the server names")
-    refresh: bool = field(True, "true = measure again; false = take earlier measurements where there are any")
+    refresh: bool = field(True, "true = measure again; false = use earlier measurements where they exist")
     json: str | None = field(None, JSON)
 
 
 @chz.chz
 class ParityArgs:
     A: str = field(doc="URL of a server; tinker = Tinker cloud")
-    B: str = field(doc="URL of the other one; tinker = Tinker cloud")
+    B: str = field(doc="URL of another server; tinker = Tinker cloud")
     model_name: str | None = field(None, "base model; None = the first that A names")
     steps: int = field(4, "optimizer steps", check=ABOVE_0)
     json: str | None = field(None, JSON)
@@ -31,15 +31,15 @@ class ParityArgs:
 
 @chz.chz
 class DockerArgs:
-    tasks_dir: str | None = field(None, "folder of Harbor task directories; None = Docker alone")
+    tasks_dir: str | None = field(None, "folder of Harbor task directories; None = check Docker without tasks")
     n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=ABOVE_0)
-    environment_kwargs: dict[str, Any] = field({}, "as of the run: environment_kwargs.override_memory_mb=VALUE")
+    environment_kwargs: dict[str, Any] = field({}, "those of the run: environment_kwargs.override_memory_mb=VALUE")
 
 
 @chz.chz
 class CleanArgs:
     remove: bool = field(False, "true = remove what is listed; false = list only")
     images_older_than_days: float | None = field(
-        UNUSED_DAYS, "task images not used for this many days, 1 or more; None = keep all", check=_FROM_1_DAY
+        UNUSED_DAYS, "remove task images unused for this many days, 1 or more; None = keep all", check=_FROM_1_DAY
     )
     json: str | None = field(None, JSON)

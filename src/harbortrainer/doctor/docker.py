@@ -1,10 +1,10 @@
-"""The doctor's commands for Docker: can the daemon carry a run, and what have runs left on it."""
+"""The commands `doctor docker` (checks that it can carry a run) and `doctor clean` (removes what runs left)."""
 
 import asyncio
 import json
 import time
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import requests
 from docker.errors import DockerException
@@ -22,22 +22,11 @@ from harbortrainer.tasks.task import load_tasks
 
 MB = 1000**2
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One row of the report. `result`: "" listed only, removed, or why it could not be."""
-
-    kind: str
-    name: str
-    run: str
-    why: str
-    used: str
-    bytes: int
-    result: str = ""
+Row = dict[str, Any]
 
 
 async def preflight(args: DockerArgs) -> int:
-    """Errors are raised as one UserError, as before a run."""
+    """Print how many environments can run. Raises UserError for what would stop a run."""
     config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
     n = n_containers(config)
@@ -59,17 +48,25 @@ def _clean(args: CleanArgs) -> int:
     except (DockerException, requests.RequestException) as error:
         reason = " ".join(str(error).split())[:200]
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error
-    if not give_json(json.dumps([asdict(line) for line in lines], indent=2), args.json):
+    if not give_json(json.dumps(lines, indent=2), args.json):
         _show(lines, args.remove)
-    return 0 if all(line.result == "removed" for line in lines) else 1
+    return 0 if all(line["result"] == "removed" for line in lines) else 1
 
 
-def _line(one: Candidate, result: str) -> Line:
-    used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds") if one.used else ""
-    return Line(one.thing.kind, one.thing.name, one.thing.labels.get(RUN_ID, ""), one.why, used, one.size, result)
+def _line(one: Candidate, result: str) -> Row:
+    """One row of the report. `result`: "" listed only, removed, or why it could not be removed."""
+    return {
+        "kind": one.thing.kind,
+        "name": one.thing.name,
+        "run": one.thing.labels.get(RUN_ID, ""),
+        "why": one.why,
+        "used": datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds") if one.used else "",
+        "bytes": one.size,
+        "result": result,
+    }
 
 
-def _show(lines: list[Line], removed: bool) -> None:
+def _show(lines: list[Row], removed: bool) -> None:
     console = Console(highlight=False)
     if not lines:
         console.print("nothing to remove", markup=False)
@@ -82,15 +79,15 @@ def _show(lines: list[Line], removed: bool) -> None:
     if removed:
         table.add_column("result", overflow="fold")
     for line in lines:
-        cells = [line.kind, line.name, line.why, _age(line.used), f"{line.bytes / MB:.1f}"]
-        table.add_row(*cells, *([line.result] if removed else []))
+        cells = [line["kind"], line["name"], line["why"], _age(line["used"]), f"{line['bytes'] / MB:.1f}"]
+        table.add_row(*cells, *([line["result"]] if removed else []))
     console.print(table)
     console.print(_summary(lines, removed), markup=False)
 
 
-def _summary(lines: list[Line], removed: bool) -> str:
-    gone = [line for line in lines if line.result == "removed" or not removed]
-    size = sum(line.bytes for line in gone) / GB
+def _summary(lines: list[Row], removed: bool) -> str:
+    gone = [line for line in lines if line["result"] == "removed" or not removed]
+    size = sum(line["bytes"] for line in gone) / GB
     if removed:
         return f"{len(gone)} of {len(lines)} removed, {size:.2f} GB"
     return f"{len(lines)} can be removed, {size:.2f} GB at least: add remove=true"

@@ -1,8 +1,9 @@
-"""The doctor's commands for Tinker APIs: what one does with what it is sent, and whether two do the same."""
+"""The commands `doctor server` (probes one Tinker API) and `doctor parity` (compares two)."""
 
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 from rich.console import Console
 
@@ -24,20 +25,20 @@ log = logging.getLogger("harbortrainer")
 
 
 async def probe(args: ServerArgs) -> int:
-    async with _opened(_config(args) if args.url is None else _side(args.url, args.model_name)) as (session, model):
+    async with _opened(_endpoint(args) if args.url is None else _config(args.url, args.model_name)) as (session, model):
         report = await load_or_probe(session, model, args.refresh)
     _give(report, args.json)
     return 0
 
 
 async def parity(args: ParityArgs) -> int:
-    async with _opened(_side(args.A, args.model_name)) as a, _opened(_side(args.B, args.model_name)) as b:
+    async with _opened(_config(args.A, args.model_name)) as a, _opened(_config(args.B, args.model_name)) as b:
         report = await compare(Bench(*a), Bench(*b), args.steps)
     _give(report, args.json)
     return 0 if report.equal else 1
 
 
-def _config(args: ServerArgs) -> Config:
+def _endpoint(args: ServerArgs) -> Config:
     return Config(
         backend=args.backend,
         skyrl_tx_url=args.skyrl_tx_url,
@@ -47,17 +48,16 @@ def _config(args: ServerArgs) -> Config:
     )
 
 
-def _side(url: str, model_name: str | None) -> Config:
-    if url == "tinker":
-        return Config(backend="tinker", model_name=model_name or "", tasks_dir="")
-    return Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=model_name or "", tasks_dir="")
+def _config(url: str, model_name: str | None) -> Config:
+    place: dict[str, Any] = {"backend": "tinker"} if url == "tinker" else {"backend": "skyrl-tx", "skyrl_tx_url": url}
+    return Config(**place, model_name=model_name or "", tasks_dir="")
 
 
 @contextlib.asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[tuple[Session, str]]:
-    """A session that ends with the block; the model asked for, else the first that the server names.
+    """A session that ends with the block, and the model: the given one, else the first that the server names.
 
-    Raises UserError when URL, key, health or model are wrong.
+    Raises UserError for a wrong URL, key, health or model.
     """
     url, key = server_url(config), api_key(kind_of(config))
     await check_health(url, config)

@@ -1,1 +1,1 @@
-"""What is on disk survives a crash: whole files, journals, and errors of the disk as one line."""
+"""Files that survive a crash: atomic files, journals, disk errors in one line, marks of processes."""

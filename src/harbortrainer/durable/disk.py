@@ -1,4 +1,4 @@
-"""The disk of the run directory cannot be written: recognised wherever it shows, and told in one plain line."""
+"""Recognises that a disk cannot be written, and raises DiskFault: one line with path, reason and fix."""
 
 import contextlib
 import errno
@@ -10,13 +10,13 @@ from pathlib import Path
 from harbortrainer.errors import DiskFault
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-PROBE_BYTES = 256 * 1024  # more than one trial leaves: what cannot hold it is full for every purpose
+PROBE_BYTES = 256 * 1024  # more than one trial writes
 JOURNAL = "ledger.jsonl"
 
 
 @contextlib.contextmanager
-def telling(path: Path | None = None) -> Iterator[None]:
-    """Raises DiskFault when its block fails because a disk cannot be written. None: the path that the error names."""
+def disk_errors(path: Path | None = None) -> Iterator[None]:
+    """Raise DiskFault when the block fails because a disk cannot be written. None: the path that the error names."""
     try:
         yield
     except OSError as error:
@@ -25,14 +25,14 @@ def telling(path: Path | None = None) -> Iterator[None]:
 
 
 def refuse(error: BaseException, path: Path) -> None:
-    """Raises DiskFault when `error` says that the disk of `path` cannot be written."""
+    """Raise DiskFault if `error` means that the disk of `path` cannot be written."""
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         raise disk_fault(error.errno, path) from error
 
 
 def require_writable(folder: Path) -> None:
-    """Raises DiskFault unless PROBE_BYTES can be written in `folder`, which is made where it is missing. Blocks."""
-    with telling(folder):
+    """Write PROBE_BYTES in `folder`, which is created if missing. Blocks. Raises DiskFault."""
+    with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_BYTES))
@@ -41,12 +41,12 @@ def require_writable(folder: Path) -> None:
 
 
 def disk_fault(number: int, path: Path) -> DiskFault:
-    """What cannot be written, what to do, and how to go on."""
+    """The error: path, reason, fix, and the command that continues the run."""
     run = next((folder for folder in path.absolute().parents if (folder / JOURNAL).exists()), None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         fix = "make room on that disk"
         if run is not None:
-            fix += f" (a run goes on without {run / 'rollouts'}, Harbor's folders of finished trials)"
+            fix += f" ({run / 'rollouts'}, Harbor's folders of finished trials, may be deleted)"
     else:
         fix = "mend the disk or make it writable"
     then = f", then continue with: python -m src.train resume={run}" if run is not None else ", then start again"

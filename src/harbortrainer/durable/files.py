@@ -1,4 +1,4 @@
-"""Files that a reader never sees half written, and that survive a crash of the machine."""
+"""Writes whole files atomically and durably, reads and writes JSON, and names the cache folder."""
 
 import contextlib
 import json
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write-new-then-rename: the whole file is the old text or the new one. Raises DiskFault."""
+    """Replace the file atomically: a reader sees the old text or the new one. Raises DiskFault."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` when the block ends well, fsynced with its folder. Raises DiskFault."""
+    """A file that replaces `path`, fsynced with its folder, when the block succeeds. Raises DiskFault."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with telling(path):
+    with disk_errors(path):
         try:
             with temporary.open("wb") as file:
                 yield file
@@ -30,21 +30,21 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.replace(temporary, path)
             sync_folder(path.parent)
         finally:
-            temporary.unlink(missing_ok=True)  # gone already when all went well
+            temporary.unlink(missing_ok=True)  # renamed unless the block failed
 
 
 def make_folder(path: Path) -> None:
-    """With its parents, each entry durable. Raises DiskFault."""
+    """Create a folder and its parents, and fsync each entry. Raises DiskFault."""
     if path.is_dir():
         return
     make_folder(path.parent)
-    with telling(path):
+    with disk_errors(path):
         path.mkdir(exist_ok=True)
         sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Makes what was created or renamed in it durable."""
+    """fsync a folder: makes creations and renames in it durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -53,7 +53,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises UserError when the file is damaged."""
+    """The value in a file of a run. Raises UserError when it is damaged."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:
@@ -63,11 +63,11 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Readable JSON, whole or not at all."""
+    """Replace the file by indented JSON. Raises DiskFault."""
     replace_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
 def cache_folder(part: str) -> Path:
-    """The folder of one kind of them; it may not be there yet."""
+    """The cache folder of one part of the program; it may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "harbortrainer" / part

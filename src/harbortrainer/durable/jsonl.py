@@ -1,4 +1,4 @@
-"""Append-only JSON lines that survive a kill: a torn last line is cut, a damaged one before it is named."""
+"""Append-only JSON lines that survive a kill: a torn last line is cut, any other damaged line is an error."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import replace_text, sync_folder
 from harbortrainer.errors import UserError
 
@@ -21,7 +21,7 @@ def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, che
     Raises DiskFault.
     """
     line = as_line(record, checked=checked)
-    with telling(path):
+    with disk_errors(path):
         new = not path.exists()
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -33,7 +33,7 @@ def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, che
 
 
 def as_line(record: dict[str, Any], *, checked: bool = False) -> bytes:
-    """With its newline."""
+    """The record as one line."""
     text = json.dumps(record, allow_nan=True)
     if checked:
         text = f"{text[:-1]}{_MARK}{zlib.crc32(text.encode())}}}"
@@ -41,9 +41,9 @@ def as_line(record: dict[str, Any], *, checked: bool = False) -> bytes:
 
 
 def read_lines(path: Path, *, checked: bool = False) -> list[dict[str, Any]]:
-    """All whole records, without their checksums; a torn last line is left out. `checked`: each must have a checksum.
+    """All records, without checksums and without a torn last line. `checked`: each must have a checksum.
 
-    Raises UserError that names a damaged line before it.
+    Raises UserError, which names the line, for any other damaged one.
     """
     if not path.exists():
         return []
@@ -52,17 +52,17 @@ def read_lines(path: Path, *, checked: bool = False) -> list[dict[str, Any]]:
 
 
 def cut_torn_line(path: Path) -> None:
-    """To be called before the first record is appended to a file of an earlier process. Raises DiskFault."""
+    """Cut a torn last line; call it before appending to an earlier process's file. Raises DiskFault."""
     if not path.exists():
         return
     content = path.read_bytes()
-    if (whole := len(_whole(content))) < len(content):
-        with telling(path):
+    if (whole := content.rfind(b"\n") + 1) < len(content):
+        with disk_errors(path):
             os.truncate(path, whole)
 
 
 def rewrite(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Replace the whole file."""
+    """Replace the file by these records. Raises DiskFault."""
     replace_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
@@ -70,17 +70,13 @@ def _append(handle: int, line: bytes, durable: bool) -> None:
     before = os.fstat(handle).st_size
     try:
         rest = memoryview(line)
-        while rest:  # a disk that fills up takes a part of the line
+        while rest:  # a disk that fills up writes a part of the line
             rest = rest[os.write(handle, rest) :]
         if durable:
             os.fsync(handle)
     except OSError:
-        os.ftruncate(handle, before)  # the next line must not begin in the middle of this one
+        os.ftruncate(handle, before)  # the next record must start a line
         raise
-
-
-def _whole(content: bytes) -> bytes:
-    return content[: content.rfind(b"\n") + 1]
 
 
 def _record(path: Path, number: int, line: bytes, checked: bool) -> dict[str, Any]:
@@ -91,7 +87,7 @@ def _record(path: Path, number: int, line: bytes, checked: bool) -> dict[str, An
     except (ValueError, AttributeError, TypeError):
         raise UserError(f"{path}: line {number} is damaged; restore the file or start a new run") from None
     if checked and checksum is None:
-        raise UserError(f"{path}: line {number} has lost its checksum; restore the file or start a new run")
+        raise UserError(f"{path}: line {number} has no checksum; restore the file or start a new run")
     if checksum is not None and zlib.crc32(body + b"}") != checksum:
         raise UserError(f"{path}: line {number} does not match its checksum; restore the file or start a new run")
     return record

@@ -1,4 +1,4 @@
-"""Which process made something, and whether that process still lives: two marks, kept as labels or in a file."""
+"""Identifies processes by two marks, kept as labels or in a file, and tells whether a marked process still lives."""
 
 import functools
 import os
@@ -11,12 +11,12 @@ PID = "harbortrainer.pid"
 
 
 def this_process() -> dict[str, str]:
-    """The marks that tell this process from any other."""
+    """The marks of this process."""
     return {HOST: _host(), PID: f"{os.getpid()}:{started(os.getpid())}"}
 
 
 def lives(marks: Mapping[str, str]) -> bool | None:
-    """Whether the process that set these marks lives; None = another host or PID namespace hides it."""
+    """Whether the marked process lives; None = unknown, on another host or in another PID namespace."""
     pid, _, since = marks.get(PID, "").partition(":")
     if marks.get(HOST) != _host() or not pid.isdigit():
         return None
@@ -25,7 +25,7 @@ def lives(marks: Mapping[str, str]) -> bool | None:
 
 @functools.cache
 def _host() -> str:
-    """Host name, boot and PID namespace: a PID means nothing outside them."""
+    """Host name, boot and PID namespace, within which a PID is unique."""
     parts = [socket.gethostname()]
     boot = Path("/proc/sys/kernel/random/boot_id")
     if boot.exists():

@@ -1,4 +1,4 @@
-"""Arguments of `harbortrainer evaluate`. Fields that the trainer has too have its names, defaults and meaning."""
+"""Arguments of the command `evaluate`; fields that `train` has too share its names, defaults and meaning."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +21,18 @@ log = logging.getLogger("harbortrainer")
 @chz.chz
 class EvalArgs(TrialSettings):
     # -- policies
-    model_name: str | None = field(None, "base model; None = that of the run which checkpoint names", resume=FIXED)
+    model_name: str | None = field(None, "base model; None = that of checkpoint's run", resume=FIXED)
     checkpoint: str | None = field(
         None, "RUN_DIR (its last), RUN_DIR@STEP, or tinker://…; None = the base model", resume=FIXED
     )
     against: str | None = field(
-        None, "second policy to compare with, on the same tasks: as checkpoint, or base; None = none", resume=FIXED
+        None, "second policy, compared on the same tasks: a value as for checkpoint, or base; None = none", resume=FIXED
     )
 
     # -- tasks
     allow_family_overlap: bool = field(
         False,
-        "true = tasks of families that the checkpoint was trained on may be evaluated; false = never",
+        "true = also evaluate tasks whose family the checkpoint was trained on; false = refuse them",
         resume=FIXED,
     )
 
@@ -40,14 +40,14 @@ class EvalArgs(TrialSettings):
     trials: int = field(4, "trials a task", check=ABOVE_0, resume=FIXED)
     temperature: float = field(1.0, "sampling temperature, 0 = greedy", check=FROM_0, resume=FIXED)
     k: tuple[int, ...] = field((1,), "pass@k to report, a,b; each at most trials")
-    pass_reward: float = field(1.0, "reward from which on a trial counts as passed")
+    pass_reward: float = field(1.0, "least reward of a trial that counts as passed")
     seed: int = field(0, "seed of sampling", resume=FIXED)
-    retry_ungraded: bool = field(False, "true = a continued evaluation repeats trials that faults left without a grade")
+    retry_ungraded: bool = field(False, "true = a continued evaluation repeats the trials that faults left ungraded")
 
     # -- output
     out: str | None = field(
         None,
-        "directory of the results; one that exists is continued; None = one in logs_dir with the time",
+        "directory of the results, continued where it exists; None = a new one in logs_dir",
         resume=ADDRESS,
     )
 
@@ -59,14 +59,14 @@ FREE = {name for name, one in FIELDS.items() if one.resume in (ADDRESS, Resume.H
 @chz.chz
 class ShowArgs:
     dir: str = field(doc="directory of a run or an evaluation")
-    trial: str | None = field(None, "name of a trial, whose conversation is shown; None = a table of all trials")
+    trial: str | None = field(None, "name of the trial to show in full; None = a table of all trials")
 
 
 @chz.chz
 class ExportArgs:
     dir: str = field(doc="directory of a run or an evaluation")
     step: int | None = field(
-        None, "every trial of the batches of this step; None = evaluations, and sampled trials of training"
+        None, "export every trial of this step's batches; None = evaluations, and chosen trials of training"
     )
 
 
@@ -87,10 +87,10 @@ def parse(argv: Sequence[str]) -> EvalArgs:
     return args
 
 
-def trainer_config(args: EvalArgs, model_name: str, lora_rank: int = 32) -> Config:
-    """The configuration that the trainer's parts read in an evaluation; its learning settings have no effect."""
+def trainer_config(args: EvalArgs, model_name: str) -> Config:
+    """The Config that the shared parts read; its learning settings have no effect in an evaluation."""
     shared = {name: getattr(args, name) for name in settings(TrialSettings)}
-    own = {"model_name": model_name, "lora_rank": lora_rank, "seed": args.seed, "temperature": args.temperature or 1.0}
+    own = {"model_name": model_name, "seed": args.seed, "temperature": args.temperature or 1.0}
     return Config(**shared | own)
 
 

@@ -1,9 +1,9 @@
-"""Which policies are evaluated: a base model, or weights that a run saved; and how each is sampled."""
+"""The policies of an evaluation: finds each one (base model or saved weights) and makes its sampler."""
 
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from harbortrainer.backend.policy import PolicyTrainer, Published
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import Renderer
-from harbortrainer.run.checkpoints import Checkpoint, CheckpointLog
+from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.run.directory import RunDirectory
 
 BASE = "base"
@@ -24,10 +24,10 @@ SAMPLER_WEIGHTS = "/sampler_weights/"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A policy to evaluate. `path`: tinker:// path of its weights, None = the base model; `run`: where it was saved."""
+    """A policy to evaluate. `path`: tinker:// path of its weights, None = the base model; `run`: its run directory."""
 
     name: str
-    model_name: str | None = None  # None = not known before the server is asked
+    model_name: str | None = None  # None = the server knows it
     path: str | None = None
     run: str | None = None
     renderer: Renderer | None = None
@@ -51,16 +51,13 @@ def find_subject(field: str, value: str | None) -> Subject:
         raise UserError(
             f"{field}={value}: no such checkpoint; " + (f"there are {steps}" if steps else "none was saved")
         )
-    return _of_run(found[-1], run)
-
-
-def _of_run(checkpoint: Checkpoint, run: RunDirectory) -> Subject:
+    checkpoint = found[-1]
     renderer = Renderer(checkpoint.renderer, checkpoint.thinking)
     return Subject(f"{run.name}@{checkpoint.step}", checkpoint.model_name, checkpoint.path, str(run.path), renderer)
 
 
 def common_model(subjects: list[Subject], model_name: str | None) -> str:
-    """The base model of all of them. Raises UserError when there is none, or several."""
+    """The base model that all subjects share. Raises UserError when none is known, or several are."""
     names = {subject.model_name for subject in subjects} - {None} | ({model_name} if model_name else set())
     if len(names) != 1:
         found = ", ".join(sorted(map(str, names))) or "none is known"
@@ -69,7 +66,7 @@ def common_model(subjects: list[Subject], model_name: str | None) -> str:
 
 
 def check_renderer(subject: Subject, renderer: Renderer) -> None:
-    """Weights answer worse to prompts that are rendered otherwise than in training. Raises UserError."""
+    """Raises UserError when prompts would be rendered otherwise than in training: the weights would answer worse."""
     if subject.renderer is not None and subject.renderer != renderer:
         trained, now = subject.renderer, renderer
         raise UserError(
@@ -78,22 +75,18 @@ def check_renderer(subject: Subject, renderer: Renderer) -> None:
         )
 
 
-def to_json(subject: Subject) -> dict[str, Any]:
-    """As it is kept with an evaluation, so that "the last checkpoint" stays the same one."""
-    return asdict(subject)
-
-
 def from_json(saved: dict[str, Any]) -> Subject:
+    """A subject from its `asdict`."""
     renderer = Renderer(**saved["renderer"]) if saved["renderer"] else None
     return Subject(saved["name"], saved["model_name"], saved["path"], saved["run"], renderer)
 
 
 @contextlib.asynccontextmanager
 async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIterator[Published]:
-    """A sampler of the policy. What had to be put on the server for it is freed at the end.
+    """A sampler of the policy, freed on the server when the block ends.
 
-    A training state is restored as an adapter of its own and published from there, on every Tinker API; weights that
-    were saved for sampling are sampled as they are. Raises UserError, BackendError.
+    A training state is restored into a new adapter and published from there; weights saved for sampling are sampled
+    directly. Raises UserError, BackendError.
     """
     if subject.path is None or SAMPLER_WEIGHTS in subject.path:
         base = config.model_name if subject.path is None else None

@@ -1,4 +1,4 @@
-"""What an evaluation found: numbers of one policy, as a whole, and by set, domain and task. Pure."""
+"""Results of an evaluation: each policy's numbers as a whole, by set, domain and task, and their tables. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -6,168 +6,46 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from harbortrainer.cli.output import wide_console
-from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.evaluation.policies import Subject
 from harbortrainer.learning.trajectory import TrajectoryGroup
-from harbortrainer.stats import Comparison, Estimate, estimate_pass_at_k, estimate_reward, task_pass_at_k
-from harbortrainer.tasks.sources import Source, find_sources, load_sources
+from harbortrainer.stats import Estimate, compare, estimate_pass_at_k, estimate_reward, task_pass_at_k
 from harbortrainer.tasks.task import Task
 
-
-@dataclass(frozen=True, slots=True)
-class EvalTask:
-    """`set`: name of the source that it came from; `domain`: metadata.category of its task.toml, else the set."""
-
-    task: Task
-    set: str
-    domain: str
-
-
-def load_sets(args: EvalArgs) -> tuple[list[Source], list[EvalTask]]:
-    """Where tasks come from, as in training; one whose name is in several sets is called SET/NAME. Raises UserError."""
-    sources = find_sources(args.tasks_dir)
-    tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
-    return sources, [EvalTask(task, task.source, task.domain) for task in tasks]
-
-
-def require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[EvalTask], out: str) -> None:
-    """A continued evaluation has the tasks that it was started with. Raises UserError."""
-    before = {task["name"]: task["digest"] for task in saved}
-    now = {one.task.name: one.task.digest for one in tasks}
-    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if changed or list(before) != list(now):
-        raise UserError(
-            f"tasks_dir: {', '.join(changed[:3]) or 'the order of tasks'} changed since out={out} was started; put the "
-            "tasks back or choose another out"
-        )
+Value = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """`rewards_G`: of the graded trials only; `ungraded`: trials that faults kept from a grade, which say nothing."""
+    """One task under one policy. `rewards_G`: of the graded trials; `ungraded`: trials that faults left ungraded."""
 
-    name: str
-    set: str
-    domain: str
+    task: Task
     rewards_G: tuple[float, ...]
     ungraded: int
     outcomes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Numbers of some tasks. `pass_at`: k -> estimate over the tasks with at least k graded trials."""
-
-    tasks: int
-    tasks_ungraded: int  # without any graded trial; in no mean
-    trials: int  # that ended, graded or not
-    ungraded: int
-    reward: Estimate
-    pass_at: Mapping[int, Estimate]
-
-
-def task_results(tasks_P: Sequence[EvalTask], groups_P: Sequence[TrajectoryGroup]) -> list[TaskResult]:
-    """One a task, in order."""
+def task_results(tasks_P: Sequence[Task], groups_P: Sequence[TrajectoryGroup]) -> list[TaskResult]:
+    """One result a task, in order."""
     return [
         TaskResult(
-            one.task.name,
-            one.set,
-            one.domain,
+            task,
             group.rewards_G,
             len(group.lost),
             Counter(t.outcome.value for t in (*group.trajectories_G, *group.lost)),
         )
-        for one, group in zip(tasks_P, groups_P, strict=True)
+        for task, group in zip(tasks_P, groups_P, strict=True)
     ]
 
 
-def summarise(results_P: Sequence[TaskResult], k: Sequence[int], pass_reward: float) -> Summary:
-    """A task counts once, with the mean of its graded trials."""
-    graded = [result for result in results_P if result.rewards_G]
-    return Summary(
-        tasks=len(results_P),
-        tasks_ungraded=len(results_P) - len(graded),
-        trials=sum(len(result.rewards_G) + result.ungraded for result in results_P),
-        ungraded=sum(result.ungraded for result in results_P),
-        reward=estimate_reward([result.rewards_G for result in graded]),
-        pass_at={one: estimate_pass_at_k([r.rewards_G for r in graded], one, pass_reward) for one in k},
-    )
-
-
-def by(
-    results_P: Sequence[TaskResult], key: Callable[[TaskResult], str], k: Sequence[int], pass_reward: float
-) -> dict[str, Summary]:
-    """Summaries of the tasks with the same key, by name."""
-    names = sorted({key(result) for result in results_P})
-    return {name: summarise([r for r in results_P if key(r) == name], k, pass_reward) for name in names}
-
-
-def results_json(results_P: Sequence[TaskResult], k: Sequence[int], pass_reward: float) -> dict[str, Any]:
-    """All numbers of one policy; no times: the same trials give the same text."""
-    total: Counter[str] = Counter()
-    for result in results_P:
-        total.update(result.outcomes)
-    return {
-        **_summary(summarise(results_P, k, pass_reward)),
-        "outcomes": dict(sorted(total.items())),
-        "sets": {name: _summary(s) for name, s in by(results_P, lambda r: r.set, k, pass_reward).items()},
-        "domains": {name: _summary(s) for name, s in by(results_P, lambda r: r.domain, k, pass_reward).items()},
-        "per_task": [_task(result, k, pass_reward) for result in results_P],
-    }
-
-
-def finite(value: float) -> float | None:
-    """JSON knows no NaN and no infinity."""
-    return float(value) if np.isfinite(value) else None
-
-
-def estimate_json(estimate: Estimate) -> dict[str, Any]:
-    names = ("mean", "stderr", "low", "high")
-    return {name: finite(getattr(estimate, name)) for name in names} | {"tasks": estimate.n_tasks}
-
-
-def _summary(summary: Summary) -> dict[str, Any]:
-    return {
-        "tasks": summary.tasks,
-        "tasks_ungraded": summary.tasks_ungraded,
-        "trials": summary.trials,
-        "ungraded": summary.ungraded,
-        "ungraded_share": summary.ungraded / summary.trials if summary.trials else 0.0,
-        "reward": estimate_json(summary.reward),
-        "pass_at": {str(k): estimate_json(estimate) for k, estimate in summary.pass_at.items()},
-    }
-
-
-def _task(result: TaskResult, k: Sequence[int], pass_reward: float) -> dict[str, Any]:
-    return {
-        "name": result.name,
-        "set": result.set,
-        "domain": result.domain,
-        "rewards": list(result.rewards_G),
-        "mean": float(np.mean(result.rewards_G)) if result.rewards_G else None,
-        "ungraded": result.ungraded,
-        "outcomes": dict(sorted(result.outcomes.items())),
-        "pass_at": {str(one): task_pass_at_k(result.rewards_G, one, pass_reward) for one in k},
-    }
-
-
-Value = dict[str, Any]
-
-
 def report_json(
-    args: EvalArgs,
-    model_name: str,
-    subjects: Sequence[Subject],
-    found: Sequence[Sequence[TaskResult]],
-    comparison: Comparison | None,
+    args: EvalArgs, model_name: str, subjects: Sequence[Subject], found: Sequence[Sequence[TaskResult]]
 ) -> Value:
-    """Everything that was found, as JSON values; the same trials give the same text."""
-    named = zip(subjects, found, strict=True)
+    """All numbers as JSON values, without times: the same trials give the same text."""
+    policies = zip(subjects, found, strict=True)
     return {
         "model_name": model_name,
         "trials": args.trials,
@@ -175,17 +53,78 @@ def report_json(
         "seed": args.seed,
         "pass_reward": args.pass_reward,
         "planned_trials": sum(map(len, found)) * args.trials,
-        "policies": [
-            {"name": subject.name, "path": subject.path} | results_json(one, args.k, args.pass_reward)
-            for subject, one in named
-        ],
-        "comparison": _comparison(subjects, comparison) if comparison else None,
+        "policies": [{"name": one.name, "path": one.path} | _policy(results_P, args) for one, results_P in policies],
+        "comparison": _comparison(subjects, found) if len(found) == 2 else None,
     }
 
 
-def show(value: Value, console: Console | None = None) -> None:
-    """Tables of each policy and the verdict."""
-    console = console or wide_console()
+def _policy(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
+    outcomes = sum((Counter(result.outcomes) for result in results_P), Counter[str]())
+    return {
+        **_summary(results_P, args),
+        "outcomes": dict(sorted(outcomes.items())),
+        "sets": _parts(results_P, lambda task: task.source, args),
+        "domains": _parts(results_P, lambda task: task.domain, args),
+        "per_task": [_task(result, args) for result in results_P],
+    }
+
+
+def _parts(results_P: Sequence[TaskResult], key: Callable[[Task], str], args: EvalArgs) -> Value:
+    """Summaries of the tasks with the same key, by name."""
+    names = sorted({key(result.task) for result in results_P})
+    return {name: _summary([r for r in results_P if key(r.task) == name], args) for name in names}
+
+
+def _summary(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
+    """A task counts once, with the mean of its graded trials; pass@k is over tasks with at least k graded trials."""
+    rewards_P = [result.rewards_G for result in results_P if result.rewards_G]
+    ungraded = sum(result.ungraded for result in results_P)
+    trials = sum(map(len, rewards_P)) + ungraded
+    return {
+        "tasks": len(results_P),
+        "tasks_ungraded": len(results_P) - len(rewards_P),
+        "trials": trials,
+        "ungraded": ungraded,
+        "ungraded_share": ungraded / trials if trials else 0.0,
+        "reward": _estimate(estimate_reward(rewards_P)),
+        "pass_at": {str(k): _estimate(estimate_pass_at_k(rewards_P, k, args.pass_reward)) for k in args.k},
+    }
+
+
+def _task(result: TaskResult, args: EvalArgs) -> Value:
+    return {
+        "name": result.task.name,
+        "set": result.task.source,
+        "domain": result.task.domain,
+        "rewards": list(result.rewards_G),
+        "mean": float(np.mean(result.rewards_G)) if result.rewards_G else None,
+        "ungraded": result.ungraded,
+        "outcomes": dict(sorted(result.outcomes.items())),
+        "pass_at": {str(k): task_pass_at_k(result.rewards_G, k, args.pass_reward) for k in args.k},
+    }
+
+
+def _comparison(subjects: Sequence[Subject], found: Sequence[Sequence[TaskResult]]) -> Value:
+    one, other = ({result.task.name: result.rewards_G for result in results_P} for results_P in found)
+    compared = compare(other, one)
+    numbers = {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(compared).items()}
+    numbers["tasks"] = numbers.pop("n_tasks")
+    return {"policy": subjects[0].name, "against": subjects[1].name, "verdict": compared.verdict} | numbers
+
+
+def _estimate(estimate: Estimate) -> Value:
+    names = ("mean", "stderr", "low", "high")
+    return {name: _finite(getattr(estimate, name)) for name in names} | {"tasks": estimate.n_tasks}
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return float(value) if np.isfinite(value) else None
+
+
+def show(value: Value) -> None:
+    """Print the tables of each policy and the verdict."""
+    console = wide_console()
     for policy in value["policies"]:
         console.print()
         console.print(_overview(policy))
@@ -200,29 +139,25 @@ def show(value: Value, console: Console | None = None) -> None:
         console.print(_faults(policy), soft_wrap=True)
 
 
-def _comparison(subjects: Sequence[Subject], found: Comparison) -> Value:
-    numbers = {name: finite(number) if isinstance(number, float) else number for name, number in asdict(found).items()}
-    numbers["tasks"] = numbers.pop("n_tasks")
-    return {"policy": subjects[0].name, "against": subjects[1].name, "verdict": found.verdict} | numbers
-
-
 def _overview(policy: Value) -> Table:
     table = Table(title=policy["name"], title_justify="left")
     for column in ("", "tasks", "trials", "ungraded", "reward", "95% interval", *_pass_columns(policy)):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=bool(column))
+        table.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
     parts = {"all": policy}
     for kind in ("sets", "domains"):
         if len(policy[kind]) > 1:
             parts |= {f"{kind[:-1]} {name}": part for name, part in policy[kind].items()}
     for name, part in parts.items():
-        table.add_row(name, str(part["tasks"]), str(part["trials"]), _share(part), *_numbers(part))
+        reward = part["reward"]
+        interval = f"{_number(reward['low'])} to {_number(reward['high'])}"
+        passes = (_number(estimate["mean"]) for estimate in part["pass_at"].values())
+        counts = (str(part["tasks"]), str(part["trials"]), _share(part))
+        table.add_row(name, *counts, _number(reward["mean"]), interval, *passes)
     return table
 
 
 def _tasks(policy: Value) -> Table:
-    table = Table()
-    for column in ("task", "domain", "graded", "ungraded", "reward", *_pass_columns(policy)):
-        table.add_column(column, justify="left" if column in ("task", "domain") else "right")
+    table = _task_table("graded", "ungraded", "reward", *_pass_columns(policy))
     for task in policy["per_task"]:
         counts = (str(len(task["rewards"])), str(task["ungraded"] or ""))
         passes = (_number(value) for value in task["pass_at"].values())
@@ -231,9 +166,7 @@ def _tasks(policy: Value) -> Table:
 
 
 def _side_by_side(a: Value, b: Value) -> Table:
-    table = Table()
-    for column in ("task", "domain", a["name"], b["name"], "difference"):
-        table.add_column(column, justify="left" if column in ("task", "domain") else "right")
+    table = _task_table(a["name"], b["name"], "difference")
     for one, other in zip(a["per_task"], b["per_task"], strict=True):
         both = one["mean"] is not None and other["mean"] is not None
         difference = f"{one['mean'] - other['mean']:+.3f}" if both else "-"
@@ -241,11 +174,18 @@ def _side_by_side(a: Value, b: Value) -> Table:
     return table
 
 
+def _task_table(*numbers: str) -> Table:
+    table = Table("task", "domain")
+    for column in numbers:
+        table.add_column(column, justify="right")
+    return table
+
+
 def _faults(policy: Value) -> str:
     ends = ", ".join(f"{count} {name}" for name, count in policy["outcomes"].items())
     line = f"{policy['name']}: {ends or 'no trial'}"
     if policy["ungraded"]:
-        line += f"; {_share(policy)} of {policy['trials']} trials have no grade, for no fault of the policy: left out"
+        line += f"; {_share(policy)} of {policy['trials']} trials have no grade, through faults: left out"
     if policy["tasks_ungraded"]:
         line += f"; {policy['tasks_ungraded']} tasks have no graded trial: the numbers are of the others"
     return line
@@ -253,12 +193,6 @@ def _faults(policy: Value) -> str:
 
 def _pass_columns(policy: Value) -> list[str]:
     return [f"pass@{k}" for k in policy["pass_at"]]
-
-
-def _numbers(part: Value) -> list[str]:
-    reward = part["reward"]
-    interval = f"{_number(reward['low'])} to {_number(reward['high'])}"
-    return [_number(reward["mean"]), interval, *(_number(estimate["mean"]) for estimate in part["pass_at"].values())]
 
 
 def _share(part: Value) -> str:

@@ -1,11 +1,11 @@
-"""One evaluation from checked arguments to evaluation.json: everything is wired here and released here."""
+"""One evaluation, from checked arguments to evaluation.json: plans it, wires the parts, runs the trials."""
 
 import asyncio
 import contextlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from harbortrainer.backend.terms import agree
 from harbortrainer.config import Config
 from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.errors import ServerLost
+from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.evaluation import policies, results
 from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.policies import Subject, sampled
-from harbortrainer.evaluation.results import EvalTask, load_sets, require_same
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler
@@ -31,107 +30,35 @@ from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
-from harbortrainer.stats import Comparison, compare
 from harbortrainer.stopping import unless
-from harbortrainer.tasks.sources import SOURCES_FILE, Source, sources_record
+from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside
 from harbortrainer.watch.display import Display
 
-MAX_LOSSES = 3  # of the server in a row without a trial in between: then it is not a restart that loses it
-KIND = "eval"
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """What all trials of an evaluation share. `temperature`: 0 = greedy."""
-
-    config: Config
-    backend: Backend
-    sampler: PolicySampler
-    rollouts: Rollouts
-    run: RunDirectory
-    display: Display
-    temperature: float
-    retry_ungraded: bool
-
-    async def groups(
-        self, number: int, subject: Subject, tasks_P: Sequence[Task], trials: int
-    ) -> list[TrajectoryGroup]:
-        """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
-        losses, known = 0, -1
-        while True:
-            done = self.done(number)
-            losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
-            if len({place(name) for name in done}) == len(tasks_P) * trials:  # nothing is left to sample
-                return await self._run(number, subject, tasks_P, trials)
-            try:
-                async with sampled(subject, self.backend, self.config) as client:
-                    self.sampler.publish(client, number)
-                    ends = client.forgotten("sampling"), self.backend.silent("sampling")
-                    try:
-                        return await unless(self._run(number, subject, tasks_P, trials), *ends)
-                    finally:
-                        await self.sampler.abandon()
-            except ServerLost as error:
-                if losses >= MAX_LOSSES:
-                    raise
-                self.display.say(f"{error}; the trials that are left are run as soon as the server answers")
-                await self.backend.until_answering(self.config.outage_limit_sec)
-                await self.backend.reopen()
-
-    def done(self, number: int) -> dict[str, Trajectory]:
-        """Trials of this policy that are not run again; of several at one place the graded one comes first."""
-        stored = read_batch(self.run.trajectories(KIND, number))
-        graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
-        return graded if self.retry_ungraded else graded | stored
-
-    async def _run(self, number: int, subject: Subject, tasks_P: Sequence[Task], trials: int) -> list[TrajectoryGroup]:
-        folder = self.run.trajectories(KIND, number)
-        with self.display.trials(subject.name, len(tasks_P) * trials) as show:
-
-            def finished(trajectory: Trajectory) -> None:
-                write_trajectory(folder, trajectory)
-                show(trajectory)
-
-            return await self.rollouts.run_groups(
-                tasks_P,
-                trials,
-                self.run.batch(KIND, number),
-                prefix=f"{KIND[0]}{number:06d}",
-                temperature=self.temperature,
-                on_trajectory=finished,
-                done=self.done(number),
-                training=False,
-            )
-
-
-def place(trial_name: str) -> str:
-    """Name of the first trial of its place: `e000000-p01-g02` of `e000000-p01-g02-a3`."""
-    return re.sub(r"-a\d+$", "", trial_name)
-
-
 RESULT = "evaluation.json"
 PLAN = "plan.json"
+KIND = "eval"
+MAX_LOSSES = 3  # of the server in a row without a finished trial in between
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What an evaluation will do, known before anything is spent. `subjects`: the second one is compared with."""
+class EvalPlan:
+    """What an evaluation will do, known before anything is spent. The second of `subjects` is compared with."""
 
     subjects: list[Subject]
     sources: list[Source]
-    tasks: list[EvalTask]
+    tasks: list[Task]
     config: Config
+    continued: bool  # it has a directory already
 
 
 async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
-    """Exit status: 0 done, 1 done, but a task has no graded trial. Raises UserError for what the user can mend."""
+    """Exit status: 0 done, 1 a task has no graded trial. Raises UserError for what the user can mend."""
     display, outside = Display(), outside or Outside()
-    plan = _plan(args)
-    config = plan.config
-    paths = [one.task.path for one in plan.tasks]
+    plan = make_plan(args)
+    config, paths = plan.config, [task.path for task in plan.tasks]
     check_tasks(paths, config.environment_type, config.environment_kwargs)
     host = outside.host(config)
     for note in await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs):
@@ -143,125 +70,185 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
         agree(config, backend.kind, backend.contract, backend.max_context)
         run = _directory(args, plan)
         with held(run):
-            return await _evaluate(args, plan, run, backend, template, outside, display)
+            _announce(args, plan, run, backend, display)
+            found = await _run(args, plan, run, backend, template, outside, display)
+    value = results.report_json(args, config.model_name, plan.subjects, found)
+    write_json(run.path / RESULT, value)
+    results.show(value)
+    display.say(f"done; {RESULT} is in {run.path}")
+    return 1 if any(policy["tasks_ungraded"] for policy in value["policies"]) else 0
 
 
-async def _evaluate(
-    args: EvalArgs,
-    plan: Plan,
-    run: RunDirectory,
-    backend: Backend,
-    template: ChatTemplate,
-    outside: Outside,
-    display: Display,
-) -> int:
-    host = outside.host(plan.config)
-    _announce(args, plan, run, backend, display)
-    ledger, powers_of_two = Ledger(run.ledger), backend.kind.answers_of_powers
-    sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers_of_two)
-    config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
-    outer = {"watcher": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)
-    paths = [task.path for task in tasks]
-    runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
-    found: list[list[results.TaskResult]] = []
-    done = False
-    with display:
-        display.keep_log(run)
-        try:
-            async with cleaned(host, run_id, display.say), contextlib.aclosing(rollouts):
-                images = build_images(host, paths, run_id, display.building, display.say)
-                await asyncio.gather(rollouts.warm_up(), images)
-                for number, subject in enumerate(plan.subjects):
-                    groups_P = await runner.groups(number, subject, tasks, args.trials)
-                    found.append(results.task_results(plan.tasks, groups_P))
-                    await asyncio.to_thread(
-                        _keep_conversations, Conversations(run, template), number, plan.tasks, groups_P
-                    )
-            done = True
-        finally:
-            display.say(ledger.summary())
-            if not done:
-                display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
-    return _give(args, plan, run, found, display)
-
-
-def _keep_conversations(
-    conversations: Conversations, number: int, tasks: list[EvalTask], groups_P: list[TrajectoryGroup]
-) -> None:
-    """A file for each set."""
-    for name in dict.fromkeys(one.set for one in tasks):
-        groups = [group for one, group in zip(tasks, groups_P, strict=True) if one.set == name]
-        conversations.save(f"eval_{number:06d}-{name.replace('/', '_')}", groups)
-
-
-def _plan(args: EvalArgs) -> Plan:
-    """Of a new evaluation, or as it was started. Raises UserError."""
-    sources, tasks = load_sets(args)
-    saved = _saved(args)
-    if saved is not None:
-        require_same(saved["tasks"], tasks, str(args.out))
+def make_plan(args: EvalArgs) -> EvalPlan:
+    """The plan of a new evaluation, or of the one in `out` as it was started. Raises UserError."""
+    sources = find_sources(args.tasks_dir)
+    tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
+    file = Path(args.out).expanduser() / PLAN if args.out else None
+    continued = file is not None and file.is_file()
+    if file is not None and continued:
+        saved = read_json(file)
+        _require_same(saved["tasks"], tasks, str(args.out))
         subjects = [policies.from_json(subject) for subject in saved["subjects"]]
     else:
         given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
     for subject in subjects:
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
-    return Plan(subjects, sources, tasks, trainer_config(args, policies.common_model(subjects, args.model_name)))
+    config = trainer_config(args, policies.common_model(subjects, args.model_name))
+    return EvalPlan(subjects, sources, tasks, config, continued)
 
 
-def _saved(args: EvalArgs) -> dict[str, Any] | None:
-    file = Path(args.out).expanduser() / PLAN if args.out else None
-    return read_json(file) if file is not None and file.is_file() else None
+def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: str) -> None:
+    """A continued evaluation has the tasks that it was started with. Raises UserError."""
+    before = {task["name"]: task["digest"] for task in saved}
+    now = {task.name: task.digest for task in tasks}
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if changed or list(before) != list(now):
+        raise UserError(
+            f"tasks_dir: {', '.join(changed[:3]) or 'the order of tasks'} changed since out={out} was started; put the "
+            "tasks back or choose another out"
+        )
 
 
-def _refuse_trained_on(subject: Subject, tasks: list[EvalTask], allow_family_overlap: bool) -> None:
-    """Nothing is known of the tasks behind a bare tinker:// path, nor of runs of earlier versions."""
+def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap: bool) -> None:
+    """Raises UserError. The tasks behind a bare tinker:// path, or in runs of earlier versions, are not known."""
     file = Path(subject.run) / SPLIT_FILE if subject.run else None
     if file is not None and file.is_file():
-        record = json.loads(file.read_text())
-        check_held_out(record, [one.task for one in tasks], subject.name, allow_family_overlap)
+        check_held_out(json.loads(file.read_text()), tasks, subject.name, allow_family_overlap)
 
 
-def _directory(args: EvalArgs, plan: Plan) -> RunDirectory:
-    if _saved(args) is not None:
-        return RunDirectory(Path(str(args.out)).expanduser().resolve())
-    config = json.loads(json.dumps(chz.asdict(args)))
-    tasks = [{"name": one.task.name, "digest": one.task.digest, "set": one.set} for one in plan.tasks]
+def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:
+    out = Path(args.out).expanduser().resolve() if args.out is not None else None
+    if out is not None and plan.continued:
+        return RunDirectory(out)
+    tasks = [{"name": task.name, "digest": task.digest, "set": task.source} for task in plan.tasks]
     files = {
-        "config.json": config,
-        PLAN: {"subjects": list(map(policies.to_json, plan.subjects)), "tasks": tasks},
+        "config.json": json.loads(json.dumps(chz.asdict(args))),
+        PLAN: {"subjects": list(map(asdict, plan.subjects)), "tasks": tasks},  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
     }
-    if args.out is None:
+    if out is None:
         return new_run_directory(args.logs_dir, None, f"eval-{Path(plan.config.model_name).name}", files)
-    out = Path(args.out).expanduser().resolve()
     if out.is_dir():
-        out.rmdir()  # it is empty, or the arguments had been refused
+        out.rmdir()  # it is empty: the arguments were checked
     return new_run_directory(str(out.parent), out.name, "", files)
 
 
-def _announce(args: EvalArgs, plan: Plan, run: RunDirectory, backend: Backend, display: Display) -> None:
+def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backend, display: Display) -> None:
     names = " against ".join(subject.name for subject in plan.subjects)
     planned = len(plan.subjects) * len(plan.tasks) * args.trials
-    stored = sum(len(list(run.trajectories("eval", n).glob("*.npz"))) for n in range(len(plan.subjects)))
+    stored = sum(len(list(run.trajectories(KIND, n).glob("*.npz"))) for n in range(len(plan.subjects)))
     display.say(f"results go to {run.path}")
     display.say(
         f"{names}: {len(plan.tasks)} tasks x {args.trials} trials{' x 2 policies' * (len(plan.subjects) - 1)} = "
-        f"{planned} trials planned, {stored} of them are there; "
+        f"{planned} trials planned, {stored} of them finished earlier; "
         f"{f'temperature {args.temperature:g}' if args.temperature else 'greedy'}; {args.backend} at {backend.url}"
     )
 
 
-def _give(
-    args: EvalArgs, plan: Plan, run: RunDirectory, found: list[list[results.TaskResult]], display: Display
-) -> int:
-    comparison: Comparison | None = None
-    if len(found) == 2:
-        subject, other = ({r.name: r.rewards_G for r in results_P} for results_P in found)
-        comparison = compare(other, subject)
-    value = results.report_json(args, plan.config.model_name, plan.subjects, found, comparison)
-    write_json(run.path / RESULT, value)
-    results.show(value)
-    display.say(f"done; {RESULT} is in {run.path}")
-    return 1 if any(policy["tasks_ungraded"] for policy in value["policies"]) else 0
+async def _run(
+    args: EvalArgs,
+    plan: EvalPlan,
+    run: RunDirectory,
+    backend: Backend,
+    template: ChatTemplate,
+    outside: Outside,
+    display: Display,
+) -> list[list[results.TaskResult]]:
+    """Results of each policy, in order."""
+    config, host, ledger, run_id = plan.config, outside.host(plan.config), Ledger(run.ledger), run_ids(run).run_id
+    sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers)
+    outer = {"watcher": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)
+    runner = Runner(args, plan, backend, sampler, rollouts, run, display)
+    found: list[list[results.TaskResult]] = []
+    done = False
+    with display:
+        display.keep_log(run)
+        try:
+            async with cleaned(host, run_id, display.say), contextlib.aclosing(rollouts):
+                paths = [task.path for task in plan.tasks]
+                images = build_images(host, paths, run_id, display.building, display.say)
+                await asyncio.gather(rollouts.warm_up(), images)
+                for number in range(len(plan.subjects)):
+                    groups_P = await runner.groups(number)
+                    found.append(results.task_results(plan.tasks, groups_P))
+                    conversations = Conversations(run, template)
+                    await asyncio.to_thread(_keep_conversations, conversations, number, plan.tasks, groups_P)
+            done = True
+        finally:
+            display.say(ledger.summary())
+            if not done:
+                display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
+    return found
+
+
+def _keep_conversations(
+    conversations: Conversations, number: int, tasks: list[Task], groups_P: list[TrajectoryGroup]
+) -> None:
+    """Write one file a set."""
+    for name in dict.fromkeys(task.source for task in tasks):
+        groups = [group for task, group in zip(tasks, groups_P, strict=True) if task.source == name]
+        conversations.save(f"{KIND}_{number:06d}-{name.replace('/', '_')}", groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs the trials of each policy, and again those that a lost server interrupts."""
+
+    args: EvalArgs
+    plan: EvalPlan
+    backend: Backend
+    sampler: PolicySampler
+    rollouts: Rollouts
+    run: RunDirectory
+    display: Display
+
+    async def groups(self, number: int) -> list[TrajectoryGroup]:
+        """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
+        planned, subject = len(self.plan.tasks) * self.args.trials, self.plan.subjects[number]
+        losses, known = 0, -1
+        while True:
+            done = self._done(number)
+            losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
+            if len({re.sub(r"-a\d+$", "", name) for name in done}) == planned:  # one attempt of each slot
+                return await self._sample(number)
+            try:
+                async with sampled(subject, self.backend, self.plan.config) as client:
+                    self.sampler.publish(client, number)
+                    ends = client.forgotten("sampling"), self.backend.silent("sampling")
+                    try:
+                        return await unless(self._sample(number), *ends)
+                    finally:
+                        await self.sampler.abandon()
+            except ServerLost as error:
+                if losses >= MAX_LOSSES:
+                    raise
+                self.display.say(f"{error}; the remaining trials run as soon as the server answers")
+                await self.backend.until_answering(self.plan.config.outage_limit_sec)
+                await self.backend.reopen()
+
+    def _done(self, number: int) -> dict[str, Trajectory]:
+        """Finished trials by name that are not run again; of several in one slot the graded one comes first."""
+        stored = read_batch(self.run.trajectories(KIND, number))
+        graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
+        return graded if self.args.retry_ungraded else graded | stored
+
+    async def _sample(self, number: int) -> list[TrajectoryGroup]:
+        folder, tasks, trials = self.run.trajectories(KIND, number), self.plan.tasks, self.args.trials
+        with self.display.trials(self.plan.subjects[number].name, len(tasks) * trials) as show:
+
+            def finished(trajectory: Trajectory) -> None:
+                write_trajectory(folder, trajectory)
+                show(trajectory)
+
+            return await self.rollouts.run_groups(
+                tasks,
+                trials,
+                self.run.batch(KIND, number),
+                prefix=f"{KIND[0]}{number:06d}",
+                temperature=self.args.temperature,
+                on_trajectory=finished,
+                done=self._done(number),
+                training=False,
+            )

@@ -1,10 +1,10 @@
-"""`python -m src.evaluate show` and `export`: trials and conversations of a run or an evaluation, from its files."""
+"""The commands `evaluate show` and `evaluate export`: trials and conversations of a run or evaluation."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from harbortrainer.cli.output import wide_console
@@ -14,17 +14,19 @@ from harbortrainer.evaluation.arguments import ExportArgs, ShowArgs
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.conversations import Conversations, Message, Transcriber, sampled_of
-from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.run.trajectories import read_trajectory
+from harbortrainer.watch.capture import harmless
 
 STYLES = {"user": "cyan", "assistant": "green", "prompt": "magenta", "history": "yellow"}
 
 
 async def show(args: ShowArgs) -> int:
     """A table of trials, or one conversation. Raises UserError."""
-    run = _run(args.dir)
-    console = wide_console()
-    files = _files(run)
+    run, console = open_run_directory(args.dir, field=""), wide_console()
+    files = [file for folder in _batches(run) for file in sorted(folder.glob("*.npz"))]
+    if not files:
+        raise UserError(f"{run.path}: no trial has ended there")
     if args.trial is None:
         console.print(_table(files))
         return 0
@@ -40,11 +42,11 @@ async def show(args: ShowArgs) -> int:
 
 
 async def export(args: ExportArgs) -> int:
-    """conversations/BATCH.jsonl of all evaluations, and of sampled trials of training batches.
+    """Write conversations/BATCH.jsonl: all trials of evaluations, and chosen ones of training batches.
 
-    With STEP every trial of the batches with that number. Raises UserError.
+    With a step: every trial of the batches of that step. Raises UserError.
     """
-    run, step = _run(args.dir), args.step
+    run, step = open_run_directory(args.dir, field=""), args.step
     conversations = Conversations(run, _template(run))
     folders = [folder for folder in _batches(run) if step is None or folder.name.endswith(f"_{step:06d}")]
     if not folders:
@@ -56,26 +58,12 @@ async def export(args: ExportArgs) -> int:
     return 0
 
 
-def _run(folder: str) -> RunDirectory:
-    run = RunDirectory(Path(folder).expanduser().resolve())
-    if not run.config.is_file():
-        raise UserError(f"{folder}: no run directory ({run.config} is missing); give that of a run or evaluation")
-    return run
-
-
 def _batches(run: RunDirectory) -> list[Path]:
     return sorted(folder for folder in (run.path / "trajectories").glob("*") if folder.is_dir())
 
 
-def _files(run: RunDirectory) -> list[Path]:
-    files = [file for folder in _batches(run) for file in sorted(folder.glob("*.npz"))]
-    if not files:
-        raise UserError(f"{run.path}: no trial has ended there")
-    return files
-
-
 def _template(run: RunDirectory) -> ChatTemplate:
-    """Of the model that the run names, or the one whose checkpoint it evaluates."""
+    """The template of the run's model, or of the model whose checkpoint it evaluates."""
     config = read_json(run.config)
     model_name = config.get("model_name")
     if model_name is None:
@@ -84,11 +72,10 @@ def _template(run: RunDirectory) -> ChatTemplate:
 
 
 def _table(files: Sequence[Path]) -> Table:
-    table = Table()
-    for column in ("batch", "trial", "task", "reward", "outcome", "turns", "tokens"):
-        justify = "right" if column in ("reward", "turns", "tokens") else "left"
-        table.add_column(column, justify=justify, no_wrap=column == "trial")
-    table.columns[1].min_width = max(len(file.stem) for file in files)  # it is what `show` has to be told
+    width = max(len(file.stem) for file in files)  # a user copies the name
+    table = Table("batch", Column("trial", no_wrap=True, min_width=width), "task")
+    for column in ("reward", "outcome", "turns", "tokens"):
+        table.add_column(column, justify="left" if column == "outcome" else "right")
     for file in files:
         t = read_trajectory(file)
         reward = "-" if t.reward is None else f"{t.reward:g}"
@@ -110,10 +97,5 @@ def _print_message(message: Message, console: Console) -> None:
     notes += ["truncated"] if message.get("truncated") else []
     console.print(Text(f"\n{message['role']}" + (f" ({', '.join(notes)})" if notes else ""), style="bold"))
     if "thinking" in message:
-        console.print(Text(_harmless(message["thinking"]), style="dim"), soft_wrap=True)
-    console.print(Text(_harmless(message["content"]), style=STYLES[message["role"]]), soft_wrap=True)
-
-
-def _harmless(text: str) -> str:
-    """What a policy or a program wrote, without power over the terminal that shows it."""
-    return "".join(c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+        console.print(Text(harmless(message["thinking"]), style="dim"), soft_wrap=True)
+    console.print(Text(harmless(message["content"]), style=STYLES[message["role"]]), soft_wrap=True)

@@ -1,1 +1,1 @@
-"""Whether tasks can be trusted: trials of agents that must earn 1 and of agents that must earn nothing."""
+"""Decides whether tasks can be trusted: oracles must earn 1, agents that do not solve the task nothing."""

@@ -1,4 +1,4 @@
-"""Arguments of `harbortrainer tasks`."""
+"""Arguments of the command `tasks`."""
 
 import os
 from typing import Any
@@ -35,18 +35,18 @@ class SplitArgs(ListArgs):
 @chz.chz
 class CheckArgs(ListArgs):
     n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=ABOVE_0)
-    n_oracle: int = field(3, "fresh trials of the oracle; all must earn 1", check=ABOVE_0)
-    slow_build_sec: float = field(120.0, "seconds of a build above which there is a warning", check=FROM_0)
-    slow_trial_sec: float = field(300.0, "seconds of an oracle's trial above which there is a warning", check=FROM_0)
+    n_oracle: int = field(3, "fresh trials of the oracle, which all must earn 1", check=ABOVE_0)
+    slow_build_sec: float = field(120.0, "seconds of an image build above which it warns", check=FROM_0)
+    slow_trial_sec: float = field(300.0, "seconds of an oracle's trial above which it warns", check=FROM_0)
     trial_timeout_sec: float = _same("trial_timeout_sec")
     environment_type: str = _same("environment_type")
     environment_kwargs: dict[str, Any] = _same("environment_kwargs")
-    quarantine: bool = field(False, "true = write the bad tasks into each folder's quarantine.txt")
-    cache: bool = field(True, "false = check again what was checked before")
+    quarantine: bool = field(False, "true = list the bad tasks in each folder's quarantine.txt")
+    cache: bool = field(True, "false = ignore cached reports")
 
 
 @chz.chz
 class GetArgs:
     dirs: tuple[str, ...] = field(doc="NAME@VERSION of the registry")
-    to: str = field(doc="folder to make; where it exists, its digests are checked")
+    to: str = field(doc="folder to create; if it exists, check its digests instead")
     registry: str | None = field(None, "JSON file or URL of the registry; None = Harbor's")

@@ -1,4 +1,4 @@
-"""`python -m src.tasks check DIR...`: qualifies tasks in parallel, once for each content."""
+"""The command `tasks check`: qualifies tasks in parallel and caches each report by the task's content."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harbortrainer.cli.output import give_json, table_console
+from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost, RemoteHost
@@ -27,34 +27,35 @@ from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.commands import task_folders
-from harbortrainer.qualify.findings import Finding, Level, Report
-from harbortrainer.qualify.qualify import Limits, qualify
-from harbortrainer.qualify.trials import Trials
+from harbortrainer.qualify.findings import Finding, Level, TaskReport
+from harbortrainer.qualify.qualify import qualify
+from harbortrainer.qualify.trials import QualificationTrials
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import Gates, n_containers
 from harbortrainer.tasks.identity import identify
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Quarantined, Task, digest, find_fault, write_quarantine
 
-_METHOD = 2  # raise it when a qualification finds other things
+_METHOD = 2  # raise it when a qualification changes what it finds
 
 
 class Cache:
+    """Reports on disk. `settings`: all that decides the findings besides the task."""
+
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        """`settings`: whatever beside the task decides what is found."""
         self._folder = folder
         self._settings = json.dumps([_METHOD, settings], sort_keys=True, default=str)
 
-    def get(self, task: Path, digest: str) -> Report | None:
+    def get(self, task: Path, digest: str) -> TaskReport | None:
         try:
             found = json.loads(self._file(digest).read_text())
         except (OSError, ValueError):
             return None
         findings = [Finding(one["kind"], Level(one["level"]), one["detail"]) for one in found.pop("findings")]
-        return replace(Report(**found, findings=findings), name=task.name, path=str(task), cached=True)
+        return replace(TaskReport(**found, findings=findings), name=task.name, path=str(task), cached=True)
 
-    def put(self, report: Report) -> None:
-        """Raises OSError: the folder cannot be written."""
+    def put(self, report: TaskReport) -> None:
+        """Raises OSError when the folder cannot be written."""
         self._folder.mkdir(parents=True, exist_ok=True)
         replace_text(self._file(report.digest), json.dumps(asdict(report)))
 
@@ -63,7 +64,7 @@ class Cache:
 
 
 async def check(args: CheckArgs) -> int:
-    """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, Docker cannot carry the trials."""
+    """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, or Docker cannot run the trials."""
     began = time.monotonic()
     paths = task_folders(args.dirs)
     reports = await qualify_all(paths, args)
@@ -76,8 +77,8 @@ async def check(args: CheckArgs) -> int:
     return 1 if any(report.bad for report in reports) else 0
 
 
-async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
-    """A report for each task, in this order; those of the cache first asked for."""
+async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[TaskReport]:
+    """One report a task, in order, from the cache where it has one."""
     cache = Cache(
         cache_folder("tasks"), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
     )
@@ -87,20 +88,20 @@ async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[Report]:
     return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
 
 
-def _keeping(cache: Cache, total: int) -> Callable[[Report], None]:
-    """Keeps each report, and says so: a check of many tasks takes minutes."""
+def _keeping(cache: Cache, total: int) -> Callable[[TaskReport], None]:
+    """A function that caches a report and prints its line: a check of many tasks takes minutes."""
     numbers = count(1)
 
-    def keep(report: Report) -> None:
+    def keep(report: TaskReport) -> None:
         cache.put(report)
-        told = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
-        print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{told}", file=sys.stderr, flush=True)
+        notes = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
+        print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{notes}", file=sys.stderr, flush=True)
 
     return keep
 
 
-async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Report], None]) -> list[Report]:
-    """`keep` gets each report as soon as it is made: what was stopped goes on from there."""
+async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskReport], None]) -> list[TaskReport]:
+    """`keep` gets each report as soon as it is made, so a stopped check continues from there."""
     if not paths:
         return []
     from harbortrainer.docker.cleaning import drain, reap
@@ -109,20 +110,19 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[Repor
     local = args.environment_type == "docker"
     await asyncio.to_thread(_preflight, paths, config)
     quiet_harbor_log()
-    logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # what matters of it is in the reports
+    logging.getLogger("harbortrainer.harbor").setLevel(logging.CRITICAL)  # the reports have the faults
     run_id = f"check-{uuid.uuid4().hex[:8]}"
-    limits = Limits(args.n_oracle, args.slow_build_sec, args.slow_trial_sec)
-    one_by_one = asyncio.Semaphore(args.n_parallel)  # tasks under way: the first are done before the last begin
+    one_by_one = asyncio.Semaphore(args.n_parallel)  # the first tasks end before the last begin
 
-    async def kept(path: Path) -> Report:
+    async def kept(path: Path) -> TaskReport:
         async with one_by_one:
-            report = await qualify(path, trials, limits, building)
+            report = await qualify(path, trials, args, building)
         keep(report)
         return report
 
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
         daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
-        trials = Trials(config, run_id, Path(folder), Gates.of(config), daemon)
+        trials = QualificationTrials(config, run_id, Path(folder), Gates.of(config), daemon)
         building = asyncio.Semaphore(N_PARALLEL_BUILDS)
         try:
             async with asyncio.TaskGroup() as group:
@@ -148,47 +148,43 @@ def _config(args: CheckArgs) -> Config:
 
 
 def _preflight(paths: Sequence[Path], config: Config) -> None:
-    """Raises UserError: the environment cannot be had, Docker cannot carry it."""
+    """Raises UserError when the environment or Docker cannot run the tasks."""
     usable = [path for path in paths if find_fault(path) is None]
     check_tasks(usable, config.environment_type, config.environment_kwargs)
     if config.environment_type == "docker":
         check_docker(usable, n_containers(config), config.environment_kwargs)
 
 
-def _note_duplicates(reports: Sequence[Report]) -> None:
+def _note_duplicates(reports: Sequence[TaskReport]) -> None:
     by_path = {report.path: report for report in reports}
     identities = [identify(Task(report.path, Path(report.path), report.digest)) for report in reports]
     for path, first, reason in duplicates(identities):
         by_path[path].add("duplicate", Level.ERROR, f"has {reason} as {by_path[first].name}")
 
 
-def _quarantine(reports: Sequence[Report]) -> None:
-    folders: dict[Path, list[Report]] = defaultdict(list)
+def _quarantine(reports: Sequence[TaskReport]) -> None:
+    folders: dict[Path, list[TaskReport]] = defaultdict(list)
     for report in reports:
         folders[Path(report.path).parent].append(report)
     for folder, members in folders.items():
-        bad = [Quarantined(one.name, one.digest, _why(one)) for one in members if one.bad]
+        bad = [Quarantined(one.name, one.digest, one.reason) for one in members if one.bad]
         write_quarantine(folder, bad, [one.name for one in members if not one.bad])
 
 
-def _why(report: Report) -> str:
-    return "; ".join(f"{one.kind}: {one.detail}" for one in report.findings if one.level is Level.ERROR)
-
-
-def _show(reports: Sequence[Report], seconds: float) -> None:
-    console = table_console()
+def _show(reports: Sequence[TaskReport], seconds: float) -> None:
+    console = wide_console(UNCUT)
     table = Table(show_edge=False, pad_edge=False)
     for name in ("task", "verdict", "oracle", "no-op", "build s", "trial s", "findings"):
         table.add_column(name, overflow="fold", justify="right" if name.endswith(" s") else "left")
     for report in reports:
         won = sum(reward is not None and reward >= 1 for reward in report.oracle)
         oracle = f"{won}/{len(report.oracle)}" + (f" x{report.repeats}" if report.repeats else "")
-        told = "\n".join(f"{one.level}: {one.kind}: {one.detail}" for one in report.findings)
+        notes = "\n".join(f"{one.level}: {one.kind}: {one.detail}" for one in report.findings)
         no_op = "" if report.no_op is None else f"{report.no_op:g}"
         times = [f"{report.build_sec:.1f}", f"{report.trial_sec:.1f}"]
-        table.add_row(report.name, report.verdict, oracle if report.oracle else "", no_op, *times, told)
+        table.add_row(report.name, report.verdict, oracle if report.oracle else "", no_op, *times, notes)
     console.print(table)
     counts = {verdict: sum(one.verdict == verdict for one in reports) for verdict in ("good", "unproven", "bad")}
     cached = sum(report.cached for report in reports)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    console.print(f"{len(reports)} tasks: {told}; {cached} known from before; {seconds:.1f} s", markup=False)
+    notes = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    console.print(f"{len(reports)} tasks: {notes}; {cached} cached; {seconds:.1f} s", markup=False)

@@ -1,4 +1,4 @@
-"""`python -m src.tasks list|show|split`: what tasks are, without running anything."""
+"""The commands `tasks list`, `show`, `split` and `get`: describe and fetch tasks without running them."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harbortrainer.cli.output import give_json, table_console
+from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
@@ -20,65 +20,11 @@ from harbortrainer.tasks.sources import DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.split import families, split_record, split_tasks
 from harbortrainer.tasks.task import Task, digest, find_fault, looks_like_task, read_quarantine
 
-
-async def get(args: GetArgs) -> int:
-    """Raises UserError: not there, no way to it, or changed since it was fetched."""
-    if len(args.dirs) != 1 or not re.fullmatch(r"[^/@]+@[^/@]+", args.dirs[0]):
-        raise UserError(f"{','.join(args.dirs)}: give one NAME@VERSION, such as terminal-bench@2.0")
-    folder = Path(args.to).expanduser()
-    if (folder / DIGESTS).is_file():
-        await asyncio.to_thread(check_digests, folder)
-        print(f"{folder} is there already, and as it was fetched")
-    elif folder.exists():
-        raise UserError(f"to={args.to}: is there, and not fetched by this command; name another folder, or remove it")
-    else:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fetched = await asyncio.to_thread(fetch_dataset, args.dirs[0], args.registry, folder)
-        print(f"{fetched} are in {folder}; their digests in {folder / DIGESTS}")
-    for line in needs(folder):
-        print(line)
-    return 0
-
-
-def needs(folder: Path) -> list[str]:
-    """What the tasks of a folder want of the machine besides Docker."""
-    tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
-    images = [image for path in tasks if (image := _prebuilt(path))]
-    fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
-    lines = []
-    if images:
-        lines.append(f"{len(images)} of {len(tasks)} tasks pull a prebuilt image, such as {images[0]}")
-    if fetching:
-        lines.append(f"{len(fetching)} of {len(tasks)} verifiers install something from the network")
-    return lines
-
-
-def _prebuilt(task: Path) -> str:
-    try:
-        return str(tomllib.loads((task / "task.toml").read_text()).get("environment", {}).get("docker_image") or "")
-    except (OSError, ValueError):
-        return ""
-
-
-def task_folders(dirs: Sequence[str]) -> list[Path]:
-    """Each DIR is a folder of tasks or a task itself. Raises UserError: not there, or no task in it."""
-    found: dict[Path, None] = {}
-    for given in (part for name in dirs for part in name.split(",") if part):
-        folder = Path(given).expanduser()
-        if not folder.is_dir():
-            raise UserError(f"{given}: no such folder; give a folder of Harbor task directories, or one task")
-        inside = [folder] if looks_like_task(folder) else [p for p in sorted(folder.iterdir()) if looks_like_task(p)]
-        if not inside:
-            raise UserError(f"{given}: no Harbor task in it; each is a folder with task.toml and instruction.md")
-        found |= dict.fromkeys(path.resolve() for path in inside)
-    return list(found)
-
-
-_SHORT = 12  # characters of a digest that are shown
+_SHORT = 12  # digits of a digest in a table
 
 
 async def list_tasks(args: ListArgs) -> int:
-    """A row a task: fault or quarantine, family, digest, metadata."""
+    """Print a row a task: fault or quarantine, family, digest, metadata."""
     rows = [_row(path) for path in task_folders(args.dirs)]
     family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
     for row in rows:
@@ -91,7 +37,7 @@ async def list_tasks(args: ListArgs) -> int:
 
 
 async def show_tasks(args: ListArgs) -> int:
-    """Everything about each task that fits on a screen."""
+    """Print settings, instruction and identity of each task."""
     shown = []
     for path in task_folders(args.dirs):
         identity = identify(Task(path.name, path, digest(path)))
@@ -108,7 +54,7 @@ async def show_tasks(args: ListArgs) -> int:
 
 
 async def split(args: SplitArgs) -> int:
-    """The split of a run with these settings."""
+    """Print the split that a run with these settings would have."""
     if bool(args.eval_split) == bool(args.eval_tasks):
         raise UserError("eval_split, eval_tasks: give one of the two")
     tasks = [Task(path.name, path, digest(path)) for path in task_folders(args.dirs)]
@@ -126,6 +72,52 @@ async def split(args: SplitArgs) -> int:
         _table(("name", "side", "family"), rows)
         print(f"{len(sides[0])} training tasks, {len(sides[1])} held out")
     return 0
+
+
+async def get(args: GetArgs) -> int:
+    """Fetch a dataset, or check the one that was fetched. Raises UserError."""
+    if len(args.dirs) != 1 or not re.fullmatch(r"[^/@]+@[^/@]+", args.dirs[0]):
+        raise UserError(f"{','.join(args.dirs)}: give one NAME@VERSION, such as terminal-bench@2.0")
+    folder = Path(args.to).expanduser()
+    if (folder / DIGESTS).is_file():
+        await asyncio.to_thread(check_digests, folder)
+        print(f"{folder} exists already, unchanged since it was fetched")
+    elif folder.exists():
+        raise UserError(f"to={args.to}: exists and was not fetched by this command; name another folder, or remove it")
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fetched = await asyncio.to_thread(fetch_dataset, args.dirs[0], args.registry, folder)
+        print(f"{fetched} are in {folder}; their digests in {folder / DIGESTS}")
+    for line in needs(folder):
+        print(line)
+    return 0
+
+
+def needs(folder: Path) -> list[str]:
+    """Lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
+    tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
+    images = [image for path in tasks if (image := _settings(path).get("environment", {}).get("docker_image"))]
+    fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
+    lines = []
+    if images:
+        lines.append(f"{len(images)} of {len(tasks)} tasks pull a prebuilt image, such as {images[0]}")
+    if fetching:
+        lines.append(f"{len(fetching)} of {len(tasks)} verifiers install something from the network")
+    return lines
+
+
+def task_folders(dirs: Sequence[str]) -> list[Path]:
+    """Task folders; each of `dirs` is a folder of tasks or a task. Raises UserError for one without a task."""
+    found: dict[Path, None] = {}
+    for given in (part for name in dirs for part in name.split(",") if part):
+        folder = Path(given).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"{given}: no such folder; give a folder of Harbor task directories, or one task")
+        inside = [folder] if looks_like_task(folder) else [p for p in sorted(folder.iterdir()) if looks_like_task(p)]
+        if not inside:
+            raise UserError(f"{given}: no Harbor task in it; each is a folder with task.toml and instruction.md")
+        found |= dict.fromkeys(path.resolve() for path in inside)
+    return list(found)
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -158,4 +150,4 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
-    table_console().print(table)
+    wide_console(UNCUT).print(table)

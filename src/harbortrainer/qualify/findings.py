@@ -1,4 +1,4 @@
-"""What a qualification found, and what follows from trials: pure."""
+"""Findings of a qualification: the report of a task, and the rules from trials to findings. Pure."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from harbortrainer.qualify.trials import Tried
+from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
 
 
@@ -25,8 +25,8 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
-    """One task's qualification. `oracle`: rewards of fresh trials. `repeats`: verifications of an oracle's state."""
+class TaskReport:
+    """One task's qualification. `oracle`: rewards of fresh trials; `repeats`: later runs of their verifiers."""
 
     name: str
     path: str
@@ -41,7 +41,11 @@ class Report:
 
     @property
     def bad(self) -> bool:
-        return any(finding.level is Level.ERROR for finding in self.findings)
+        return any(one.level is Level.ERROR for one in self.findings)
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(f"{one.kind}: {one.detail}" for one in self.findings if one.level is Level.ERROR)
 
     @property
     def verdict(self) -> str:
@@ -53,50 +57,50 @@ class Report:
         self.findings.append(Finding(kind, level, detail))
 
 
-def judge_oracle(tried: Sequence[Tried]) -> list[Finding]:
+def judge_oracle(trials: Sequence[QualificationTrial]) -> list[Finding]:
     """Every fresh trial must earn 1, and every repeat of its verifier the same."""
-    faults = [one.fault for one in tried if one.reward is None]
+    faults = [one.fault for one in trials if one.reward is None]
     if faults:
         hangs = any("VerifierTimeout" in fault for fault in faults)
         offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
         kind = "hanging verifier" if hangs else "verifier needs network" if offline else "oracle fails"
-        return [Finding(kind, Level.ERROR, f"{len(faults)} of {len(tried)} trials: {faults[0]}")]
-    rewards = [one.reward or 0.0 for one in tried]
+        return [Finding(kind, Level.ERROR, f"{len(faults)} of {len(trials)} trials: {faults[0]}")]
+    rewards = [one.reward or 0.0 for one in trials]
     won = sum(reward >= 1 for reward in rewards)
-    if 0 < won < len(tried):
+    if 0 < won < len(trials):
         return [Finding("flaky", Level.ERROR, f"the oracle earned {_listed(rewards)} in fresh trials")]
     if won == 0:
         return [Finding("oracle fails", Level.ERROR, f"the oracle earned {_listed(rewards)}, not 1")]
-    return _judge_repeats(tried)
+    return _judge_repeats(trials)
 
 
-def _judge_repeats(tried: Sequence[Tried]) -> list[Finding]:
-    values = [reward_of(again) for one in tried for again in one.repeats]
+def _judge_repeats(trials: Sequence[QualificationTrial]) -> list[Finding]:
+    values = [reward_of(again) for one in trials for again in one.repeats]
     lost = sum(value != 1 for value in values)
     if lost == 0:
         return []
     if lost == len(values):  # it changes what it grades
-        told = "never passes a second time on the same state: flakiness was looked for in fresh trials only"
-        return [Finding("verifier not repeatable", Level.WARNING, told)]
+        detail = "never passes a second time on the same state: flakiness was looked for in fresh trials only"
+        return [Finding("verifier not repeatable", Level.WARNING, detail)]
     return [Finding("flaky", Level.ERROR, f"the verifier refused the oracle's work in {lost} of {len(values)} repeats")]
 
 
-def judge_no_op(tried: Tried) -> list[Finding]:
-    """Doing nothing must not pass, at any repeat. Where nobody grades it, training would never see a reward."""
-    if tried.reward is None:
-        kind = "hanging verifier" if "VerifierTimeout" in tried.fault else "no-op is not graded"
-        return [Finding(kind, Level.ERROR, f"doing nothing: {tried.fault}")]
-    if tried.reward >= 1:
-        return [Finding("no-op passes", Level.ERROR, f"doing nothing earned {tried.reward:g}")]
-    again = [value for value in map(reward_of, tried.repeats) if not math.isnan(value)]
+def judge_no_op(trial: QualificationTrial) -> list[Finding]:
+    """A trial that does nothing must be graded, and must not pass at any repeat."""
+    if trial.reward is None:
+        kind = "hanging verifier" if "VerifierTimeout" in trial.fault else "no-op is not graded"
+        return [Finding(kind, Level.ERROR, f"doing nothing: {trial.fault}")]
+    if trial.reward >= 1:
+        return [Finding("no-op passes", Level.ERROR, f"doing nothing earned {trial.reward:g}")]
+    again = [value for value in map(reward_of, trial.repeats) if not math.isnan(value)]
     won = sum(value >= 1 for value in again)
     if won == len(again) > 0:
-        told = "passes without any work when it is run again on the same state"
-        return [Finding("verifier not repeatable", Level.WARNING, told)]
+        detail = "passes without any work when it is run again on the same state"
+        return [Finding("verifier not repeatable", Level.WARNING, detail)]
     if won:
         return [Finding("flaky", Level.ERROR, f"doing nothing passed in {won} of {len(again)} repeats of the verifier")]
-    if tried.reward > 0:
-        return [Finding("no-op earns something", Level.WARNING, f"doing nothing earned {tried.reward:g}")]
+    if trial.reward > 0:
+        return [Finding("no-op earns something", Level.WARNING, f"doing nothing earned {trial.reward:g}")]
     return []
 
 
@@ -108,8 +112,8 @@ def judge_attacks(rewards: Mapping[str, float | None], no_op: float) -> list[Fin
     ]
 
 
-def judge_network(offline: Tried, online: Tried | None) -> list[Finding]:
-    """`online`: the trial that was run because the one without a network failed."""
+def judge_network(offline: QualificationTrial, online: QualificationTrial | None) -> list[Finding]:
+    """`online`: the second trial, run because the one without a network failed."""
     if online is None or offline.reward == online.reward or online.reward is None:
         return []
     why = offline.fault or f"the oracle earned {offline.reward:g} without a network"
@@ -117,7 +121,7 @@ def judge_network(offline: Tried, online: Tried | None) -> list[Finding]:
 
 
 def fetches(task: Path) -> list[Finding]:
-    """Commands that fetch from the network, by who runs them; to talk to a service of the same host is none."""
+    """Notes on scripts that fetch from the network; requests to the same host do not count."""
     found: list[Finding] = []
     for who, files in (("verifier", scripts(task)), ("oracle", task.glob("solution/**/*.sh"))):
         words = set(fetching("\n".join(map(code, files))))

@@ -1,4 +1,4 @@
-"""Trials that qualify a task: through Harbor, in the environment and with the phases of a training trial."""
+"""Trials that qualify a task: Harbor trials of an oracle or a script, in the environment of a training trial."""
 
 import asyncio
 import json
@@ -33,12 +33,21 @@ from harbortrainer.rollout.outcome import failed_install, read_reward, recorded,
 from harbortrainer.rollout.phases import Gates, Phases
 from harbortrainer.rollout.trial import run_to_end
 
-SAID = "said"  # in the context's metadata: what a script printed
-_MOST_SAID = 20_000  # characters
+OUTPUT = "output"  # key of a script's output in the context's metadata
+_MOST_OUTPUT = 20_000  # characters
+REPEATS_FILE = "repeats.json"  # in the trial's directory: each repeat's reward as the script wrote it, "" = none
+REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
+_SLACK_SEC = 60.0
+_FOLDER = EnvironmentPaths.verifier_dir
+_AGAIN = """cd {folder} && rm -f reward.txt reward.json; cd - > /dev/null
+({script}) > /dev/null 2>&1 < /dev/null
+sleep {pause}
+printf 'reward '; if [ -f {folder}/reward.json ]; then tr -d '\\n' < {folder}/reward.json
+elif [ -f {folder}/reward.txt ]; then tr -d '\\n' < {folder}/reward.txt; fi; echo"""
 
 
 async def cut_network(environment: BaseEnvironment) -> None:
-    """No network for the rest of this phase, where the environment can do that."""
+    """Cut the network for the rest of this phase, where the environment can do that."""
     if environment.capabilities.dynamic_network_policy:
         await environment.set_network_policy(NetworkPolicy(network_mode=NetworkMode.NO_NETWORK))
 
@@ -57,7 +66,7 @@ class OfflineOracle(OracleAgent):
 
 
 class ScriptAgent(BaseAgent):
-    """Runs a shell script as the agent's user, within `seconds`; its output goes to the context's metadata."""
+    """Runs a shell script as the agent's user, within `seconds`, and notes its output in the context's metadata."""
 
     def __init__(self, *args: Any, script: str = "true", seconds: int = 60, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,31 +84,22 @@ class ScriptAgent(BaseAgent):
 
     @override
     async def setup(self, environment: BaseEnvironment) -> None:
-        """Nothing is installed."""
+        """Install nothing."""
 
     @override
     @boundary
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         try:
             result = await environment.exec(self._script, timeout_sec=self._seconds)
-        except RuntimeError:  # it took too long: what it did until then is graded
+        except RuntimeError:  # timed out: the verifier grades what it did until then
             return
-        context.metadata = {SAID: (result.stdout or "")[-_MOST_SAID:]}
-
-
-REPEATS_FILE = "repeats.json"  # in the trial's directory: the rewards as the script wrote them, "" = none
-_FOLDER = EnvironmentPaths.verifier_dir
-_AGAIN = """cd {folder} && rm -f reward.txt reward.json; cd - > /dev/null
-({script}) > /dev/null 2>&1 < /dev/null
-sleep {pause}
-printf 'reward '; if [ -f {folder}/reward.json ]; then tr -d '\\n' < {folder}/reward.json
-elif [ -f {folder}/reward.txt ]; then tr -d '\\n' < {folder}/reward.txt; fi; echo"""
+        context.metadata = {OUTPUT: (result.stdout or "")[-_MOST_OUTPUT:]}
 
 
 class RepeatedVerifier(Verifier):
-    """`repeats` more runs, as many as fit into `seconds`. The first one is bound by the task's own limit.
+    """Runs the verifier again up to `repeats` times, within `seconds`; the task's own limit bounds the first run.
 
-    `pause`: seconds before a reward is read, in which a process that writes rewards has its turn on a busy machine.
+    `pause`: seconds before each reward is read, so that a process that rewrites it gets to run on a busy machine.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class RepeatedVerifier(Verifier):
         return result
 
     async def _again(self, script: Path, repeats: int) -> list[str]:
-        """All in one command, in a shell that waits for each. What a hanging one would have said is left out."""
+        """Rewards of the repeats, all run by one command; a time-out gives one repeat without a reward."""
         inside = EnvironmentPaths.tests_dir / script.relative_to(self.task.paths.tests_dir).as_posix()
         once = _AGAIN.format(folder=_FOLDER, script=shlex.quote(str(inside)), pause=self._pause)
         environment = {**self.task.config.verifier.env, **(self.verifier_env or {}), **self.override_env}
@@ -148,20 +148,15 @@ class RepeatedVerifier(Verifier):
         return [line.removeprefix("reward").strip() for line in lines]
 
 
-REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
-_SLACK_SEC = 60.0
-
-
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """How one trial went. `reward` None: nobody graded it, `fault` says why. `repeats`: rewards of the same state."""
+class QualificationTrial:
+    """Result of one trial. `reward` None: ungraded, `fault` says why. `repeats`: more rewards of the same state."""
 
     reward: float | None
     fault: str = ""
     seconds: float = 0.0
-    verifier_sec: float = 0.0
     repeats: tuple[str, ...] = ()
-    said: str = ""
+    output: str = ""
 
 
 class _NoPolicy:
@@ -169,8 +164,8 @@ class _NoPolicy:
 
 
 @dataclass(slots=True)
-class Trials:
-    """What the trials of a qualification share."""
+class QualificationTrials:
+    """Runs trials of oracles and scripts with shared gates."""
 
     config: Config
     run_id: str
@@ -180,27 +175,28 @@ class Trials:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def keeps_processes(self, task: Path) -> bool:
-        """Whether what the agent has started lives on while its work is verified."""
+        """Whether processes that the agent started survive into verification."""
         config = self.config
         environment = environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
         return config.environment_type != "docker" or bool(environment.kwargs.get(KEEP))
 
-    async def oracle(self, task: Path, *, repeats: int = 0, offline: bool = False) -> Tried:
+    async def oracle(self, task: Path, *, repeats: int, offline: bool = False) -> QualificationTrial:
         if offline:
             kwargs = {"task_dir": str(task)}
             agent = AgentConfig(import_path="harbortrainer.qualify.trials:OfflineOracle", kwargs=kwargs)
         else:
             agent = AgentConfig(name="oracle")
-        return await self._run(task, agent, "oracle", repeats, offline)
+        return await self._run(task, agent, "oracle", repeats=repeats, offline=offline)
 
-    async def script(self, task: Path, kind: str, script: str, *, repeats: int = 0, pause: float = 0.0) -> Tried:
+    async def script(
+        self, task: Path, kind: str, script: str, *, repeats: int, pause: float = 0.0
+    ) -> QualificationTrial:
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs={"script": script})
-        return await self._run(task, agent, kind, repeats, False, pause)
+        return await self._run(task, agent, kind, repeats=repeats, pause=pause)
 
-    async def _run(
-        self, task: Path, agent: AgentConfig, kind: str, repeats: int, offline: bool, pause: float = 0.0
-    ) -> Tried:
-        config = self._trial_config(task, agent, self._name(task, kind), repeats, offline, pause)
+    async def _run(self, task: Path, agent: AgentConfig, kind: str, **verifier: Any) -> QualificationTrial:
+        """`verifier`: arguments of RepeatedVerifier."""
+        config = self._trial_config(task, agent, kind, verifier)
         async with self.gates.containers:
             await self.daemon.ready()
             began = time.monotonic()
@@ -208,42 +204,40 @@ class Trials:
                 try:
                     trial = await Trial.create(config)
                 except (OSError, ValueError, RuntimeError, ImportError) as error:
-                    return Tried(None, _plain(type(error).__name__, str(error)))
+                    return QualificationTrial(None, _plain(type(error).__name__, str(error)))
                 phases = Phases(trial, _NoPolicy(), self.gates, self.daemon, self.config.trial_timeout_sec)
                 try:
                     with noting() as noted:
                         result = await run_to_end(trial.run(), phases.clock)
                 except TimeoutError:
-                    return Tried(None, f"not over after trial_timeout_sec={self.config.trial_timeout_sec:g}")
+                    return QualificationTrial(
+                        None, f"not over after trial_timeout_sec={self.config.trial_timeout_sec:g}"
+                    )
                 finally:
                     phases.leave()
         folder = self.folder / config.trial_name
         for info in recorded(result):
             raise_noted(info, noted, folder)
-        tried = _tried(result, folder, time.monotonic() - began - phases.waited)
-        if tried.reward is not None and tried.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
-            return replace(tried, reward=None, fault=cause)
-        return tried
+        trial = _result(result, folder, time.monotonic() - began - phases.waited)
+        if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
+            return replace(trial, reward=None, fault=cause)
+        return trial
 
-    def _name(self, task: Path, kind: str) -> str:
-        return f"check-{next(self._numbers):04d}-{kind}-{task.name}"[:50].rstrip("-._")
-
-    def _trial_config(
-        self, task: Path, agent: AgentConfig, name: str, repeats: int, offline: bool, pause: float
-    ) -> TrialConfig:
+    def _trial_config(self, task: Path, agent: AgentConfig, kind: str, kwargs: dict[str, Any]) -> TrialConfig:
         verifier = VerifierConfig()
-        if repeats or offline:
+        if kwargs["repeats"] or kwargs.get("offline"):
             own = HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).verifier.timeout_sec
-            limit = own + 4 * REPEAT_SEC + _SLACK_SEC if repeats else None
-            kwargs: dict[str, Any] = {"repeats": repeats, "seconds": REPEAT_SEC, "offline": offline, "pause": pause}
+            limit = own + 4 * REPEAT_SEC + _SLACK_SEC if kwargs["repeats"] else None
             path = "harbortrainer.qualify.trials:RepeatedVerifier"
-            verifier = VerifierConfig(import_path=path, kwargs=kwargs, override_timeout_sec=limit)
+            verifier = VerifierConfig(
+                import_path=path, kwargs=kwargs | {"seconds": REPEAT_SEC}, override_timeout_sec=limit
+            )
         environment = environment_config(
             self.config.environment_type, self.config.environment_kwargs, task, self.run_id
         )
         return TrialConfig(
             task=TaskConfig(path=task, source=task.parent.name),
-            trial_name=name,
+            trial_name=f"check-{next(self._numbers):04d}-{kind}-{task.name}"[:50].rstrip("-._"),
             trials_dir=self.folder,
             agent=agent,
             verifier=verifier,
@@ -251,19 +245,16 @@ class Trials:
         )
 
 
-def _tried(result: TrialResult, folder: Path, seconds: float) -> Tried:
-    verifier_sec = 0.0
-    if (ran := result.verifier) and ran.started_at and ran.finished_at:
-        verifier_sec = (ran.finished_at - ran.started_at).total_seconds()
+def _result(result: TrialResult, folder: Path, seconds: float) -> QualificationTrial:
     fault = ungraded(result)
     if fault is not None:
         message = fault.exception_message.replace(f"{folder}/", "")
-        return Tried(None, _plain(fault.exception_type, message), seconds, verifier_sec)
+        return QualificationTrial(None, _plain(fault.exception_type, message), seconds)
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     repeats = folder / REPEATS_FILE
     again = tuple(json.loads(repeats.read_text())) if repeats.exists() else ()
     metadata = (result.agent_result.metadata if result.agent_result else None) or {}
-    return Tried(reward, problem, seconds, verifier_sec, again, str(metadata.get(SAID, "")))
+    return QualificationTrial(reward, problem, seconds, again, str(metadata.get(OUTPUT, "")))
 
 
 def _plain(kind: str, message: str) -> str:

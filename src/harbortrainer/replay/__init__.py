@@ -1,1 +1,1 @@
-"""A past run's advantages and datums, rebuilt from its files under its own settings or others. No server, no Docker."""
+"""Rebuilds advantages and datums of a past run from its files, under its settings or others."""

@@ -1,7 +1,6 @@
-"""Arguments of `harbortrainer replay`: a run, and which of its settings to change."""
+"""Arguments of the command `replay`: a run, and the settings to change."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import chz
@@ -12,7 +11,6 @@ from harbortrainer.config import FIELDS, Baseline, Config, LossFn, LossNorm
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import outcome_policy, outcome_problems
-from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import field, settings
 
 RUN = "None = as in the run"
@@ -27,13 +25,11 @@ class ReplayArgs:
     outcome_policy: dict[str, Any] = field({}, "outcome_policy.OUTCOME=train, mask or a reward; others as in the run")
     loss_norm: LossNorm | None = field(None, RUN)
     num_substeps: int | None = field(None, RUN)
-    kl_penalty_coef: float | None = field(
-        None, "0 = without the penalty; another one needs logprobs that no run stores; None = as in the run"
-    )
-    loss_fn: LossFn | None = field(None, f"changes no datum, only what is clipped; {RUN}")
+    kl_penalty_coef: float | None = field(None, f"0 = without the penalty; no other value can be replayed; {RUN}")
+    loss_fn: LossFn | None = field(None, f"changes no datum, only the share that is clipped; {RUN}")
     clip_low_threshold: float | None = field(None, RUN)
     clip_high_threshold: float | None = field(None, RUN)
-    steps: tuple[int, ...] = field((), "steps as metrics.jsonl counts them, a,b,c; () = all")
+    steps: tuple[int, ...] = field((), "global_step of each step to replay, a,b,c; () = all")
     json: str | None = field(None, JSON)
 
 
@@ -41,7 +37,7 @@ SETTINGS = tuple(name for name in settings(ReplayArgs) if name in FIELDS and nam
 
 
 def parse(argv: Sequence[str]) -> ReplayArgs:
-    """Raises UserError: what is wrong, or a setting that no replay can change."""
+    """Raises UserError for a wrong argument, or a setting that no replay can change."""
     names = [word.lstrip("-").split("=", 1)[0].split(".", 1)[0] for word in argv if "=" in word]
     if others := [name for name in names if name in FIELDS and name not in settings(ReplayArgs)]:
         why = "changes none of the recorded trials' advantages and datums: a replay has only the trials on disk"
@@ -49,18 +45,10 @@ def parse(argv: Sequence[str]) -> ReplayArgs:
     return read_arguments(ReplayArgs, argv, ("run_dir",))
 
 
-def directory(args: ReplayArgs) -> RunDirectory:
-    """Raises UserError when it is no run."""
-    run = RunDirectory(Path(args.run_dir).expanduser().resolve())
-    if not run.config.is_file():
-        raise UserError(f"{args.run_dir}: no run directory ({run.config.name} is missing); give the one that holds it")
-    return run
-
-
 def changed(config: Config, args: ReplayArgs) -> Config:
-    """The settings of a step with those of `args` instead. Raises UserError for what cannot be replayed."""
+    """The settings of a step, changed by `args`. Raises UserError for a change that cannot be replayed."""
     given = {name: value for name in SETTINGS if (value := getattr(args, name)) not in (None, {})}
-    if args.loss_fn == "importance_sampling":  # the run's thresholds mean nothing to it
+    if args.loss_fn == "importance_sampling":  # it has no thresholds
         given = dict.fromkeys(("clip_low_threshold", "clip_high_threshold")) | given
     policy = {**config.outcome_policy, **args.outcome_policy}
     problems = [*outcome_problems(args.outcome_policy)] or [*_impossible(config, args)]

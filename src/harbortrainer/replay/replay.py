@@ -1,4 +1,4 @@
-"""`python -m src.replay RUN_DIR field=value ...`: what a run's trials would have become under other settings."""
+"""The command `replay`: rebuilds each step's datums from the files of a run, under its settings and under others."""
 
 import json
 import math
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Console
@@ -22,46 +23,42 @@ from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, group_trajectories
-from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed, directory
+from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
-from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.training.schedule import Course
 
-_PLACE = re.compile(r"-p(\d+)-g(\d+)(?:-a\d+)?$")
+_SLOT = re.compile(r"-p(\d+)-g(\d+)(?:-a\d+)?$")
 
 
 class Journal:
-    """Steps are counted from 0, as in the ledger. Raises UserError when a file of the run is damaged."""
+    """The recorded trials and settings of a run; steps count from 0. Raises UserError when a file is damaged."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._course = Course((), ConfigHistory(run).configs())
-        self.records = _standing(run)
+        self.records = _trained(run)
         rows = read_lines(run.metrics)
-        self._gaps = {row["global_step"] - 1: row.get("logprobs/max_abs_difference") for row in rows}
+        # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged
+        self.gaps = {row["global_step"] - 1: row.get("logprobs/max_abs_difference") for row in rows}
 
     def config(self, step: int) -> Config:
         return self._course.at(step).config
 
-    def gap(self, step: int) -> float | None:
-        """Largest |trainer's - sampler's logprob| of the first optimizer step's tokens, in nats; None = not logged."""
-        return self._gaps.get(step)
-
     def groups(self, step: int) -> list[TrajectoryGroup]:
-        """The batch as the trainer had it; places whose trials were never run to an end are missing."""
+        """The batch as the trainer had it, without slots in which no trial ended."""
         stored = read_batch(self._run.trajectories("step", step)).values()
-        places: dict[tuple[int, int], Trajectory] = {}
-        for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a grade takes the place first
-            if (place := _PLACE.search(trajectory.trial_name)) is not None:
-                places.setdefault((int(place[1]), int(place[2])), trajectory)
-        in_order = [(problem, places[problem, member]) for problem, member in sorted(places)]
-        members_P = [[t for _, t in members] for _, members in groupby(in_order, key=lambda pair: pair[0])]
+        slots: dict[tuple[int, int], Trajectory] = {}
+        for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a graded trial takes the slot first
+            if (slot := _SLOT.search(trajectory.trial_name)) is not None:
+                slots.setdefault((int(slot[1]), int(slot[2])), trajectory)
+        members_P = [[slots[slot] for slot in group] for _, group in groupby(sorted(slots), key=itemgetter(0))]
         return [group_trajectories(members[0].task_name, members) for members in members_P]
 
 
-def _standing(run: RunDirectory) -> dict[int, dict[str, Any]]:
-    """Step -> its record; updates that were undone by a restored state, and not made again yet, are left out."""
+def _trained(run: RunDirectory) -> dict[int, dict[str, Any]]:
+    """Step -> its record of the ledger, without updates that a restored state undid."""
     records: dict[int, dict[str, Any]] = {}
     for record in read_lines(run.ledger, checked=True):
         if record["event"] == "trained":
@@ -73,14 +70,14 @@ def _standing(run: RunDirectory) -> dict[int, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """`parts`: what each optimizer step is sent, before a KL penalty."""
+    """`parts`: the sequences of each optimizer step, before a KL penalty."""
 
     batch: TrainingBatch
     parts: Sequence[Sequence[TrainingSequence]]
 
     @property
     def digest(self) -> str:
-        """As the ledger has it: of the batch before it is normalised and cut into minibatches."""
+        """The ledger's digest: of the batch before it is normalised and cut into minibatches."""
         return digest(self.batch.sequences_D)
 
 
@@ -90,7 +87,7 @@ def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int) -> R
 
 
 def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """`weight`: sum of |advantage| over all sampled tokens as they are sent, after `loss_norm`: the step's leverage."""
+    """Numbers of a step. `weight`: sum of |advantage| over all sampled tokens as sent, after `loss_norm`."""
     advantages = rebuilt.batch.advantages
     trials = {s.trial_name for s in rebuilt.batch.sequences_D}
     signal = [any(advantages.get(t.trial_name) for t in g.trajectories_G if t.trial_name in trials) for g in groups_P]
@@ -107,16 +104,16 @@ def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, 
 
 
 def changed_datums(one: Rebuilt, other: Rebuilt) -> int:
-    """Datums that are in only one of them, or are not equal bit by bit as they are sent."""
+    """How many datums only one of them has, or differ in any bit as they are sent."""
     a, b = _datums(one), _datums(other)
     return sum(a.get(key) != b.get(key) for key in a.keys() | b.keys())
 
 
 def clipped(config: Config, gap: float | None, run_substeps: int) -> float | None:
-    """Share of the step's tokens whose probability ratio lies outside the thresholds; None = it cannot be known.
+    """Share of the step's tokens whose probability ratio lies outside the thresholds; None = unknown.
 
-    `gap`: largest |log ratio| before the run's first optimizer step of that batch. The weights moved before later ones,
-    and no run stores logprobs of each token: within the thresholds the share is 0, beyond them unknown.
+    `gap`: largest |log ratio| before the batch's first optimizer step. No run stores the trainer's logprob of each
+    token, so the share is known only where all ratios lie within the thresholds: it is 0.
     """
     settings = loss_settings(config)
     if settings is None:
@@ -128,10 +125,10 @@ def clipped(config: Config, gap: float | None, run_substeps: int) -> float | Non
 
 
 def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
-    """ "" when these are the datums that the ledger's record is of, else what differs."""
+    """What differs from the ledger's record of the step; "" = nothing."""
     trials = list(dict.fromkeys(s.trial_name for s in rebuilt.batch.sequences_D))
     if lost := [name for name in record["trials"] if name not in trials]:
-        return f"{len(lost)} of {len(record['trials'])} trained trials are not there or not trained on ({lost[0]} …)"
+        return f"{len(lost)} of {len(record['trials'])} trained trials are missing or not trained on ({lost[0]} …)"
     if added := [name for name in trials if name not in record["trials"]]:
         return f"{len(added)} trials were not trained on by the run ({added[0]} …)"
     if rebuilt.batch.advantages != record["advantages"]:
@@ -165,7 +162,7 @@ MEANS = ("mean_abs_advantage",)  # over trials; the other numbers are summed
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """`step` as in metrics.jsonl. `difference`: why the run's own datums could not be rebuilt, "" = bit by bit."""
+    """`step` as in metrics.jsonl. `difference`: how the rebuilt datums differ from the run's own, "" = in no bit."""
 
     step: int
     run: dict[str, float]
@@ -176,8 +173,8 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """`settings`: field -> what the run had (at its first replayed step), what the replay has."""
+class ReplayReport:
+    """`settings`: field -> value of the run (at its first replayed step), value of the replay."""
 
     run_dir: str
     settings: dict[str, tuple[Any, Any]]
@@ -195,13 +192,13 @@ class Report:
 
 async def replayed(args: ReplayArgs) -> int:
     """Exit status: 0 done, 1 the run's own datums could not be rebuilt."""
-    report = replay(directory(args), args)
+    report = replay(open_run_directory(args.run_dir, field=""), args)
     if not give_json(report.to_json(), args.json):
         show(report, Console(highlight=False))
     return 0 if report.rebuilt else 1
 
 
-def replay(run: RunDirectory, args: ReplayArgs) -> Report:
+def replay(run: RunDirectory, args: ReplayArgs) -> ReplayReport:
     """Raises UserError when nothing was trained on, a file is damaged, or a setting cannot be replayed."""
     journal = Journal(run)
     steps = _steps(journal, run, args)
@@ -212,17 +209,17 @@ def replay(run: RunDirectory, args: ReplayArgs) -> Report:
         if getattr(before, name) != getattr(now, name)
     }
     reports = [_step(journal, step, args) for step in steps]
-    notes = [*_notes(now, before, reports), *_undigested([journal.records[step] for step in steps])]
-    return Report(str(run.path), settings, reports, notes)
+    undigested = sum("digest" not in journal.records[step] for step in steps)
+    return ReplayReport(str(run.path), settings, reports, [*_notes(now, before, reports, undigested)])
 
 
 def _steps(journal: Journal, run: RunDirectory, args: ReplayArgs) -> list[int]:
     if not journal.records:
-        raise UserError(f"{run.path}: no step was trained on yet; there is nothing to replay")
+        raise UserError(f"{run.path}: no step was trained on yet; nothing can be replayed")
     wanted = [step - 1 for step in args.steps]
     for step in wanted:
         if step not in journal.records:
-            raise UserError(f"steps={step + 1}: not trained on; there are 1 to {max(journal.records) + 1}")
+            raise UserError(f"steps={step + 1}: not trained on; choose from 1 to {max(journal.records) + 1}")
     return wanted or list(journal.records)
 
 
@@ -236,12 +233,12 @@ def _step(journal: Journal, step: int, args: ReplayArgs) -> StepReport:
         numbers(before, groups_P),
         numbers(after, groups_P),
         changed_datums(before, after),
-        clipped(now, journal.gap(step), config.num_substeps),
+        clipped(now, journal.gaps.get(step), config.num_substeps),
         same_as_recorded(before, journal.records[step]),
     )
 
 
-def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator[str]:
+def _notes(now: Config, before: Config, steps: Sequence[StepReport], undigested: int) -> Iterator[str]:
     if before.kl_penalty_coef:
         yield "the run's advantages were sent with its KL penalty; all numbers here are without it"
     if any(step.clipped is None for step in steps):
@@ -250,16 +247,13 @@ def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator
             "batch: no run stores the trainer's logprob of each token"
         )
     if now != before:
-        yield "what was sampled is as it was: later steps would have had other weights, and other trials"
+        yield "the trials are the recorded ones: under these settings later steps would have other weights and trials"
+    if undigested:
+        yield f"{undigested} steps of the ledger have no digest: only trials, advantages and minibatches were compared"
 
 
-def _undigested(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if older := sum("digest" not in record for record in records):
-        yield f"{older} steps of the ledger have no digest: there only trials, advantages and minibatches were compared"
-
-
-def show(report: Report, console: Console) -> None:
-    """One row a step, `a → b` where a number changes, totals, then what a reader must know."""
+def show(report: ReplayReport, console: Console) -> None:
+    """Print a row a step, `a → b` where a number changes, then the totals and notes."""
     changes = [f"{name}={now}, was {before}" for name, (before, now) in report.settings.items()]
 
     def say(line: str) -> None:
@@ -276,7 +270,7 @@ def show(report: Report, console: Console) -> None:
         say(note)
 
 
-def _table(report: Report) -> Table:
+def _table(report: ReplayReport) -> Table:
     table = Table(show_edge=False, pad_edge=False)
     for name in ("step", *COLUMNS.values(), "changed", "clipped"):
         table.add_column(name, justify="right", overflow="fold")
@@ -291,11 +285,8 @@ def _table(report: Report) -> Table:
 
 
 def _cells(run: dict[str, float], replay: dict[str, float]) -> list[Text]:
-    cells = []
-    for name in COLUMNS:
-        before, now = _number(run[name]), _number(replay[name])
-        cells.append(Text(before) if before == now else Text(f"{before} → {now}", "yellow"))
-    return cells
+    pairs = [(_number(run[name]), _number(replay[name])) for name in COLUMNS]
+    return [Text(before) if before == now else Text(f"{before} → {now}", "yellow") for before, now in pairs]
 
 
 def _total(steps: Sequence[dict[str, float]]) -> dict[str, float]:

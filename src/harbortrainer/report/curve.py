@@ -1,7 +1,8 @@
-"""The picture of a run: training reward a step, held-out reward where it was measured."""
+"""Draws the reward curve of a run: training reward by step, and held-out reward."""
 
 import logging
 from pathlib import Path
+from statistics import fmean
 
 from harbortrainer.durable.files import replacing
 from harbortrainer.durable.jsonl import read_lines
@@ -11,9 +12,9 @@ log = logging.getLogger("harbortrainer")
 
 
 def draw_reward_curve(metrics: Path, picture: Path, title: str) -> None:
-    """Read metrics.jsonl, write a PNG, whole or not at all. Nothing is drawn for a run without a row.
+    """Draw metrics.jsonl into a PNG, written whole or not at all; a run without rows gets none.
 
-    A disk that cannot hold it costs a warning: the picture is no reason to stop.
+    A full disk is a warning: the picture must not stop a run.
     """
     rows = read_lines(metrics)
     if not rows:
@@ -48,5 +49,6 @@ def draw_reward_curve(metrics: Path, picture: Path, title: str) -> None:
         pyplot.close(figure)
 
 
-def _smooth(values: tuple[float, ...], width: int = 3) -> list[float]:
-    return [sum(values[max(0, i + 1 - width) : i + 1]) / min(width, i + 1) for i in range(len(values))]
+def _smooth(values: tuple[float, ...]) -> list[float]:
+    """Mean of each value and the two before it."""
+    return [fmean(values[max(0, i - 2) : i + 1]) for i in range(len(values))]

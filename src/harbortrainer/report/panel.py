@@ -1,4 +1,4 @@
-"""One trial in full: conversation, verifier, tokens; as much of it as a page can carry."""
+"""One trial in full: conversation, verifier output and tokens, cut to what a page can carry."""
 
 import json
 import re
@@ -19,18 +19,12 @@ if TYPE_CHECKING:
 
 
 class Pieces:
-    """`known`: whether there is a tokenizer; without one a token's text is its id. Nothing is downloaded."""
+    """Texts of tokens. `known`: a tokenizer was found on disk; without one a token's text is its id."""
 
     def __init__(self, model_name: str) -> None:
         self._tokenizer = _tokenizer(model_name) if model_name else None
-        self._text = lru_cache(maxsize=None)(self._decode)
-
-    @property
-    def known(self) -> bool:
-        return self._tokenizer is not None
-
-    def text(self, token: int) -> str:
-        return self._text(token)
+        self.known = self._tokenizer is not None
+        self.text = lru_cache(maxsize=None)(self._decode)
 
     def _decode(self, token: int) -> str:
         if self._tokenizer is None:
@@ -44,29 +38,16 @@ class Pieces:
 
 
 def _tokenizer(model_name: str) -> "Tokenizer | None":
+    """The tokenizer of a local directory or of the hub's cache; None = there is none that can be read."""
+    from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
 
-    file = Path(model_name).expanduser() / "tokenizer.json"
-    if not file.is_file():
-        cached = _in_hub_cache(model_name)
-        if cached is None:
-            return None
-        file = cached
+    local = Path(model_name).expanduser() / "tokenizer.json"
     try:
-        return Tokenizer.from_file(str(file))
-    except Exception:  # noqa: BLE001 -- the library raises nothing narrower for a damaged file
+        file = str(local) if local.is_file() else try_to_load_from_cache(model_name, "tokenizer.json")
+        return Tokenizer.from_file(file) if isinstance(file, str) else None
+    except Exception:  # noqa: BLE001 -- for a damaged file the library raises nothing narrower
         return None
-
-
-def _in_hub_cache(model_name: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        cached = try_to_load_from_cache(model_name, "tokenizer.json")
-    except HFValidationError:
-        return None
-    return Path(cached) if isinstance(cached, str) else None
 
 
 MOST_CHARACTERS = 12_000  # of one message
@@ -79,7 +60,7 @@ _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 
 def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
-    """What is known of the trial on disk. Files that are missing or damaged leave a note in its place."""
+    """What the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
     folder = run / "rollouts" / trial.folder / trial.name
     messages = conversation(folder / "agent" / "trajectory.json")
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
@@ -99,7 +80,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
 
 
 def conversation(path: Path) -> list[dict[str, Any]]:
-    """Harbor's trajectory.json (ATIF) as messages: role, text, and of the agent's also `calls` and what it `saw`."""
+    """Messages of Harbor's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`."""
     try:
         steps = json.loads(path.read_bytes())["steps"]
         return [_message(step) for step in steps]
@@ -110,15 +91,13 @@ def conversation(path: Path) -> list[dict[str, Any]]:
 def tokens(turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | None = None) -> dict[str, Any]:
     """`words`: texts; each turn: `seen` and `sampled` as indices of words, `logprobs` and `ratios` of the sampled ones.
 
-    `log_ratios`: trainer to sampler, of all sampled tokens, segment after segment; others than so many are not shown.
-
-    `left_out`: tokens behind MOST_TOKENS, and those of the turns that they are in.
+    `log_ratios`: trainer to sampler, of all sampled tokens, segment after segment; ignored where their number differs.
+    `left_out`: tokens of the first turn that exceeds MOST_TOKENS in all, and of the later ones.
     """
     words: dict[int, int] = {}
     shown: list[dict[str, Any]] = []
     left = MOST_TOKENS
-    of_turns = _ratios(turns, log_ratios)
-    for turn, ratios in zip(turns, of_turns, strict=True):
+    for turn, ratios in zip(turns, _ratios(turns, log_ratios), strict=True):
         length = len(turn.new_tokens_T) + len(turn.completion_tokens_T)
         if length > left:
             break
@@ -141,7 +120,7 @@ def tokens(turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | Non
 
 
 def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None) -> list[list[float]]:
-    """p(trainer) / p(sampler) of each turn's sampled tokens; [] where they are not known."""
+    """p(trainer) / p(sampler) of each turn's sampled tokens; [] = unknown."""
     found: list[list[float]] = [[] for _ in turns]
     if log_ratios is None or len(log_ratios) != sum(len(turn.completion_tokens_T) for turn in turns):
         return found
@@ -153,7 +132,7 @@ def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None) -> list[list[f
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """`text` without blank lines at its end or many in its middle; of a long one, the beginning and the end."""
+    """`text` without long runs of blank lines; of a long text the beginning and the end."""
     text = _BLANK.sub(lambda lines: f"\n\n[… {lines[0].count(NEWLINE) - 1} blank lines …]\n\n", text.rstrip())
     if len(text) <= most:
         return text
@@ -173,7 +152,7 @@ def _message(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Mapping[str, Any]) -> str:
-    """Keystrokes as they were typed; of other tools the name and the arguments."""
+    """The keystrokes as typed; of other tools the name and the arguments."""
     arguments = call.get("arguments")
     keys = arguments.get("keystrokes") if isinstance(arguments, Mapping) else None
     return keys if isinstance(keys, str) else f"{call.get('function_name', '?')} {json.dumps(arguments)}"

@@ -1,4 +1,4 @@
-"""A run directory -> everything that its part of the page shows, as plain JSON values."""
+"""Reads a run directory into the JSON values of its part of the page: metrics, trials, timelines, settings."""
 
 import json
 import math
@@ -15,21 +15,22 @@ from typing import Any
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
-from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.stats import estimate_reward
 
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")  # as Harbor's result.json names them
 STAGES = ("environment", "agent setup", "agent", "verifier", "rest", "whole trial")
 _REST, _WHOLE = 4, 5
 MOST_FILES = 2000  # of Harbor's result.json that are read, one a trial
+MOST_CAUSES = 200
 
 Bar = tuple[int, int, float, float]  # trial, stage, begin and length in seconds
 
 
 def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]]:
-    """Bars of whole batches by their folder's name, `began`: Unix seconds; as many as MOST_FILES allows.
+    """Bars of batches by folder name; `began`: Unix seconds. At most MOST_FILES trials, always in whole batches.
 
-    Training and evaluation in turn: the last batch of each, the first, then evenly spread.
+    Training and evaluation take turns: the last batch of each, the first, then batches evenly spread.
     """
     batches: defaultdict[str, list[int]] = defaultdict(list)
     for index, trial in enumerate(trials):
@@ -50,11 +51,11 @@ def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]
 
 
 def spread[T](items: Sequence[T]) -> list[T]:
-    """All of them: the last, the first, the one in the middle, then those in the middle of what is left."""
+    """All items: the last, the first, the middle one, then the middles of the halves, and so on."""
     if len(items) < 3:
         return list(items)[::-1]
     order, spans = [len(items) - 1, 0], [(0, len(items) - 1)]
-    for low, high in spans:  # grows while it is walked
+    for low, high in spans:  # the loop extends it
         if high - low > 1:
             middle = (low + high) // 2
             order.append(middle)
@@ -63,7 +64,7 @@ def spread[T](items: Sequence[T]) -> list[T]:
 
 
 def _bars(run: Path, trial: TrialRow, index: int, began: float) -> list[Bar]:
-    """Its phases as Harbor timed them; without Harbor's file, the whole trial as the ledger has it."""
+    """The whole trial as the ledger has it, and its phases where Harbor's file has them."""
     start, end = trial.started or 0.0, trial.ended or 0.0
     bars = [_bar(index, _WHOLE, start - began, end - start)]
     phases = _phases(run / "rollouts" / trial.folder / trial.name / "result.json")
@@ -81,7 +82,7 @@ def _phases(path: Path) -> list[tuple[int, float, float]]:
             if (timing := part.get(phase)) and timing.get("started_at") and timing.get("finished_at")
         ]
         over = _seconds(result["finished_at"]) if result.get("finished_at") else 0.0
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # cut off, or of another program
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # cut off, or another program's
         return []
     last = max((end for _, _, end in found), default=over)
     return [*found, (_REST, last, over)] if over > last else found
@@ -111,7 +112,7 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def batch_intervals(trials: Sequence[TrialRow]) -> dict[str, list[Any]]:
-    """Of each training batch: its step, mean over tasks of the graded trials' reward, and its 95% interval."""
+    """Each training batch's step, mean over tasks of the graded trials' reward, and 95% interval."""
     rewards: defaultdict[int, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial in trials:
         if trial.kind == TRAIN and trial.step is not None and trial.reward is not None:
@@ -126,7 +127,7 @@ def batch_intervals(trials: Sequence[TrialRow]) -> dict[str, list[Any]]:
 
 
 def _number(value: Any) -> float | None:
-    """`value` as JSON can hold it, None when it is no finite number."""
+    """A finite number with 9 digits, else None."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.9g}")
@@ -163,7 +164,7 @@ _UNITS = (
 
 
 def unit(metric: str) -> str:
-    """A word for the axis; "value" where nothing is known of the metric."""
+    """The unit on the axis; "value" for an unknown metric."""
     return next((word for pattern, word in _UNITS if re.search(pattern, metric)), "value")
 
 
@@ -180,26 +181,21 @@ class RunRecord:
     """`shown`: the run's part of the page."""
 
     run: RunDirectory
-    config: dict[str, Any]
     trials: list[TrialRow]
     shown: dict[str, Any]
 
 
 def read_run(path: Path) -> RunRecord:
-    """Raises UserError when it is no run directory, or names a file of it that is damaged."""
-    run = RunDirectory(path.expanduser().resolve())
-    if not run.config.is_file():
-        raise UserError(f"{path}: no run directory ({run.config.name} is missing); give the folder that holds it")
-    config = _object(run.config)
+    """Raises UserError for a folder without a run, or a damaged file."""
+    run = open_run_directory(str(path), field="")
     records = _lines(run.ledger)
     trials = read_trials(records)
-    rows = _lines(run.metrics)
     shown = {
         "name": run.name,
-        "config": config,
-        "effective": _object(run.effective) if run.effective.is_file() else {},
-        "versions": _object(run.path / "versions.json") if (run.path / "versions.json").is_file() else {},
-        "metrics": columns(rows),
+        "config": _object(run.config),
+        "effective": _object(run.effective),
+        "versions": _object(run.path / "versions.json"),
+        "metrics": columns(_lines(run.metrics)),
         "intervals": batch_intervals(trials),
         "funnel": funnel(records),
         "causes": _causes(trials),
@@ -211,11 +207,11 @@ def read_run(path: Path) -> RunRecord:
         "resumed": [record.get("step") for record in records if record.get("event") == "resumed"],
         "span": _span(records),
     }
-    return RunRecord(run, config, trials, shown)
+    return RunRecord(run, trials, shown)
 
 
 def _table(trials: Sequence[TrialRow]) -> dict[str, Any]:
-    """By column; a shared text is its number in `texts`."""
+    """Trials by column; a shared text is an index of `texts`."""
     texts: dict[str, int] = {}
     table: dict[str, Any] = {}
     for name in COLUMNS:
@@ -226,15 +222,15 @@ def _table(trials: Sequence[TrialRow]) -> dict[str, Any]:
     return table | {"texts": list(texts), "shared": SHARED}
 
 
-def _causes(trials: Sequence[TrialRow], most: int = 200) -> list[dict[str, Any]]:
-    """How often trials ended in each way, most frequent first."""
+def _causes(trials: Sequence[TrialRow]) -> list[dict[str, Any]]:
+    """How often trials ended in each way, most frequent first, MOST_CAUSES at most."""
     keys = ((t.kind, t.outcome, t.cause, t.stage, t.fate.partition(" ")[0]) for t in trials if t.ended is not None)
     names = ("kind", "outcome", "cause", "stage", "fate")
-    return [dict(zip(names, key, strict=True)) | {"trials": n} for key, n in Counter(keys).most_common(most)]
+    return [dict(zip(names, key, strict=True)) | {"trials": n} for key, n in Counter(keys).most_common(MOST_CAUSES)]
 
 
 def _changes(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What a resumed run was given otherwise, and from which step on."""
+    """Settings that a resumed run changed, and from which step on."""
     return [
         {"step": record["from_step"] + 1, "field": field, "before": change.get("before"), "now": change.get("now")}
         for record in records
@@ -251,8 +247,9 @@ def _span(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, {} without the file. Raises UserError."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes()) if path.is_file() else {}
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -261,7 +258,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Records without those that are no objects of ours."""
+    """Records of a journal. Raises UserError."""
     try:
         return read_lines(path)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""The ledger's lines -> one row a trial, the funnel of all of them, and which trials are shown in full."""
+"""Turns the ledger's lines into one row a trial and the funnel of all trials; chooses the trials shown in full."""
 
 import random
 import re
@@ -14,7 +14,7 @@ TRAIN, EVALUATION, OTHER = "training", "evaluation", "other"
 
 @dataclass(slots=True)
 class TrialRow:
-    """What became of one trial. Times are Unix seconds; `use`: what training made of it."""
+    """One trial. Times are Unix seconds; `use`: trained, masked, or why training did not use it."""
 
     name: str
     task: str = "?"
@@ -40,7 +40,7 @@ class TrialRow:
 
     @property
     def folder(self) -> str:
-        """Of its batch, as under rollouts/ and trajectories/; "" = unknown."""
+        """Folder of its batch under rollouts/ and trajectories/; "" = unknown."""
         match = _NAME.match(self.name)
         return "" if match is None else f"{'step' if match[1] == 's' else 'eval'}_{match[2]}"
 
@@ -52,7 +52,7 @@ class TrialRow:
 
 
 def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
-    """One row for each trial name, in the order they started; where lines are repeated, the last one holds."""
+    """One row a trial name, in order of start; the last of repeated lines counts."""
     rows: dict[str, TrialRow] = {}
     for record in records:
         match record.get("event"):
@@ -70,7 +70,7 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
 
 
 def funnel(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Trials by what became of them, as the ledger counts them, for training, evaluation and other trials."""
+    """Counts of trials started, finished, by fate, trained and masked; for training, evaluation and other trials."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     steps: dict[int, tuple[int, int]] = {}  # trained, masked
     for record in records:
@@ -121,20 +121,20 @@ def _unused(row: TrialRow) -> str:
 
 
 def choose(trials: Sequence[TrialRow], most: int) -> list[int]:
-    """Indices, most telling first, taken in turn: failures of every cause, the last training batch and the last
-    evaluation, the best, the worst, and some at random (the same ones each time).
+    """Indices of at most `most` trials: in turn failures of each cause, the last training batch, the last evaluation,
+    the best, the worst, and a random sample (the same each time).
     """
     ended = [index for index, trial in enumerate(trials) if trial.ended is not None]
     graded = [index for index in ended if trials[index].reward is not None]
     by_reward = sorted(graded, key=lambda index: (trials[index].reward or 0.0, trials[index].advantage or 0.0))
-    anyhow = random.Random(0).sample(ended, len(ended))
+    shuffled = random.Random(0).sample(ended, len(ended))
     kinds = [_failures(trials, ended), _last(trials, ended, TRAIN), _last(trials, ended, EVALUATION)]
-    turns = zip_longest(*kinds, by_reward[::-1], by_reward, anyhow)
+    turns = zip_longest(*kinds, by_reward[::-1], by_reward, shuffled)
     return list(dict.fromkeys(index for index in chain.from_iterable(turns) if index is not None))[:most]
 
 
 def _failures(trials: Sequence[TrialRow], ended: Sequence[int]) -> list[int]:
-    """Trials without a grade, newest first; those with a cause of their own before those that repeat it."""
+    """Trials without a grade, newest first; the first one of each cause before those that repeat it."""
     lost = [index for index in reversed(ended) if trials[index].reward is None]
     seen: set[tuple[str, str]] = set()
     first: list[int] = []

@@ -1,4 +1,4 @@
-"""From run directories to report.html: one file that needs nothing else. What comes from runs is compressed JSON."""
+"""Writes report.html from run directories: one file that needs no other, with the runs' values as compressed JSON."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
-from harbortrainer.report.arguments import MOST_PANELS, ReportArgs, places
+from harbortrainer.report.arguments import MOST_PANELS, ReportArgs
 from harbortrainer.report.panel import Pieces, panel
 from harbortrainer.report.run import RunRecord, read_run, unit
 from harbortrainer.report.trials import choose
@@ -27,7 +27,7 @@ _SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "costs"
 
 
 def packed(value: Any) -> str:
-    """JSON, gzipped, base64: no character of it means anything to HTML. What is no finite number becomes null."""
+    """JSON, gzipped, in base64, which needs no escaping in HTML; NaN and infinities become null."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a browser reads no NaN
@@ -36,7 +36,7 @@ def packed(value: Any) -> str:
 
 
 def page(title: str, data: str, panels: Sequence[str]) -> str:
-    """`data` and `panels` as `packed`; the script runs only as it is here (its hash is in the page's policy)."""
+    """The HTML. `data`, `panels`: from `packed`; by its policy, browsers run no script but the page's own."""
     script = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
     script = f'"use strict";\n{script}'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -75,15 +75,14 @@ def _finite(value: Any) -> Any:
 
 
 NAME = "report.html"
-ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # values of another shape than ours
-MOST_BYTES = 14_000_000  # of them in the page
+ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # a file that no run wrote
+MOST_BYTES = 14_000_000  # of all panels in the page
 
 
 def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS) -> Path:
-    """Write the page of these runs, beside the first one's files unless `out` says where; returns where it is.
+    """Write the page of these runs, in the first one's directory unless `out` names a file. Returns its path.
 
-    `panels`: trials shown in full, at most. Raises UserError for a folder that is no run or has a damaged file,
-    DiskFault.
+    `panels`: most trials shown in full. Raises UserError for a folder without a run or a damaged file, DiskFault.
     """
     records = [read_run(path) for path in runs]
     target = (out or records[0].run.path / NAME).expanduser().resolve()
@@ -100,9 +99,9 @@ def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS
 
 
 def leave_report(run: Path) -> str:
-    """For the end of a run: writes its report and says so in a line, or why there is none.
+    """Write the report at the end of a run; returns a line with its path, or with the reason why there is none.
 
-    Whatever the files hold, it raises nothing: a report is no reason for a run to end badly.
+    Never raises: a report must not fail a run.
     """
     try:
         return f"report: {write_report(run)}"
@@ -113,11 +112,11 @@ def leave_report(run: Path) -> str:
 
 
 def _panels(records: Sequence[RunRecord], most: int) -> list[str]:
-    """Packed panels, as many as fit; each record's `panels` says which trial has which."""
+    """Packed panels, as many as fit; sets each record's `panels`: index of a trial -> number of its panel."""
     share = most // max(len(records), 1)
     made: list[tuple[RunRecord, int, dict[str, Any]]] = []
     for record in records:
-        pieces = Pieces(str(record.config.get("model_name") or ""))
+        pieces = Pieces(str(record.shown["config"].get("model_name") or ""))
         trials = record.trials
         made += [(record, index, panel(record.run.path, trials[index], pieces)) for index in choose(trials, share)]
     texts = _share_texts([shown for _, _, shown in made])
@@ -135,7 +134,7 @@ def _panels(records: Sequence[RunRecord], most: int) -> list[str]:
 
 
 def _share_texts(panels: Sequence[dict[str, Any]]) -> list[str]:
-    """Replaces a first message that several trials have by its number in the list that is returned."""
+    """Replace first messages that several trials share by their index in the returned list."""
     firsts = [shown["messages"][0] for shown in panels if shown["messages"]]
     counts = Counter(message["text"] for message in firsts)
     numbers = {text: number for number, text in enumerate(text for text, n in counts.items() if n > 1)}
@@ -145,13 +144,18 @@ def _share_texts(panels: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _link(record: RunRecord, target: Path) -> str:
-    """The run directory as the page's links begin: relative, with a slash at its end unless it is the page's own."""
+    """Prefix of the page's links into the run directory: relative, "" for the page's own folder."""
     path = os.path.relpath(record.run.path, target.parent)
     return "" if path == "." else quote(path) + "/"
 
 
 async def report(args: ReportArgs) -> int:
-    """Exit status 0. Raises UserError for a folder that is no run."""
-    runs, out = places(args)
+    """Exit status 0. Raises UserError for a folder without a run, or one named twice."""
+    runs = [Path(name) for name in args.run_dir]
+    if len({path.resolve() for path in runs}) < len(runs):
+        raise UserError("run_dir: the same folder is named twice; name each run once")
+    out = runs[0] / "comparison.html" if len(runs) > 1 else None
+    if args.out is not None:
+        out = Path(args.out)
     print(await asyncio.to_thread(write_report, *runs, out=out, panels=args.panels))
     return 0

@@ -75,6 +75,7 @@ if TYPE_CHECKING:  # slow to import
     from harbortrainer.docker.environment import DockerEngineEnvironment
 
 
+N_PARALLEL_STARTS = 8  # environments that start at once, at most
 SLOW_START_SEC = 5.0  # a start below this is never slow,
 SLOW_RATIO = 5.0  # nor one below this many times the fastest
 STARTS_BEFORE_MORE = 8  # good starts in a row before one more at once is tried
@@ -146,7 +147,7 @@ class Gates:
     def of(cls, config: Config) -> "Gates":
         return cls(
             containers=asyncio.Semaphore(n_containers(config)),
-            starting=StartLimit(config.n_parallel_starts),
+            starting=StartLimit(N_PARALLEL_STARTS),
             running=asyncio.Semaphore(config.n_parallel_envs),
             verifying=asyncio.Semaphore(config.n_parallel_envs),
         )

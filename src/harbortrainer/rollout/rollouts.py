@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon, Ping, client_cpu_seconds, ping_docker
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import BackendError, EnvironmentFault
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
@@ -120,7 +120,7 @@ class Rollouts:
         """
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
         policy = self._policy if training else DEFAULT
-        with telling(trials_dir):
+        with disk_errors(trials_dir):
             trials_dir.mkdir(parents=True, exist_ok=True)
 
         async def fill(request: TrialRequest) -> Trajectory:

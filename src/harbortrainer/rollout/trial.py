@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.disk_guard import eviction_reason
-from harbortrainer.durable.disk import refuse, require_writable, telling
+from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import forget_loggers, noting, raise_noted
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
@@ -93,7 +93,7 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         seed=request.seed,
         listener=Watched(request.name, settings.watcher),
     )
-    with registered(request.name, llm), forget_loggers(request.name), telling(folder):
+    with registered(request.name, llm), forget_loggers(request.name), disk_errors(folder):
         try:
             verdict, times = await _run(request, settings, llm)
         except asyncio.CancelledError:

@@ -145,12 +145,12 @@ def find_run(logs_dir: str, name: str) -> RunDirectory | None:
     return run
 
 
-def open_run_directory(path: str) -> RunDirectory:
-    """The folder of an earlier run. Raises UserError when it is none."""
+def open_run_directory(path: str, field: str = "resume=") -> RunDirectory:
+    """The folder of an earlier run. Raises UserError, which begins with `field` and `path`, when it is none."""
     run = RunDirectory(Path(path).expanduser().resolve())
     if not run.config.is_file():
         raise UserError(
-            f"resume={path}: no run directory ({run.config} is missing); give the folder that holds config.json"
+            f"{field}{path}: no run directory ({run.config} is missing); give the folder that holds config.json"
         )
     return run
 

@@ -31,20 +31,10 @@ class HeldOut:
         return step == self._course.total_steps or evaluation_due(every, self._course.at(step - 1).order, step - 1)
 
     async def evaluate(self, step: int, run: Callable[..., Trials]) -> dict[str, float]:
-        """The metrics after `step`; its trials are cancelled, and left out, after `eval_timeout_sec` (0 = never).
-
-        `run`: makes the trials of a batch, with the trainer's arguments.
-        """
+        """The metrics after `step`. `run`: makes the trials of a batch, with the trainer's arguments."""
         config, started = self._course.at(step).config, time.monotonic()
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
-        limit_sec = config.eval_timeout_sec
-        try:
-            async with asyncio.timeout(limit_sec or None):
-                groups_P = await run("eval", self.tasks, config.eval_group_size, temperature)
-        except TimeoutError:
-            limit = f"{limit_sec:g} s (eval_timeout_sec)"
-            self._display.say(f"the evaluation after step {step} was not over within {limit}: left out")
-            return {"eval/timed_out": 1.0, "time/evaluate": time.monotonic() - started}
+        groups_P = await run("eval", self.tasks, config.eval_group_size, temperature)
         row = eval_metrics(groups_P) | self._breakdown.evaluation(groups_P)
         row["time/evaluate"] = time.monotonic() - started
         self._display.evaluation(step, row)

@@ -10,7 +10,7 @@ from typing import Any
 
 from harbortrainer.budget.budget import Pricing, pricing_of
 from harbortrainer.config import Config
-from harbortrainer.durable.disk import telling
+from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, sync_folder
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import BaseModel
@@ -121,7 +121,7 @@ def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Itera
             continue
         aside = run.path / "trajectories" / f"{kind}_{step:06d}_before_{time.strftime('%Y%m%d-%H%M%S')}"
         make_folder(aside)
-        with telling(aside):
+        with disk_errors(aside):
             for file in files:
                 file.rename(aside / file.name)
             sync_folder(aside)

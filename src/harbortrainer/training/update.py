@@ -8,7 +8,7 @@ import numpy as np
 import tinker
 
 from harbortrainer.backend.policy import PolicyTrainer, UpdateResult
-from harbortrainer.backend.terms import loss_settings
+from harbortrainer.backend.terms import adam_settings, loss_settings
 from harbortrainer.config import Config
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, apply_kl_penalty
@@ -60,7 +60,7 @@ class Updater:
                 part,
                 loss_fn=self._config.loss_fn,
                 loss_fn_config=loss_settings(self._config),
-                adam=self._adam(rate),
+                adam=tinker.AdamParams(**adam_settings(self._config) | {"learning_rate": rate}),
             )
             results.append((part, result))
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
@@ -83,17 +83,6 @@ class Updater:
             peak=self._config.learning_rate,
             schedule=self._config.lr_schedule,
             warmup_steps=self._config.warmup_steps,
-        )
-
-    def _adam(self, rate: float) -> tinker.AdamParams:
-        c = self._config
-        return tinker.AdamParams(
-            learning_rate=rate,
-            beta1=c.adam_beta1,
-            beta2=c.adam_beta2,
-            eps=c.adam_eps,
-            weight_decay=c.weight_decay,
-            grad_clip_norm=c.grad_clip_norm,
         )
 
 

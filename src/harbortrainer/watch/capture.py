@@ -1,4 +1,4 @@
-"""While a display has the terminal: library logging, warnings and prints go to RUN_DIR/run.log."""
+"""Redirects library logging, warnings and prints to RUN_DIR/run.log while a display uses the terminal."""
 
 import contextlib
 import io
@@ -52,7 +52,7 @@ class RunLog(RotatingFileHandler):
 
     @override
     def handleError(self, record: logging.LogRecord) -> None:
-        """logging calls this on a full disk, and on a message that does not fit its arguments."""
+        """Report the first write error; logging also calls this when a message does not fit its arguments."""
         error, report = sys.exc_info()[1], self._broken
         if isinstance(error, OSError) and report is not None:
             self._broken = None
@@ -70,7 +70,7 @@ class _Format(logging.Formatter):
 
 
 def harmless(text: str) -> str:
-    """Replace control characters: a policy may have written them for the terminal to obey."""
+    """Replace control characters: a policy may write some to control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -90,7 +90,7 @@ class WarningHandler(logging.Handler):
 
 
 class LoggedStream(io.TextIOBase):
-    """Replaces stdout or stderr: logs each written line. It is no terminal."""
+    """Replaces stdout or stderr and logs each written line."""
 
     def __init__(self, name: str, real: TextIO) -> None:
         self._log = logging.getLogger(f"print.{name}")
@@ -108,12 +108,12 @@ class LoggedStream(io.TextIOBase):
 
     @override
     def fileno(self) -> int:
-        """The real one: faulthandler and child processes write there."""
+        """The real stream's, for faulthandler and child processes."""
         return self._real.fileno()
 
     @override
     def write(self, text: str, /) -> int:
-        if getattr(self._line, "busy", False):  # logging itself failed and prints why
+        if getattr(self._line, "busy", False):  # logging failed and prints why
             return len(text)
         *lines, rest = f"{getattr(self._line, 'text', '')}{text}".replace("\r", "\n").split("\n")
         if len(rest) > MAX_LINE:
@@ -131,9 +131,9 @@ class LoggedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def captured(*handlers: logging.Handler) -> Iterator[None]:
-    """Within the block stdout and stderr are LoggedStreams, and the log goes to these handlers, not to stderr.
+    """Within the block stdout and stderr are LoggedStreams, and logging goes to these handlers instead of stderr.
 
-    Libraries keep their level (WARNING); our records and printed lines are logged from INFO on.
+    Libraries keep their level (WARNING); records of this package and printed lines are logged from INFO.
     """
     root, noted = logging.getLogger(), [logging.getLogger(name) for name in (*OURS, "print")]
     before, levels = root.handlers[:], [logger.level for logger in noted]

@@ -25,10 +25,10 @@ log = logging.getLogger("harbortrainer")
 
 
 class Display:
-    """Prints to stdout, one line a step. quiet: errors and announcements only.
+    """Prints to stdout, one line a step; in quiet mode only errors and announcements.
 
-    Within its context it has the terminal: a live view where there is a real one and `mode` is auto; output of
-    libraries goes to the log file only. `watcher` gets the states of trials.
+    Within its context it owns the terminal: it draws a live view on a real one if `mode` is auto, and sends the output
+    of libraries to the log file. `watcher` receives the states of trials.
     """
 
     def __init__(self, console: Console | None = None, mode: Mode = "auto") -> None:
@@ -67,7 +67,7 @@ class Display:
             self._print(text)
 
     def announce(self, text: str) -> None:
-        """Print a line in quiet mode too: where the run is, how it ended."""
+        """Print a line in every mode, such as where the run is and how it ended."""
         log.info("%s", text)
         self._print(text)
 
@@ -80,11 +80,11 @@ class Display:
         self._state.do(f"task images: {done}/{total} ready")
 
     def follow(self, stop: Stop, *, waits: bool) -> None:
-        """Show what Ctrl-C does. `waits`: running trials may finish."""
+        """Show the effect of Ctrl-C. `waits`: running trials may finish."""
         self._stop, self._waits = stop, waits
 
     def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
-        """Open the run's log file and show the metrics of its earlier processes. Raises UserError."""
+        """Open the run's log file and show metrics of its earlier processes. Raises UserError."""
         self._state.title = run.name
         self._log.open(run.path)
         self._state.do("preparing images, agent and weights")
@@ -92,7 +92,7 @@ class Display:
 
     @contextmanager
     def trials(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
-        """Show the trials of "step N", "eval N" or another label; yields what to call with each finished one.
+        """Show the trials of "step N", "eval N" or another label; yields a function to call with each finished trial.
 
         If another batch is running, `total` includes its trials.
         """
@@ -138,7 +138,7 @@ class Display:
             self._console.print(line, markup=False)
 
     def _warn(self, level: int, text: str) -> None:
-        """Print a warning that the log file has already."""
+        """Print a warning; the log file has it already."""
         line = f"{logging.getLevelName(level)}: {text}"
         if self._live is not None:
             self._print(line)
@@ -146,7 +146,7 @@ class Display:
             print(harmless(line), file=self._errors, flush=True)
 
     def _notes(self) -> Notes:
-        """The cost so far, and what Ctrl-C does or how far a stop is."""
+        """The cost so far, and the effect of Ctrl-C or the progress of a stop."""
         stop, notes = self._stop, {"cost": self.spent()} if self.spent is not None else {}
         if stop is None:
             return notes | {"Ctrl-C": "ends it; finished trials are kept"}
@@ -161,7 +161,7 @@ class Display:
 
 
 def _activity(label: str) -> tuple[str, str]:
-    """What the run does while trials of that label run, and after them."""
+    """The run's activity while trials of that label run, and after them."""
     kind, _, number = label.partition(" ")
     if kind == "step":
         step = f"step {int(number) + 1}"

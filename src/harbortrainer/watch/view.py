@@ -1,4 +1,4 @@
-"""The state of a run at this moment: any thread updates it, the live view reads it."""
+"""The state of a run, which any thread updates, and the live view, which draws it on the terminal."""
 
 import contextlib
 import os
@@ -21,6 +21,17 @@ from harbortrainer.rollout.phases import TrialState
 
 N_REWARDS = 60  # steps in the sparkline
 N_STEPS = 10  # steps in the estimate of the remaining time
+REFRESH_SEC = 0.5
+END_LIMIT_SEC = 2.0  # wait this long for the thread: a stopped terminal (Ctrl-S) takes nothing
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = "_.-=+*#@"  # for terminals without UTF-8
+LABEL = 8  # columns of a row's name
+SPARE = 3  # free columns: the terminal echoes ^C behind the last line
+NOTES = {"cost": "", "Ctrl-C": "dim", "stop": "bold yellow"}  # styles
+DROPPED = ("", "cost", "groups", "tokens", "time", "reward", "Ctrl-C")  # on a low terminal, in this order
+
+Line = list[tuple[str, str]]  # parts: text, style of rich
+Notes = dict[str, str]  # rows besides the state: name, text
 
 
 @dataclass
@@ -48,7 +59,7 @@ class Batch:
 
 
 class RunState:
-    """Updating costs one dictionary write; totals are computed on read. Read it while you hold `lock`."""
+    """Updates cost one dictionary write; totals are computed on read. A reader holds `lock`."""
 
     title = "harbortrainer"
 
@@ -85,7 +96,7 @@ class RunState:
                 self.batch.replaced += 1
 
     def finished(self, trajectory: Trajectory) -> None:
-        """Count a filled slot, graded or given up; rewards only of the batch itself, not of an evaluation beside it."""
+        """Count a filled slot, graded or not; take rewards of the batch itself, not of an evaluation beside it."""
         with self.lock:
             batch, name = self.batch, trajectory.trial_name
             if batch is None:
@@ -154,21 +165,8 @@ class RunState:
         return max(0.0, (self.total_steps - self.step) * a_step - min(under_way, a_step))
 
 
-Line = list[tuple[str, str]]  # parts: text, style of rich
-Notes = dict[str, str]  # rows besides the state: name, text
-
-REFRESH_SEC = 0.5
-END_LIMIT_SEC = 2.0  # wait this long for the thread: a stopped terminal (Ctrl-S) takes nothing
-BARS = "▁▂▃▄▅▆▇█"
-PLAIN_BARS = "_.-=+*#@"  # for terminals without UTF-8
-LABEL = 8  # columns of a row's name
-SPARE = 3  # free columns: the terminal echoes ^C behind the last line
-NOTES = {"cost": "", "Ctrl-C": "dim", "stop": "bold yellow"}  # styles
-DROPPED = ("", "cost", "groups", "tokens", "time", "reward", "Ctrl-C")  # on a low terminal, in this order
-
-
 class LiveView(Live):
-    """Draws the view twice a second. `notes`: more rows; who prints holds `lock`."""
+    """Draws the view twice a second. `notes`: more rows; a thread that prints holds `lock`."""
 
     def __init__(self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock) -> None:
         super().__init__(
@@ -204,7 +202,7 @@ class LiveView(Live):
                 self.draw()
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """rich erases the lines that it drew; a terminal that became narrower shows each on several rows."""
+        """Erase also the rows onto which a narrower terminal folded lines; rich erases only the lines that it drew."""
         with contextlib.suppress(OSError):  # a file; a terminal that is gone
             size = os.get_terminal_size(self.console.file.fileno())  # rich prefers $COLUMNS, which no resize changes
             self.console.size = ConsoleDimensions(size.columns or 80, size.lines or 24)
@@ -224,7 +222,7 @@ class LiveView(Live):
 
 
 def view(state: RunState, notes: Notes, width: int, height: int, bars: str = BARS) -> list[Line]:
-    """At most two thirds of `height` lines (one at least), each shorter than `width` cells."""
+    """The lines: at least one, at most two thirds of `height`, each shorter than `width` cells."""
     room = max(1, width - SPARE)
     done = [(f"{state.step}/{state.total_steps} done", "bold")] if state.total_steps else []
     rows = {
@@ -252,7 +250,7 @@ def clock(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], bars: str = BARS) -> str:
-    """One bar a value, from the lowest to the highest; equal values stand in the middle."""
+    """One bar a value, scaled from the lowest to the highest; equal values get a middle bar."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return bars[len(bars) // 2 - 1] * len(values)
@@ -302,7 +300,7 @@ def _batch(batch: Batch, state: RunState) -> dict[str, Line]:
 
 
 def _row(name: str, parts: Line, room: int, gap: str) -> list[Line]:
-    """The parts side by side, on more lines where one does not hold them."""
+    """The parts side by side, wrapped onto more lines where needed."""
     label = name.ljust(LABEL) if room >= 2 * LABEL else ""
     lines: list[Line] = [[(label, "dim")]]
     used = len(label)

@@ -1,11 +1,11 @@
-"""Feeds rows to a sink in a background thread. A failure is reported once and never stops the run."""
+"""Sends rows, sampled conversations and artifacts to Weights & Biases in a background thread; never stops a run."""
 
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import wait
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,28 @@ from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.stopping import daemon_future
 
+CLOUD = "https://api.wandb.ai"
+FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
+WRITTEN_SEC = 1.0  # after this time a row is in that file
+CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "tasks.json", "versions.json")
+OFFLINE = ("offline", "dryrun")
+COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "turns", "conversation")
+TRAINING, EVALUATION = "samples/training", "samples/evaluation"
+MOST_ROWS = 8  # of a table
+MOST_CHARACTERS = 6000  # of one conversation
+MOST_LINE = 4_000_000  # bytes; a longer stored conversation is skipped
+
+Row = list[Any]
+
 
 class SinkLimits(NamedTuple):
     """Seconds that a run waits for a sink."""
 
     start: float = 20.0
     finish: float = 90.0
+
+
+LIMITS = SinkLimits()
 
 
 class Sink(RowSink, Protocol):
@@ -75,7 +91,7 @@ class BackgroundSink:
             call(sink)
 
     def _report(self) -> None:
-        """Say in the run's own thread what the background thread met."""
+        """Print, from the run's own thread, where the sink writes and how it failed."""
         if self._about and not self._off:
             self._say(f"{self._name}: {self._about}")
             self._about = ""
@@ -88,73 +104,11 @@ class BackgroundSink:
             )
 
 
-COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "turns", "conversation")
-TRAINING, EVALUATION = "samples/training", "samples/evaluation"
-MOST_ROWS = 8  # of a table
-MOST_CHARACTERS = 6000  # of one conversation
-MOST_LINE = 4_000_000  # bytes; a longer stored conversation is skipped
-
-Row = list[Any]
-
-
-def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row]]:
-    """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
-    step = row["global_step"]
-    folder = run.path / "conversations"
-    files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "reward/mean" in row else {}
-    if "eval/reward_mean" in row:
-        files[EVALUATION] = folder / f"eval_{step:06d}.jsonl"
-    return {name: rows for name, file in files.items() if (rows := _rows(file, step))}
-
-
-def _rows(file: Path, step: int) -> list[Row]:
-    if not file.is_file():
-        return []
-    return [_row(json.loads(line), step) for line in _chosen(file)]
-
-
-def _chosen(file: Path) -> list[bytes]:
-    """Pick MOST_ROWS lines, evenly spread because tasks lie in order; only these are held in memory."""
-    with file.open("rb") as lines:
-        short = [number for number, line in enumerate(lines) if len(line) <= MOST_LINE]
-    count = min(len(short), MOST_ROWS)
-    wanted = {short[place * len(short) // count] for place in range(count)}
-    with file.open("rb") as lines:
-        return [line for number, line in enumerate(islice(lines, max(wanted, default=-1) + 1)) if number in wanted]
-
-
-def _row(record: dict[str, Any], step: int) -> Row:
-    messages = record["messages"]
-    turns = sum(message["role"] == "assistant" for message in messages)
-    known = [record[name] for name in ("task", "trial", "reward", "outcome")]
-    return [step, *known, turns, cut(_text(messages))]
-
-
-def _text(messages: Sequence[dict[str, Any]]) -> str:
-    return "\n\n".join(f"## {message['role']}\n{message['content']}" for message in messages)
-
-
-def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Keep a third of `most` from the beginning of a long text, the rest from its end."""
-    if len(text) <= most:
-        return text
-    head, tail = text[: most // 3], text[-(most - most // 3) :]
-    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
-
-
-CLOUD = "https://api.wandb.ai"
-FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
-WRITTEN_SEC = 1.0  # after this time a row is in that file
-CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "tasks.json", "versions.json")
-OFFLINE = ("offline", "dryrun")
-LIMITS = SinkLimits()
-
-
 class WandbLog:
     """Sends the rows that wandb lacks. A server knows its last step; offline, a note in the run directory does.
 
-    A row is noted when the next one comes and wandb had time to write it: `kill -9` loses no row, and the row that is
-    sent twice is merged by its step.
+    A row is noted when the next one comes and wandb had time to write it: after `kill -9` one row may be sent twice,
+    which wandb merges by its step, and none is lost.
     """
 
     def __init__(self, run: RunDirectory, wandb_run: Any) -> None:
@@ -180,7 +134,7 @@ class WandbLog:
             self._last_step, self._handed_over = step, time.monotonic()
 
     def finish(self, exit_code: int | None = None) -> None:
-        """Artifacts come last: a server that refuses them has every row by then."""
+        """Send the artifacts, after all rows, and end the wandb run."""
         try:
             self._record_config()
             self._record_checkpoints()
@@ -284,3 +238,40 @@ def _settle(run: RunDirectory) -> None:
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
     logging.raiseExceptions = False  # on a full disk its debug.log would print a traceback a line
+
+
+def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row]]:
+    """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
+    step = row["global_step"]
+    folder = run.path / "conversations"
+    files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "reward/mean" in row else {}
+    if "eval/reward_mean" in row:
+        files[EVALUATION] = folder / f"eval_{step:06d}.jsonl"
+    return {name: rows for name, file in files.items() if (rows := _rows(file, step))}
+
+
+def _rows(file: Path, step: int) -> list[Row]:
+    rows = []
+    for record in map(json.loads, _chosen(file) if file.is_file() else ()):
+        turns = sum(message["role"] == "assistant" for message in record["messages"])
+        text = "\n\n".join(f"## {message['role']}\n{message['content']}" for message in record["messages"])
+        rows.append([step, *(record[name] for name in COLUMNS[1:5]), turns, cut(text)])
+    return rows
+
+
+def _chosen(file: Path) -> list[bytes]:
+    """MOST_ROWS lines, evenly spread over the tasks; only these are held in memory."""
+    with file.open("rb") as lines:
+        short = [number for number, line in enumerate(lines) if len(line) <= MOST_LINE]
+    count = min(len(short), MOST_ROWS)
+    wanted = {short[place * len(short) // count] for place in range(count)}
+    with file.open("rb") as lines:
+        return [line for number, line in enumerate(islice(lines, max(wanted, default=-1) + 1)) if number in wanted]
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Keep a third of `most` from the beginning of a long text, the rest from its end."""
+    if len(text) <= most:
+        return text
+    head, tail = text[: most // 3], text[-(most - most // 3) :]
+    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
