@@ -23,7 +23,7 @@ from harbortrainer.stopping import daemon_future
 CLOUD = "https://api.wandb.ai"
 FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
 WRITTEN_SEC = 1.0  # after this time a row is in that file
-CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "tasks.json", "versions.json")
+CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "split.json", "versions.json")
 OFFLINE = ("offline", "dryrun")
 COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "turns", "conversation")
 TRAINING, EVALUATION = "samples/training", "samples/evaluation"
