@@ -20,6 +20,7 @@ from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config, same_workload
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory, read_config
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -214,15 +215,16 @@ def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
     if len(planned & known) < LEAST_SHARED * len(planned):
         return
     rows = {row["global_step"]: row for row in read_lines(run.metrics)}
-    trials: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # records by kind and step
+    trials: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)  # records by kind and step
     for record in read_lines(run.ledger, checked=True):
         if (name := record.get("trial", "")) and record["event"] in ("started", "ended"):
-            trials[name[:7]].append(record)
-    for batch, records in trials.items():
-        if batch.startswith("s") and "time/step" in (row := rows.get(int(batch[1:]) + 1, {})):
+            trial = TrialName.parse(name)
+            trials[trial.kind, trial.step].append(record)
+    for (kind, step), records in trials.items():
+        if kind == "step" and "time/step" in (row := rows.get(step + 1, {})):
             unique = row["tokens/unique"] - row["tokens/sampled"]
             yield _batch(records, False, row.get("train/tokens", 0.0), row["time/step"], unique)
-        elif batch.startswith("e") and "eval/reward_mean" in (row := rows.get(int(batch[1:]), {})):
+        elif kind == "eval" and "eval/reward_mean" in (row := rows.get(step, {})):
             yield _batch(records, True, 0.0, row["time/evaluate"], 0.0)
 
 
@@ -235,8 +237,8 @@ def _batch(
         if record["event"] == "ended":
             lasted = max(0.0, record["time"] - since.get(record["trial"], record["time"]))
             spent += Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, lasted)
-    places = {"-".join(name.split("-")[:3]) for name in since}
-    return PastBatch(evaluation, len(places), len(since), spent, seconds, unique)
+    slots = {TrialName.parse(name).first for name in since}
+    return PastBatch(evaluation, len(slots), len(since), spent, seconds, unique)
 
 
 def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], places: int) -> Range:

@@ -58,7 +58,7 @@ class Batch:
         try:
             await rollouts.warm_up()
             return await rollouts.run_groups(
-                [self._task], N_TRIALS, self.run.batch("step", 0), prefix="s", temperature=1.0, on_trajectory=keep,
+                [self._task], N_TRIALS, self.run.batch("step", 0), step=0, temperature=1.0, on_trajectory=keep,
                 done=done,
             )  # fmt: skip
         finally:

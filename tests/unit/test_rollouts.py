@@ -91,11 +91,11 @@ class Rig:
             tasks,
             group_size,
             self.folder / "step_000004",
-            prefix="s000004",
+            kind="step" if training else "eval",
+            step=4,
             temperature=0.7,
             on_trajectory=lambda trajectory: self.finished.append(trajectory.trial_name),
             done=done or {},
-            training=training,
         )
 
     @property

@@ -13,7 +13,7 @@ from rich.console import Console
 from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Policy
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -95,14 +95,14 @@ class FakeRollouts:
         self.tasks: list[list[str]] = []
         self.on_sampled: Callable[[], None] = lambda: None
 
-    async def run_groups(self, tasks_P, group_size, trials_dir, *, prefix, temperature, on_trajectory, done, training):
-        self.sampler.calls.append(f"sample {prefix}")
+    async def run_groups(self, tasks_P, group_size, trials_dir, *, kind, step, temperature, on_trajectory, done):
+        self.sampler.calls.append(f"sample {kind} {step}")
         self.tasks.append([task.name for task in tasks_P])
         groups = []
         for p, task in enumerate(tasks_P):
             members = []
             for g in range(group_size):
-                name = f"{prefix}-p{p:02d}-g{g:02d}"
+                name = str(TrialName(kind, step, p, g))
                 if name == self.stop:
                     raise asyncio.CancelledError
                 if name not in done:
@@ -171,9 +171,9 @@ async def test_a_step_samples_what_was_just_published_and_trains_when_nothing_is
     run = Run(tmp_path, max_steps=2)
     await run.trainer.run()
     assert run.calls == [
-        "drain", "publish 0", "save 0", "sample e000000",
-        "sample s000000", "drain", "update", "drain", "publish 1",
-        "sample s000001", "drain", "update", "drain", "publish 2", "sample e000002", "save 2",
+        "drain", "publish 0", "save 0", "sample eval 0",
+        "sample step 0", "drain", "update", "drain", "publish 1",
+        "sample step 1", "drain", "update", "drain", "publish 2", "sample eval 2", "save 2",
     ]  # fmt: skip
 
 
@@ -258,10 +258,10 @@ async def test_an_evaluation_that_takes_too_long_is_left_out_and_the_run_goes_on
     run = Run(tmp_path, max_steps=1, eval_timeout_sec=0.05)
     original, said = run.rollouts.run_groups, []
 
-    async def run_groups(*args: Any, training: bool, **named: Any) -> Any:
-        if not training:
+    async def run_groups(*args: Any, kind: str, **named: Any) -> Any:
+        if kind == "eval":
             await asyncio.Event().wait()
-        return await original(*args, training=training, **named)
+        return await original(*args, kind=kind, **named)
 
     monkeypatch.setattr(run.rollouts, "run_groups", run_groups)
     monkeypatch.setattr(run.trainer.parts.display, "say", said.append)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harbortrainer.learning.batch import CONSTANT, NO_SIGNAL
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.ledger import KILLED
 
 # trained: trials of groups that said something, and the update on them
@@ -47,7 +48,7 @@ class Account:
         self.total = Spending()
         self.hours = 0.0  # from each process's first record to its last
         self._by: dict[str, Spending] = dict.fromkeys(PURPOSES, Spending())
-        self._open: dict[str, Spending] = {}  # graded trials of a batch that is not settled
+        self._open: dict[TrialName, Spending] = {}  # graded trials of a batch that is not settled
         self._started: dict[str, float] = {}  # clock time of trials under way
         self._last: float | None = None  # clock time of the last record
         self._scores = scores
@@ -75,16 +76,16 @@ class Account:
             return dict(self._by)
 
     def _count_end(self, record: Mapping[str, Any]) -> None:
-        name, fate = record["trial"], record["fate"].split()[0]
+        name, fate = TrialName.parse(record["trial"]), record["fate"].split()[0]
         now = self._last if record["cause"] == KILLED else record["time"]
-        seconds = max(0.0, (now or 0.0) - self._started.pop(name, now or 0.0))
+        seconds = max(0.0, (now or 0.0) - self._started.pop(record["trial"], now or 0.0))
         spent = Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
         self.total += spent
         if fate == "cancelled":
             self._by["cancelled"] += spent
         elif fate != "graded":
             self._by["failed"] += spent
-        elif name.startswith("e"):
+        elif name.kind == "eval":
             self._by["evaluation"] += spent
         else:
             self._open[name] = spent
@@ -92,20 +93,20 @@ class Account:
     def _count_update(self, record: Mapping[str, Any]) -> None:
         # earlier versions did not write all of it
         advantages = record.get("advantages", dict.fromkeys(record["trials"], 1.0))
-        signal = {_group(name) for name, advantage in advantages.items() if abs(advantage) > TINY}
+        signal = {TrialName.parse(name).group for name, advantage in advantages.items() if abs(advantage) > TINY}
         tokens = record.get("tokens", [0] * len(record["trials"]))
-        for name, trained in zip(record["trials"], tokens, strict=True):
-            purpose = "trained" if self._scores or _group(name) in signal else "constant"
+        for name, trained in zip(map(TrialName.parse, record["trials"]), tokens, strict=True):
+            purpose = "trained" if self._scores or name.group in signal else "constant"
             spent = Spending(trained if self._scores else 0.0, 0.0, trained, 0.0)
             self.total += spent
             self._by[purpose] += spent
             self._settle(name, purpose)
         for name, why in record.get("left_out", {}).items():
-            self._settle(name, "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
-        for name in [name for name in self._open if name.startswith(f"s{record['step']:06d}-")]:
+            self._settle(TrialName.parse(name), "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
+        for name in [name for name in self._open if name.step == record["step"]]:  # of training only
             self._settle(name, "left_out")
 
-    def _settle(self, name: str, purpose: str) -> None:
+    def _settle(self, name: TrialName, purpose: str) -> None:
         self._by[purpose] += self._open.pop(name, Spending())
 
     def _count_time(self, record: Mapping[str, Any]) -> None:
@@ -114,7 +115,3 @@ class Account:
         if self._last is not None and record["event"] != "resumed":
             self.hours += max(0.0, record["time"] - self._last) / 3600
         self._last = record["time"]
-
-
-def _group(trial_name: str) -> str:
-    return trial_name.partition("-g")[0]

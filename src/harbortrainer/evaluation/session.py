@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from harbortrainer.evaluation import policies, results
 from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.evaluation.results import EvalTask, load_sets, require_same
-from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
@@ -40,7 +39,7 @@ from harbortrainer.training.outside import Outside
 from harbortrainer.watch.display import Display
 
 MAX_LOSSES = 3  # of the server in a row without a trial in between: then it is not a restart that loses it
-KIND = "eval"
+KIND: BatchKind = "eval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,9 @@ class Runner:
         while True:
             done = self.done(number)
             losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
-            if len({place(name) for name in done}) == len(tasks_P) * trials:  # nothing is left to sample
+            if (
+                len({TrialName.parse(name).first for name in done}) == len(tasks_P) * trials
+            ):  # nothing is left to sample
                 return await self._run(number, subject, tasks_P, trials)
             try:
                 async with sampled(subject, self.backend, self.config) as client:
@@ -99,17 +100,12 @@ class Runner:
                 tasks_P,
                 trials,
                 self.run.batch(KIND, number),
-                prefix=f"{KIND[0]}{number:06d}",
+                kind=KIND,
+                step=number,
                 temperature=self.temperature,
                 on_trajectory=finished,
                 done=self.done(number),
-                training=False,
             )
-
-
-def place(trial_name: str) -> str:
-    """Name of the first trial of its place: `e000000-p01-g02` of `e000000-p01-g02-a3`."""
-    return re.sub(r"-a\d+$", "", trial_name)
 
 
 RESULT = "evaluation.json"
@@ -192,7 +188,7 @@ def _keep_conversations(
     """A file for each set."""
     for name in dict.fromkeys(one.set for one in tasks):
         groups = [group for one, group in zip(tasks, groups_P, strict=True) if one.set == name]
-        conversations.save(f"eval_{number:06d}-{name.replace('/', '_')}", groups)
+        conversations.save(f"{batch_name(KIND, number)}-{name.replace('/', '_')}", groups)
 
 
 def _plan(args: EvalArgs) -> Plan:

@@ -3,13 +3,57 @@
 Suffixes: `_T` tokens, `_G` members of a group, `_P` problems (groups of a batch), `_D` datums.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 
 CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation are taken as equal
+
+
+BatchKind = Literal["step", "eval"]  # of trials: a training step's, or an evaluation's
+_TRIAL_NAME = re.compile(r"([se])(\d{6,})-p(\d{2,})-g(\d{2,})(?:-a(\d+))?")
+
+
+def batch_name(kind: BatchKind, step: int) -> str:
+    """`step_000012`: the folder of a batch, and the stem of its files. Steps are counted from 0."""
+    return f"{kind}_{step:06d}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TrialName:
+    """`s000012-p03-g01-a2`: batch (s = step, e = eval), problem, member of its group, attempt (the first has none)."""
+
+    kind: BatchKind
+    step: int
+    problem: int
+    member: int
+    attempt: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "TrialName":
+        """Raises ValueError when `text` is not the name of a trial."""
+        if (found := _TRIAL_NAME.fullmatch(text)) is None:
+            raise ValueError(f"{text} is not the name of a trial")
+        letter, step, problem, member, attempt = found.groups()
+        return cls("step" if letter == "s" else "eval", int(step), int(problem), int(member), int(attempt or 1))
+
+    def __str__(self) -> str:
+        retry = "" if self.attempt == 1 else f"-a{self.attempt}"
+        return f"{self.kind[0]}{self.step:06d}-p{self.problem:02d}-g{self.member:02d}{retry}"
+
+    @property
+    def first(self) -> "TrialName":
+        """The first attempt at the same place in the batch."""
+        return replace(self, attempt=1)
+
+    @property
+    def group(self) -> tuple[BatchKind, int, int]:
+        """Equal for all trials of one group."""
+        return self.kind, self.step, self.problem
 
 
 class Outcome(StrEnum):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,14 +20,12 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
-from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, group_trajectories
+from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName, group_trajectories
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed, directory
 from harbortrainer.run.config_changes import ConfigHistory
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.training.schedule import Course
-
-_PLACE = re.compile(r"-p(\d+)-g(\d+)(?:-a\d+)?$")
 
 
 class Journal:
@@ -51,12 +48,12 @@ class Journal:
     def groups(self, step: int) -> list[TrajectoryGroup]:
         """The batch as the trainer had it; places whose trials were never run to an end are missing."""
         stored = read_batch(self._run.trajectories("step", step)).values()
-        places: dict[tuple[int, int], Trajectory] = {}
-        for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a grade takes the place first
-            if (place := _PLACE.search(trajectory.trial_name)) is not None:
-                places.setdefault((int(place[1]), int(place[2])), trajectory)
-        in_order = [(problem, places[problem, member]) for problem, member in sorted(places)]
-        members_P = [[t for _, t in members] for _, members in groupby(in_order, key=lambda pair: pair[0])]
+        slots: dict[TrialName, Trajectory] = {}
+        for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a graded trial takes the slot first
+            slots.setdefault(TrialName.parse(trajectory.trial_name).first, trajectory)
+        members_P = [
+            [slots[name] for name in names] for _, names in groupby(sorted(slots), key=lambda name: name.group)
+        ]
         return [group_trajectories(members[0].task_name, members) for members in members_P]
 
 

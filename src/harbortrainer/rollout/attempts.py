@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.rollout.outcome import Quarantine
 from harbortrainer.rollout.phases import TrialState
@@ -150,13 +150,8 @@ def trial_seed(seed: int, name: str) -> int:
     return zlib.crc32(f"{seed}/{name}".encode())
 
 
-def takes_place_of(name: str, first: str) -> bool:
-    """Whether the trial `name` is `first` or one that was run in its stead."""
-    return name == first or (name.startswith(f"{first}-a") and name.removeprefix(f"{first}-a").isdigit())
-
-
 def _name(first: TrialRequest, attempt: int) -> str:
-    return first.name if attempt == 1 else f"{first.name}-a{attempt}"
+    return str(replace(TrialName.parse(first.name), attempt=attempt))
 
 
 def _replaced(first: TrialRequest, tried: int, hit: bool) -> str:

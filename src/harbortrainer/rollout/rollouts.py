@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,11 +13,18 @@ from harbortrainer.docker.daemon import Daemon, Ping, client_cpu_seconds, ping_d
 from harbortrainer.durable.disk import telling
 from harbortrainer.errors import BackendError, EnvironmentFault
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
-from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
+from harbortrainer.learning.trajectory import (
+    BatchKind,
+    Outcome,
+    Trajectory,
+    TrajectoryGroup,
+    TrialName,
+    group_trajectories,
+)
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler
-from harbortrainer.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, takes_place_of, trial_seed
+from harbortrainer.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, trial_seed
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.phases import UNWATCHED, Gates, Watcher
 from harbortrainer.rollout.trial import NewTrial, TrialRequest, TrialSettings, new_trial
@@ -25,8 +32,6 @@ from harbortrainer.stopping import Stop, Stopped, first_error
 from harbortrainer.tasks.task import Task
 
 log = logging.getLogger("harbortrainer")
-
-Fill = Callable[[TrialRequest], Awaitable[Trajectory]]
 
 
 class _Patience:
@@ -105,36 +110,43 @@ class Rollouts:
         group_size: int,
         trials_dir: Path,
         *,
-        prefix: str,
+        kind: BatchKind = "step",
+        step: int,
         temperature: float,
         on_trajectory: OnTrajectory = lambda _: None,
         done: Mapping[str, Trajectory] = MappingProxyType({}),
-        training: bool = True,
     ) -> list[TrajectoryGroup]:
-        """`group_size` trials of each task, named `<prefix>-pNN-gNN`; the second one for a place ends with `-a2`.
+        """Run `group_size` trials of each task, each named by its TrialName; `outcome_policy` applies to kind "step".
 
-        `on_trajectory` is called in a thread, once a place, when nothing about it will change. `done`: trials of an
-        earlier process by name; the first that fits a place takes it and is not run again. `training`: `outcome_policy`
-        applies. When cancelled, it returns when every trial has ended. Raises EnvironmentFault or BackendError when no
-        trial can be run, through no fault of the policy; DiskFault; Stopped, once the trials that ran have ended.
+        `on_trajectory` is called in a thread, once for each slot, when nothing about it will change. `done`: trials of
+        an earlier process by name; the first one for a slot fills it. When cancelled, it returns when every trial has
+        ended. Raises EnvironmentFault or BackendError when no trial can be run, through no fault of the policy;
+        DiskFault; Stopped, once the trials that ran have ended.
         """
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
-        policy = self._policy if training else DEFAULT
+        policy = self._policy if kind == "step" else DEFAULT
+        kept: dict[TrialName, Trajectory] = {}
+        for name, trajectory in done.items():
+            kept.setdefault(TrialName.parse(name).first, trajectory)
         with telling(trials_dir):
             trials_dir.mkdir(parents=True, exist_ok=True)
 
-        async def fill(request: TrialRequest) -> Trajectory:
-            return await self._attempts.fill(request, policy, patience.note, on_trajectory)
+        async def fill(name: TrialName, task: Task) -> Trajectory:
+            if (trajectory := kept.get(name)) is not None:
+                self._settings.watcher.kept(trajectory)
+                return trajectory
+            request = self._request(name, task, trials_dir, temperature)
+            trajectory = await self._attempts.fill(request, policy, patience.note, on_trajectory)
+            if trajectory.reward is None and not self._stop.asked:
+                log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
+            return trajectory
 
         running_P: list[list[asyncio.Task[Trajectory]]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for problem, task in enumerate(tasks_P):
-                    requests = [
-                        self._request(f"{prefix}-p{problem:02d}-g{member:02d}", task, trials_dir, temperature, training)
-                        for member in range(group_size)
-                    ]
-                    running_P.append([group.create_task(self._member(request, done, fill)) for request in requests])
+                    names = [TrialName(kind, step, problem, member) for member in range(group_size)]
+                    running_P.append([group.create_task(fill(name, task)) for name in names])
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
         finally:
@@ -153,21 +165,10 @@ class Rollouts:
         if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
             raise _refusal(lost)
 
-    def _request(self, name: str, task: Task, trials_dir: Path, temperature: float, training: bool) -> TrialRequest:
-        seed = trial_seed(self._settings.config.seed, name)
-        mode = "train" if training else "eval"
-        return TrialRequest(name, task, trials_dir.resolve(), temperature, seed, mode=mode)
-
-    async def _member(self, request: TrialRequest, done: Mapping[str, Trajectory], fill: Fill) -> Trajectory:
-        """One member of a group, from an earlier process or by a trial of ours."""
-        for name, trajectory in done.items():
-            if takes_place_of(name, request.name):
-                self._settings.watcher.kept(trajectory)
-                return trajectory
-        trajectory = await fill(request)
-        if trajectory.reward is None and not self._stop.asked:
-            log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
-        return trajectory
+    def _request(self, name: TrialName, task: Task, trials_dir: Path, temperature: float) -> TrialRequest:
+        seed = trial_seed(self._settings.config.seed, str(name))
+        mode = "train" if name.kind == "step" else "eval"
+        return TrialRequest(str(name), task, trials_dir.resolve(), temperature, seed, mode=mode)
 
 
 def _import_harbor() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from harbortrainer.durable.files import make_folder, read_json, sync_folder, write_json
 from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import BatchKind, batch_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,12 @@ class RunDirectory:
         """The command that continues it."""
         return f"python -m src.train resume={self.path}"
 
-    def batch(self, kind: str, step: int) -> Path:
-        """Folder of Harbor trials of one batch; kind is "step" or "eval"."""
-        return self.rollouts / f"{kind}_{step:06d}"
+    def batch(self, kind: BatchKind, step: int) -> Path:
+        """Harbor's trial folders of one batch."""
+        return self.rollouts / batch_name(kind, step)
 
-    def trajectories(self, kind: str, step: int) -> Path:
-        return self.path / "trajectories" / f"{kind}_{step:06d}"
+    def trajectories(self, kind: BatchKind, step: int) -> Path:
+        return self.path / "trajectories" / batch_name(kind, step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import digest
-from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.trajectories import read_trajectory
 
@@ -116,7 +116,7 @@ class Ledger:
         """The run goes on after `step`; updates that were made after it do not count: they are made again."""
         self._append({"event": "resumed", "step": step})
 
-    def standing(self, kind: str, step: int, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
+    def standing(self, kind: BatchKind, step: int, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
         """Those of a batch's trials on disk that are not run again, graded ones first.
 
         Once a step was trained on, its batch is settled: what nobody graded is not run again either.
@@ -207,7 +207,7 @@ class Ledger:
         self.counts[fate] += 1
         hit = record["fate"].endswith(AFTER_OUTAGE)
         attempt = record["attempt"]
-        place = record["trial"].removesuffix(f"-a{attempt}")
+        place = str(TrialName.parse(record["trial"]).first)
         if fate == "replaced":
             faults = self.tried(place)[1] + (not hit)
             self._tried[place] = (attempt, faults)

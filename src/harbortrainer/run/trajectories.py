@@ -14,7 +14,7 @@ import numpy as np
 from harbortrainer.durable.files import make_folder, replacing
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import TrainingSequence
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, batch_name
 
 FORMAT = 1
 # What reading a damaged archive may raise: its checksums, its structure, its compressed streams, our own checks.
@@ -155,7 +155,7 @@ def write_log_ratios(run: Path, step: int, ratios: Mapping[str, np.ndarray]) -> 
     make_folder(run / FOLDER)
     archive = io.BytesIO()
     np.savez_compressed(archive, allow_pickle=False, **ratios)
-    with replacing(run / FOLDER / f"step_{step:06d}.npz") as file:
+    with replacing(run / FOLDER / f"{batch_name('step', step)}.npz") as file:
         file.write(archive.getvalue())
 
 

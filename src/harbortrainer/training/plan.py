@@ -13,6 +13,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.disk import telling
 from harbortrainer.durable.files import make_folder, sync_folder
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_json
@@ -115,11 +116,15 @@ def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Itera
     changed = {change.field for change in changes} & {*TRIAL_SETTINGS, "eval_temperature"}
     rows = read_lines(run.metrics)
     evaluated = bool(rows) and rows[-1]["global_step"] >= step
-    for kind, done, fields in (("step", False, changed - {"eval_temperature"}), ("eval", evaluated, changed)):
+    batches: tuple[tuple[BatchKind, bool, set[str]], ...] = (
+        ("step", False, changed - {"eval_temperature"}),
+        ("eval", evaluated, changed),
+    )
+    for kind, done, fields in batches:
         files = sorted(run.trajectories(kind, step).glob("*.npz"))
         if done or not fields or not files:
             continue
-        aside = run.path / "trajectories" / f"{kind}_{step:06d}_before_{time.strftime('%Y%m%d-%H%M%S')}"
+        aside = run.path / "trajectories" / f"{batch_name(kind, step)}_before_{time.strftime('%Y%m%d-%H%M%S')}"
         make_folder(aside)
         with telling(aside):
             for file in files:

@@ -18,7 +18,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost
 from harbortrainer.learning.batch import TrainingBatch, assemble
-from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
 from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import CheckpointLog, Policy
@@ -227,7 +227,7 @@ class Terminus2Trainer:
         return await self._held_out.evaluate(self.step, self._run_trials)
 
     async def _run_trials(
-        self, kind: str, tasks_P: Sequence[Task], group_size: int, temperature: float, n_beside: int = 0
+        self, kind: BatchKind, tasks_P: Sequence[Task], group_size: int, temperature: float, n_beside: int = 0
     ) -> list[TrajectoryGroup]:
         """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
         stop = self.parts.stop
@@ -244,11 +244,11 @@ class Terminus2Trainer:
                 list(tasks_P),
                 group_size,
                 self.run_directory.batch(kind, self.step),
-                prefix=f"{kind[0]}{self.step:06d}",
+                kind=kind,
+                step=self.step,
                 temperature=temperature,
                 on_trajectory=finished,
                 done=self.parts.ledger.standing(kind, self.step, read_batch(folder)),
-                training=kind == "step",
             )
             groups_P = await unless(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
         if self.parts.conversations is not None:

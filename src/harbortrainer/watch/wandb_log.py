@@ -16,6 +16,7 @@ from requests.utils import get_netrc_auth
 
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import batch_name
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.stopping import daemon_future
@@ -101,9 +102,9 @@ def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row
     """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
     step = row["global_step"]
     folder = run.path / "conversations"
-    files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "reward/mean" in row else {}
+    files = {TRAINING: folder / f"{batch_name('step', step - 1)}.jsonl"} if "reward/mean" in row else {}
     if "eval/reward_mean" in row:
-        files[EVALUATION] = folder / f"eval_{step:06d}.jsonl"
+        files[EVALUATION] = folder / f"{batch_name('eval', step)}.jsonl"
     return {name: rows for name, file in files.items() if (rows := _rows(file, step))}
 
 
