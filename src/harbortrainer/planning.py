@@ -25,7 +25,7 @@ from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory, read_config
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import Plan, disk_note
+from harbortrainer.training.plan import RunPlan, disk_note
 from harbortrainer.training.schedule import evaluation_due, task_order
 from harbortrainer.training.session import prepare
 
@@ -110,7 +110,7 @@ class Forecast:
         return cost + self.wall_sec * (pricing.usd_per_hour / 3600) if pricing.usd_per_hour else cost
 
 
-def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
+def remaining_work(plan: RunPlan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
     """`records`: the ledger of a resumed run; `waiting`: graded trials of a batch that is not trained on yet."""
     config, order = plan.config, task_order(plan.config, plan.train)
     trained = 1 + max((record["step"] for record in records if record["event"] == "trained"), default=-1)
@@ -128,7 +128,7 @@ def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: in
     return RemainingWork(done, plan.total_steps - done, max(0, places - waiting), evaluations, evaluation_places)
 
 
-def past_batches(plan: Plan) -> dict[str, list[PastBatch]]:
+def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
     """Batches by run: of the resumed run and the newest similar ones in `logs_dir`. Unreadable runs are left out."""
     found = Path(plan.config.logs_dir).expanduser().glob("*/config.json")
     paths = [file.parent.resolve() for file in sorted(found, key=lambda file: -file.stat().st_mtime)]
@@ -203,7 +203,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
     )
 
 
-def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
+def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
     """Finished batches, in no order. None from a run of another model, other limits or other tasks."""
     config, parallel = read_config(run), SETTINGS["n_parallel_envs"].default
     if not same_workload(config, to_json(plan.config)):
@@ -326,7 +326,7 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
             yield f"{name}={cap:g}: may end the run before its last step"
 
 
-def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
+def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
     """To stdout; without escape sequences unless that is a terminal."""
     config, console = plan.config, wide_console()
     left = "" if plan.earlier is None else " left"
@@ -354,7 +354,7 @@ def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[s
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _rows(plan: Plan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
+def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
     repeated = f"; {forecast.cached:.0%} repeats an earlier prompt of its trial" if forecast.cached else ""
     yield "trials", forecast.trials, "", "of training and evaluation, those run again included"
     yield "tokens", forecast.tokens, "", "the three below"

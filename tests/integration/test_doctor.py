@@ -84,13 +84,13 @@ def test_nothing_is_left_behind(server, measured, request):
 async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch, tmp_path):
     """Stopped with an adapter and a checkpoint on the server: both are gone when the cancellation is through."""
     from harbortrainer.probe import probe
-    from harbortrainer.probe.bench import Bench
+    from harbortrainer.probe.session import ProbeSession
 
     session = await open_session(await open_rest(server_url, DUMMY_KEY), server_url, DUMMY_KEY, print)
-    benches: list[Bench] = []
+    benches: list[ProbeSession] = []
     saved = asyncio.Event()
 
-    async def hang(bench: Bench, _identity, _findings) -> None:
+    async def hang(bench: ProbeSession, _identity, _findings) -> None:
         benches.append(bench)
         await bench.published(await bench.adapter(), "left")
         saved.set()

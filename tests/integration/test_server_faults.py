@@ -21,8 +21,8 @@ from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.policy.sampler import PolicySampler, SamplingError
-from harbortrainer.probe.bench import Bench
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.probe.session import ProbeSession
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.stopping import Stop
 from harbortrainer.training.outage import Outage, create_or_restore
 from harbortrainer.training.outside import Outside
@@ -31,7 +31,7 @@ from tests.support.small_server import checkpoints_base, send
 
 from .test_backend_live import config, logprobs, sampled, train
 
-POLICY = Policy("m", 8, "chat_template:1", "off")
+POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 
 
 @contextlib.asynccontextmanager
@@ -118,7 +118,7 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
         process.kill()
         assert await process.wait() == -signal.SIGKILL
         session = await open_session(await open_rest(url, DUMMY_KEY), url, DUMMY_KEY, said.append)
-        bench = Bench(session, str(tiny_model_dir))
+        bench = ProbeSession(session, str(tiny_model_dir))
         try:
             assert await bench.adapter()  # what a probe asks for first
         finally:

@@ -8,11 +8,11 @@ import pytest
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.policy.chat_template import BaseModel
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, Policy
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.training.outage import delete_orphans
 from harbortrainer.training.plan import disk_note, sampler_bytes, state_bytes
 
-POLICY = Policy("m", 8, "chat_template:1", "off")
+POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 
 
 @pytest.mark.parametrize(

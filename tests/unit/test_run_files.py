@@ -12,7 +12,7 @@ from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.run import trajectories
-from harbortrainer.run.checkpoints import CheckpointLog, Policy, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity, require_checkpoint
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
@@ -80,7 +80,7 @@ def test_metrics_steps_only_grow_and_rows_stay_when_a_run_goes_on(tmp_path):
     assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2, 3, 4]
 
 
-POLICY = Policy("m", 8, "chat_template:1", "off")
+POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 
 
 async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_path):

@@ -14,14 +14,14 @@ from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import End, Stop
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
 
@@ -143,7 +143,7 @@ class Run:
         self.rollouts = FakeRollouts(self.sampler, **(rollouts or {}))
         train, self.held_out = TASKS[held_out:], TASKS[:held_out]
         c = self.config
-        course = Course(train, [*earlier, (changed_from, c)])
+        schedule = SettingsByStep(train, [*earlier, (changed_from, c)])
         self.stop = stop or Stop()
         self.stop.limit(c, lambda _: None)
         policy_: Any = self.policy
@@ -151,7 +151,7 @@ class Run:
         rollouts_: Any = self.rollouts
         parts = Parts(
             policy_,
-            Policy("m", 32, "chat_template:1", "off"),
+            PolicyIdentity("m", 32, "chat_template:1", "off"),
             sampler,
             rollouts_,
             MetricsLog(self.directory),
@@ -160,7 +160,7 @@ class Run:
             Display(Console(quiet=True)),
             self.stop,
         )
-        self.trainer = Terminus2Trainer(self.config, self.directory, parts, course, self.held_out, start_step)
+        self.trainer = Terminus2Trainer(self.config, self.directory, parts, schedule, self.held_out, start_step)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

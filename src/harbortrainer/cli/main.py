@@ -15,7 +15,7 @@ from harbortrainer.cli.output import fields_help
 from harbortrainer.durable.disk import telling
 from harbortrainer.errors import UserError
 from harbortrainer.setting import problems
-from harbortrainer.stopping import SIGNAL_STATUS, Stop, heeding
+from harbortrainer.stopping import SIGNAL_STATUS, Stop, signals_to
 
 PIPE_STATUS = 141  # 128 + SIGPIPE
 
@@ -195,7 +195,7 @@ async def _until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:
     """One cancellation, clean-up awaited; unless the work heeds `stop` itself."""
     task = asyncio.ensure_future(work)
     stop.cancels(task)
-    with heeding(stop):
+    with signals_to(stop):
         return await task
 
 

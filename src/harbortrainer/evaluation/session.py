@@ -31,7 +31,7 @@ from harbortrainer.run.directory import RunDirectory, held, new_run_directory, r
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stats import Comparison, compare
-from harbortrainer.stopping import unless
+from harbortrainer.stopping import run_until
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
@@ -72,7 +72,7 @@ class Runner:
                     self.sampler.publish(client, number)
                     ends = client.forgotten("sampling"), self.backend.silent("sampling")
                     try:
-                        return await unless(self._run(number, subject, tasks_P, trials), *ends)
+                        return await run_until(self._run(number, subject, tasks_P, trials), *ends)
                     finally:
                         await self.sampler.abandon()
             except ServerLost as error:
@@ -156,7 +156,7 @@ async def _evaluate(
     ledger, powers_of_two = Ledger(run.ledger), backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers_of_two)
     config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
-    outer = {"watcher": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
+    outer = {"observer": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
     rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)
     paths = [task.path for task in tasks]
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)

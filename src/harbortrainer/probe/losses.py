@@ -11,8 +11,8 @@ import tinker
 
 from harbortrainer.backend.faults import SDK_ERRORS, plain
 from harbortrainer.errors import BackendError
-from harbortrainer.probe.bench import CALL_LIMIT_SEC, Bench, Step, climb, policy, sgd, weighted
-from harbortrainer.probe.report import Findings, Reduction, Verdict
+from harbortrainer.probe.report import ProbeFindings, Reduction, Verdict
+from harbortrainer.probe.session import CALL_LIMIT_SEC, ProbeSession, TrainStep, policy, run_chain, sgd, weighted
 
 GROUP = "losses"
 NEEDED = ("cross_entropy", "importance_sampling", "ppo", "cispo")
@@ -20,9 +20,9 @@ DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 CHANGED = {"clip_low_threshold": 0.6, "clip_high_threshold": 1.6}
 
 
-async def measure(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
+async def measure(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
     """Sets fact losses. Raises BackendError."""
-    now = (await climb(client)).logprobs
+    now = (await run_chain(client)).logprobs
     # ratios of 2 and 1/2 with advantages of both signs: every branch of a clipped loss
     ratios = [math.log(2.0) * (1 if index % 2 else -1) for index in range(len(now))]
     advantages = [1.0 if index % 4 < 2 else -1.0 for index in range(len(now))]
@@ -35,7 +35,7 @@ async def measure(bench: Bench, client: tinker.TrainingClient, findings: Finding
 
 
 async def _loss(
-    client: tinker.TrainingClient, one: tinker.Datum, name: str, losses: dict[str, Any], findings: Findings
+    client: tinker.TrainingClient, one: tinker.Datum, name: str, losses: dict[str, Any], findings: ProbeFindings
 ) -> None:
     clips = name in ("ppo", "cispo")
     base, refusal = await _value(client, one, name, DEFAULTS if clips else None)
@@ -120,32 +120,32 @@ class Place:
 
 async def noise_of(client: tinker.TrainingClient, rate: float) -> float:
     """Nats by which gains scatter that should all be about 0: from the rounding of bf16, or an order of sums."""
-    chain = await climb(client, [Step(sgd(rate * 1e-3))] * N_NOISE)
+    chain = await run_chain(client, [TrainStep(sgd(rate * 1e-3))] * N_NOISE)
     middle = statistics.median(chain.gains)
     return max(1e-7 * abs(chain.totals[-1]), *(abs(gain - middle) for gain in chain.gains))
 
 
-async def measure_reduction(client: tinker.TrainingClient, rate: float, noise: float, findings: Findings) -> None:
+async def measure_reduction(client: tinker.TrainingClient, rate: float, noise: float, findings: ProbeFindings) -> None:
     """`rate`: of a step of one nat. Sets fact reduction. Raises BackendError."""
     found: list[Place] = []
     norms: list[Place] | None = None
     for target in TARGETS:
         if target < CLEAR * noise and target != TARGETS[-1]:
             continue
-        chain = await climb(client, programme(rate * target))
+        chain = await run_chain(client, programme(rate * target))
         found, norms = places(chain.gains, noise), norm_places(chain.grad_norms)
         if all(place.meaning != "unknown" for place in found):
             break
     report(findings, found, norms, noise)
 
 
-def programme(rate: float) -> list[Step]:
+def programme(rate: float) -> list[TrainStep]:
     """BLOCK steps for each variant, then a plain one."""
     steps = []
     for variant in VARIANTS:
-        larger = Step(sgd(variant.factor * rate))
-        steps += [Step(sgd(rate)), larger, Step(sgd(rate), variant.calls), larger]
-    return [*steps, Step(sgd(rate))]
+        larger = TrainStep(sgd(variant.factor * rate))
+        steps += [TrainStep(sgd(rate)), larger, TrainStep(sgd(rate), variant.calls), larger]
+    return [*steps, TrainStep(sgd(rate))]
 
 
 def places(gains: Sequence[float], noise: float) -> list[Place]:
@@ -173,7 +173,7 @@ def norm_places(norms: Sequence[float | None]) -> list[Place] | None:
     return found
 
 
-def report(findings: Findings, found: list[Place], norms: list[Place] | None, noise: float) -> None:
+def report(findings: ProbeFindings, found: list[Place], norms: list[Place] | None, noise: float) -> None:
     """Rows and the fact. Reported norms decide only where noise hides the effect."""
     hidden = any(place.hidden for place in found)
     by_norms = hidden and norms is not None

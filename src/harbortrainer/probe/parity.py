@@ -15,22 +15,22 @@ from rich.text import Text
 
 from harbortrainer.errors import BackendError
 from harbortrainer.policy.chat_template import hub_options
-from harbortrainer.probe.bench import (
+from harbortrainer.probe.optimizer import calibrate
+from harbortrainer.probe.sampling import settings
+from harbortrainer.probe.session import (
     NEW_TOKENS,
     PROMPT,
     PROMPT_TOKENS,
     TOKENS,
-    Bench,
-    Climb,
-    Step,
+    ProbeSession,
+    SgdChain,
+    TrainStep,
     adam,
-    climb,
+    run_chain,
     sgd,
     tokens_of,
     weighted,
 )
-from harbortrainer.probe.optimizer import calibrate
-from harbortrainer.probe.sampling import settings
 
 # Datums of different weights: one gradient when summed, another when each is averaged first.
 DATA = (weighted(), weighted(0.5, tokens_of(1)), weighted(2.0, tokens_of(2)))
@@ -84,24 +84,24 @@ class ParityReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ServerResult:
     """What one server did. `loss`: as reported, None where it is not. Logprobs are of TOKENS' 24 targets."""
 
-    first: Climb
+    first: SgdChain
     loss: float | None
-    chain: Climb
+    chain: SgdChain
     samples: tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]  # tokens and their logprobs
     path: str  # of the sampler after training
 
 
-async def compare(a: Bench, b: Bench, steps: int) -> ParityReport:
+async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
     """Raises BackendError when one of them cannot be measured. Takes away all that it makes."""
     tolerance = await asyncio.to_thread(tolerance_of, a.model_name)
     try:
         scratch = await a.adapter()
         a.rate = b.rate = await calibrate(scratch)
         await a.release(scratch)
-        side_a, side_b = await play(a, steps), await play(b, steps)
+        side_a, side_b = await run_programme(a, steps), await run_programme(b, steps)
         rows = [*_trained_rows(side_a, side_b, steps, tolerance)]
         rows.append(await _kl_row("A", side_a, b, side_b, tolerance))
         rows.append(await _kl_row("B", side_b, a, side_a, tolerance))
@@ -121,19 +121,19 @@ def tolerance_of(model_name: str) -> Tolerance:
     return FP32 if "float32" in dtype else BF16
 
 
-async def play(bench: Bench, steps: int) -> Side:
+async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
     """The fixed programme: a look, a step of plain gradient descent, `steps` of Adam, samples."""
-    client = await bench.adapter()
-    first = await climb(client)
-    output = await bench.wait("forward", client.forward(list(DATA), "cross_entropy"))
+    client = await session.adapter()
+    first = await run_chain(client)
+    output = await session.wait("forward", client.forward(list(DATA), "cross_entropy"))
     ordinary = tinker.AdamParams(learning_rate=LEARNING_RATE, beta1=0.9, beta2=0.95, eps=1e-12)
-    optimizers = [adam(0.0), sgd(bench.rate or 1e-9), *[ordinary] * steps]
-    chain = await climb(client, [Step(optimizer, (DATA,)) for optimizer in optimizers])
-    path = await bench.published(client, "parity")
-    sampler = await bench.sampler(path)
-    answer = await bench.wait("sampling", sampler.sample(PROMPT, N_SAMPLES, settings(seed=0)))
+    optimizers = [adam(0.0), sgd(session.rate or 1e-9), *[ordinary] * steps]
+    chain = await run_chain(client, [TrainStep(optimizer, (DATA,)) for optimizer in optimizers])
+    path = await session.published(client, "parity")
+    sampler = await session.sampler(path)
+    answer = await session.wait("sampling", sampler.sample(PROMPT, N_SAMPLES, settings(seed=0)))
     samples = tuple((tuple(s.tokens), tuple(map(float, s.logprobs or ()))) for s in answer.sequences)
-    return Side(first, _loss(output), chain, samples, path)
+    return ServerResult(first, _loss(output), chain, samples, path)
 
 
 def _loss(output: tinker.ForwardBackwardOutput) -> float | None:
@@ -143,7 +143,7 @@ def _loss(output: tinker.ForwardBackwardOutput) -> float | None:
     return output.metrics.get("loss:sum")
 
 
-def _trained_rows(a: Side, b: Side, steps: int, tolerance: Tolerance) -> list[ParityRow]:
+def _trained_rows(a: ServerResult, b: ServerResult, steps: int, tolerance: Tolerance) -> list[ParityRow]:
     gains = a.chain.gains[1], b.chain.gains[1]
     return [
         _apart("logprobs of the fresh adapter (= base model)", a.first, b.first, tolerance.logprob),
@@ -154,7 +154,7 @@ def _trained_rows(a: Side, b: Side, steps: int, tolerance: Tolerance) -> list[Pa
     ]
 
 
-def _apart(what: str, a: Climb, b: Climb, limit: float) -> ParityRow:
+def _apart(what: str, a: SgdChain, b: SgdChain, limit: float) -> ParityRow:
     apart = float(np.abs(np.array(a.logprobs) - np.array(b.logprobs)).max())
     verdict = "equal" if apart <= limit else "differs"  # NaN differs
     sums = f"{math.fsum(a.logprobs):.4f}", f"{math.fsum(b.logprobs):.4f}"
@@ -169,7 +169,9 @@ def _ratio(what: str, a: float | None, b: float | None, limit: float) -> ParityR
     return ParityRow(what, one, other, f"{apart:.2%}", f"{limit:.1%}", "equal" if apart <= limit else "differs")
 
 
-async def _kl_row(name: str, mine: Side, other: Bench, others: Side, tolerance: Tolerance) -> ParityRow:
+async def _kl_row(
+    name: str, mine: ServerResult, other: ProbeSession, others: ServerResult, tolerance: Tolerance
+) -> ParityRow:
     """Estimate of KL(mine || other's) from my samples, scored there. Samples that ended early are left out."""
     what = f"KL a token, {name}'s samples scored by the other"
     whole = [(tokens, logprobs) for tokens, logprobs in mine.samples if len(tokens) == NEW_TOKENS]
@@ -191,13 +193,13 @@ async def _kl_row(name: str, mine: Side, other: Bench, others: Side, tolerance: 
     return ParityRow(what, *values, f"{ratios.mean():.2g} [{low:.2g}, {high:.2g}]", f"{tolerance.kl:g}", verdict)
 
 
-async def _scores(bench: Bench, path: str, samples: Sequence[Sequence[int]]) -> np.ndarray:
+async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[int]]) -> np.ndarray:
     """Logprobs of each sample's tokens under the sampler at `path`, shape (samples, NEW_TOKENS)."""
-    sampler = await bench.sampler(path)
+    sampler = await session.sampler(path)
 
     async def one(tokens: Sequence[int]) -> list[Any]:
         sequence = tinker.ModelInput.from_ints([*TOKENS[:PROMPT_TOKENS], *tokens])
-        return (await bench.wait("prompt logprobs", sampler.compute_logprobs(sequence)))[-NEW_TOKENS:]
+        return (await session.wait("prompt logprobs", sampler.compute_logprobs(sequence)))[-NEW_TOKENS:]
 
     return np.array(await asyncio.gather(*map(one, samples)), float)
 

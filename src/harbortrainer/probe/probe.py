@@ -16,8 +16,8 @@ from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Cont
 from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, sampling
-from harbortrainer.probe.bench import RANK, Bench
-from harbortrainer.probe.report import Findings, ServerReport, load, store
+from harbortrainer.probe.report import ProbeFindings, ServerReport, load, store
+from harbortrainer.probe.session import RANK, ProbeSession
 
 SERVER = "server"  # a group of rows
 IDENTITY_LIMIT_SEC = 10.0
@@ -25,7 +25,7 @@ log = logging.getLogger("harbortrainer")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """`server`: what healthz of this project's server reports, {} for other servers."""
 
     fingerprint: str
@@ -38,16 +38,16 @@ class Identity:
         return f"{self.server.get('name')} on skyrl {self.server.get('skyrl')}"
 
 
-async def identify(url: str) -> Identity:
+async def identify(url: str) -> ServerIdentity:
     """From healthz, else from the URL and the API that it describes. Raises httpx.HTTPError without an answer."""
     async with httpx.AsyncClient(timeout=IDENTITY_LIMIT_SEC) as http:
         server = _server(await http.get(f"{url}/api/v1/healthz"))
         if server:
             lasting = {name: value for name, value in server.items() if name != "instance"}
-            return Identity(_hash(json.dumps(lasting, sort_keys=True)), server)
+            return ServerIdentity(_hash(json.dumps(lasting, sort_keys=True)), server)
         described = await http.get(f"{url}/openapi.json")
         api = described.text if described.status_code == httpx.codes.OK else ""
-        return Identity(_hash(f"{url}\n{api}"), {})
+        return ServerIdentity(_hash(f"{url}\n{api}"), {})
 
 
 def _server(answer: httpx.Response) -> dict[str, Any]:
@@ -85,15 +85,15 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
     identity = await _identify(session.url)
-    bench, findings = Bench(session, model_name), Findings()
+    session, findings = ProbeSession(session, model_name), ProbeFindings()
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # requests that must fail are part of it
     try:
-        bench.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
-        await _measure(bench, identity, findings)
+        session.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
+        await _measure(session, identity, findings)
     finally:
-        await asyncio.shield(bench.close())
+        await asyncio.shield(session.close())
         sdk.setLevel(before)
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return ServerReport(
@@ -101,20 +101,20 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     )
 
 
-async def _measure(bench: Bench, identity: Identity, findings: Findings) -> None:
+async def _measure(session: ProbeSession, identity: ServerIdentity, findings: ProbeFindings) -> None:
     """Each part may fail alone. One free slot is enough; the parts that need two say so."""
-    await findings.section(SERVER, lambda: describe(bench, identity, findings))
-    client = await bench.adapter()
+    await findings.section(SERVER, lambda: describe(session, identity, findings))
+    client = await session.adapter()
     findings.facts.update(can_sample=False)
-    await findings.section(losses.GROUP, lambda: losses.measure(bench, client, findings))
-    await findings.section(optimizer.GROUP, lambda: optimizer.measure(bench, client, findings))
-    await findings.section(sampling.GROUP, lambda: sampling.measure(bench, client, findings))
-    if bench.rate and findings.facts["can_sample"]:
-        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(bench, client, findings))
-    await bench.release(client)
+    await findings.section(losses.GROUP, lambda: losses.measure(session, client, findings))
+    await findings.section(optimizer.GROUP, lambda: optimizer.measure(session, client, findings))
+    await findings.section(sampling.GROUP, lambda: sampling.measure(session, client, findings))
+    if session.rate and findings.facts["can_sample"]:
+        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, client, findings))
+    await session.release(client)
 
 
-async def describe(bench: Bench, identity: Identity, findings: Findings) -> None:
+async def describe(session: ProbeSession, identity: ServerIdentity, findings: ProbeFindings) -> None:
     """Rows of what the server reports. Raises BackendError."""
     server = identity.server
     findings.row(SERVER, "name", identity.name, "info")
@@ -122,17 +122,17 @@ async def describe(bench: Bench, identity: Identity, findings: Findings) -> None
         findings.row(SERVER, "repairs", ", ".join(server.get("repairs", [])) or "none", "info")
     findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
     findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")
-    answer = await bench.wait("capabilities", bench.rest.get_server_capabilities())
+    answer = await session.wait("capabilities", session.rest.get_server_capabilities())
     served = {model.model_name: model.max_context_length for model in answer.supported_models if model.model_name}
     findings.row(SERVER, "models", ", ".join(sorted(served)[:8]) or "none named", "info")
-    limit = served.get(bench.model_name) or server.get("context_limit")
+    limit = served.get(session.model_name) or server.get("context_limit")
     note = "" if limit else "context_limit is not checked"
     findings.row(SERVER, "context length", limit or "not reported", "same" if limit else "differs", note)
     alpha = server.get("lora_alpha")
     findings.row(SERVER, "LoRA alpha", alpha if alpha is not None else "not reported", "info")
 
 
-async def _identify(url: str) -> Identity:
+async def _identify(url: str) -> ServerIdentity:
     try:
         return await identify(url)
     except httpx.HTTPError as error:

@@ -76,7 +76,7 @@ class ServerReport:
             raise ValueError(f"not a report: {error!r}") from None
 
 
-class Findings:
+class ProbeFindings:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.facts: dict[str, Any] = {}

@@ -25,7 +25,7 @@ from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed, direct
 from harbortrainer.run.config_changes import ConfigHistory
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 
 
 class Journal:
@@ -33,13 +33,13 @@ class Journal:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._course = Course((), ConfigHistory(run).configs())
+        self._schedule = SettingsByStep((), ConfigHistory(run).configs())
         self.records = _standing(run)
         rows = read_lines(run.metrics)
         self._gaps = {row["global_step"] - 1: row.get("logprobs/max_abs_difference") for row in rows}
 
     def config(self, step: int) -> Config:
-        return self._course.at(step).config
+        return self._schedule.at(step).config
 
     def gap(self, step: int) -> float | None:
         """Largest |trainer's - sampler's logprob| of the first optimizer step's tokens, in nats; None = not logged."""

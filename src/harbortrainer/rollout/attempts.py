@@ -12,8 +12,8 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.rollout.outcome import Quarantine
 from harbortrainer.rollout.phases import TrialState
-from harbortrainer.rollout.trial import TrialCancelled, TrialRequest, TrialSettings, run_trial
-from harbortrainer.stopping import Stop, Stopped, unless
+from harbortrainer.rollout.trial import TrialCancelled, TrialContext, TrialRequest, run_trial
+from harbortrainer.stopping import Stop, Stopped, run_until
 
 MAX_OUTAGES = 10  # of the daemon in one place's trials; each is waited for, and none counts as a fault of the trial
 log = logging.getLogger("harbortrainer")
@@ -21,7 +21,7 @@ log = logging.getLogger("harbortrainer")
 OnTrajectory = Callable[[Trajectory], None]
 
 
-class Book(Protocol):
+class TrialJournal(Protocol):
     """Where every trial that was started is written down. `started` and `ended` block.
 
     `tried`: how many trials ended at a place already, by earlier processes too, and how many of them cost an attempt.
@@ -39,14 +39,14 @@ class _Nobody:
         return 0, 0
 
 
-NOBODY = _Nobody()
+NO_JOURNAL = _Nobody()
 
 
 class Attempts:
-    def __init__(self, settings: TrialSettings, quarantine: Quarantine, book: Book, stop: Stop) -> None:
+    def __init__(self, settings: TrialContext, quarantine: Quarantine, journal: TrialJournal, stop: Stop) -> None:
         self._settings = settings
         self._quarantine = quarantine
-        self._book = book
+        self._journal = journal
         self._stop = stop
         self._most = settings.config.max_attempts
 
@@ -58,7 +58,7 @@ class Attempts:
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is booked.
         A trial that an outage of the Docker daemon hit costs no attempt. Once the run is to stop, none is started.
         """
-        tried, failed = self._book.tried(first.name)
+        tried, failed = self._journal.tried(first.name)
         outages = 0
         while True:
             tried += 1
@@ -85,30 +85,30 @@ class Attempts:
                 note(trajectory)
             if not again:
                 return trajectory
-            self._settings.watcher.replaced(request.name)
+            self._settings.observer.replaced(request.name)
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
         """The trial, and whether the daemon went away during it; None = it is not to be started any more."""
-        gates, daemon, watcher = self._settings.gates, self._settings.daemon, self._settings.watcher
+        gates, daemon, observer = self._settings.gates, self._settings.daemon, self._settings.observer
         async with gates.containers:
             try:
-                await unless(daemon.ready(), self._stop.stopped())
+                await run_until(daemon.ready(), self._stop.stopped())
             except Stopped:
                 return None
             if request.task.name in self._quarantine.reasons or not self._stop.may_start():
                 return None
             before = daemon.outages
-            watcher.moved(request.name, TrialState.WAITING)
+            observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
                 trajectory = await run_trial(request, self._settings)
             except asyncio.CancelledError as error:
                 turns = error.turns if isinstance(error, TrialCancelled) else ()
-                self._book.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
+                self._journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
-                watcher.moved(request.name, None)
+                observer.moved(request.name, None)
         if trajectory.outcome in FAULTS:
             await daemon.suspect()
         return trajectory, daemon.outages > before
@@ -123,12 +123,12 @@ class Attempts:
         leftover = request.trials_dir / request.name  # of a process that was killed during this trial
         if leftover.exists():
             shutil.rmtree(leftover)
-        self._book.started(request.name, request.task.name, request.attempt)
+        self._journal.started(request.name, request.task.name, request.attempt)
 
     def _end(self, trajectory: Trajectory, fate: str, keep: OnTrajectory | None) -> None:
         if keep is not None:
             keep(trajectory)
-        self._book.ended(trajectory, fate)
+        self._journal.ended(trajectory, fate)
 
     def _last_fate(self, trajectory: Trajectory) -> str:
         if trajectory.reward is not None:

@@ -21,7 +21,7 @@ class TrialState(StrEnum):
     VERIFYING = "verifying"
 
 
-class Watcher(Protocol):
+class TrialObserver(Protocol):
     """Called from any thread, some times a turn of every trial: it must be cheap, and neither block nor raise."""
 
     def moved(self, trial_name: str, state: TrialState | None) -> None:
@@ -45,28 +45,28 @@ class _Nobody:
     def kept(self, trajectory: Trajectory) -> None: ...
 
 
-UNWATCHED: Watcher = _Nobody()
+UNOBSERVED: TrialObserver = _Nobody()
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """One trial's line to the watcher; its policy tells when it is asked and when it has answered."""
+class ObservedTrial:
+    """One trial's line to the observer; its policy tells when it is asked and when it has answered."""
 
     trial_name: str
-    watcher: Watcher = UNWATCHED
+    observer: TrialObserver = UNOBSERVED
 
     def moved(self, state: TrialState | None) -> None:
-        self.watcher.moved(self.trial_name, state)
+        self.observer.moved(self.trial_name, state)
 
     def asked(self) -> None:
         self.moved(TrialState.SAMPLING)
 
     def answered(self, tokens: int) -> None:
-        self.watcher.sampled(tokens)
+        self.observer.sampled(tokens)
         self.moved(TrialState.COMMAND)
 
 
-NOT_WATCHED = Watched("")
+NOT_WATCHED = ObservedTrial("")
 
 
 if TYPE_CHECKING:  # slow to import
@@ -177,7 +177,7 @@ class Phases:
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
-        watched: Watched = NOT_WATCHED,
+        watched: ObservedTrial = NOT_WATCHED,
     ) -> None:
         from harbor.trial.hooks import TrialEvent
 

@@ -24,10 +24,10 @@ from harbortrainer.learning.trajectory import (
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler
-from harbortrainer.rollout.attempts import NOBODY, Attempts, Book, OnTrajectory, trial_seed
+from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
-from harbortrainer.rollout.phases import UNWATCHED, Gates, Watcher
-from harbortrainer.rollout.trial import NewTrial, TrialRequest, TrialSettings, new_trial
+from harbortrainer.rollout.phases import UNOBSERVED, Gates, TrialObserver
+from harbortrainer.rollout.trial import NewTrial, TrialContext, TrialRequest, new_trial
 from harbortrainer.stopping import Stop, Stopped, first_error
 from harbortrainer.tasks.task import Task
 
@@ -61,11 +61,11 @@ class Rollouts:
         sampler: PolicySampler,
         template: ChatTemplate,
         run_id: str,
-        book: Book = NOBODY,
+        journal: TrialJournal = NO_JOURNAL,
         quarantined: Mapping[str, str] = MappingProxyType({}),
         stop: Stop | None = None,
         faults: Sequence[Trajectory] = (),
-        watcher: Watcher = UNWATCHED,
+        observer: TrialObserver = UNOBSERVED,
         ping: Ping | None = None,
         new_trial: NewTrial = new_trial,
     ) -> None:
@@ -76,12 +76,12 @@ class Rollouts:
         self._stop = stop or Stop()
         self._daemon = Daemon(config.outage_limit_sec, ping or ping_docker)
         gates = Gates.of(config)
-        self._settings = TrialSettings(config, sampler, template, run_id, gates, self._daemon, watcher, new_trial)
+        self._settings = TrialContext(config, sampler, template, run_id, gates, self._daemon, observer, new_trial)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, quarantined)
         for fault in faults:
             self._quarantine.note(fault)
-        self._attempts = Attempts(self._settings, self._quarantine, book, self._stop)
+        self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
         self._graded = False  # whether any trial of this run ever was
 
     @property
@@ -133,7 +133,7 @@ class Rollouts:
 
         async def fill(name: TrialName, task: Task) -> Trajectory:
             if (trajectory := kept.get(name)) is not None:
-                self._settings.watcher.kept(trajectory)
+                self._settings.observer.kept(trajectory)
                 return trajectory
             request = self._request(name, task, trials_dir, temperature)
             trajectory = await self._attempts.fill(request, policy, patience.note, on_trajectory)

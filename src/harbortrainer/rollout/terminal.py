@@ -35,7 +35,7 @@ class Pane:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TypedStep:
     """One command of an answer; `typed` = its keys were typed before."""
 
     keys: str
@@ -61,7 +61,7 @@ class Screen:
         return "\n".join([*lines[-self.height :], ""]) if self.text and self.height else self.text
 
 
-def turn_script(steps: Sequence[Step], send: Callable[[str], str], capture: str, pane: Pane | None) -> str:
+def turn_script(steps: Sequence[TypedStep], send: Callable[[str], str], capture: str, pane: Pane | None) -> str:
     """Take the steps one after the other, then run `capture`. Without a `pane` every step takes its whole time.
 
     `send(keys)` is the shell command that types keys. Where it fails, the script prints FAILED and the step's number
@@ -239,7 +239,7 @@ class Terminal(TmuxSession):
 
     async def _type(self, commands: Sequence[TypedCommand]) -> Screen:
         """All in one exec, unless tmux takes the keys of a command only by a paste buffer. Raises CommandFailed."""
-        steps = [Step(_typeable(command.keystrokes), command.duration_sec) for command in commands]
+        steps = [TypedStep(_typeable(command.keystrokes), command.duration_sec) for command in commands]
         while True:
             if steps and self._key_requires_paste(steps[0].keys):
                 steps[0] = await self._pasted(steps[0])
@@ -256,12 +256,12 @@ class Terminal(TmuxSession):
                 action = "reading" if refused is None else "typing into"
                 raise CommandFailed(f"{action} the terminal failed with {result.return_code}: {_said(result)}", result)
 
-    async def _take_steps(self, steps: Sequence[Step], *, last: bool) -> ExecResult:
+    async def _take_steps(self, steps: Sequence[TypedStep], *, last: bool) -> ExecResult:
         capture = self._tmux_capture_pane() if last else ""
         script = turn_script(steps, lambda keys: self._send_keys_command([keys]), capture, self._pane)
         return await self._exec(script, sum(step.seconds for step in steps))
 
-    def _fitting(self, steps: Sequence[Step]) -> int:
+    def _fitting(self, steps: Sequence[TypedStep]) -> int:
         """How many of them one exec can take, at least one."""
         size = 0
         for i, step in enumerate(steps):
@@ -270,11 +270,11 @@ class Terminal(TmuxSession):
                 return i
         return len(steps)
 
-    async def _pasted(self, step: Step) -> Step:
+    async def _pasted(self, step: TypedStep) -> TypedStep:
         """Type the step's keys through a paste buffer; what is left of it is the wait."""
         async with asyncio.timeout(EXEC_MARGIN_SEC):
             await self._paste_key(step.keys, "long")
-        return Step("", step.seconds, typed=True)
+        return TypedStep("", step.seconds, typed=True)
 
     @override
     def _send_keys_error(self, action: str, command: str, result: ExecResult) -> RuntimeError:

@@ -18,7 +18,7 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler, TinkerLLM, registered
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
-from harbortrainer.rollout.phases import UNWATCHED, Gates, Watched, Watcher
+from harbortrainer.rollout.phases import UNOBSERVED, Gates, ObservedTrial, TrialObserver
 from harbortrainer.tasks.task import Task
 
 if TYPE_CHECKING:  # slow to import
@@ -54,7 +54,7 @@ class TrialRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSettings:
+class TrialContext:
     """What all trials of a run share."""
 
     config: Config
@@ -63,7 +63,7 @@ class TrialSettings:
     run_id: str
     gates: Gates
     daemon: Daemon
-    watcher: Watcher = UNWATCHED
+    observer: TrialObserver = UNOBSERVED
     new_trial: NewTrial = new_trial
 
 
@@ -75,7 +75,7 @@ class TrialCancelled(asyncio.CancelledError):
         self.turns = turns
 
 
-async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
+async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory:
     """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
 
     Time spent waiting for a place among the running is not the trial's. Faults end in the trajectory's outcome; only
@@ -91,7 +91,7 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         temperature=request.temperature,
         context_limit=config.context_limit,
         seed=request.seed,
-        listener=Watched(request.name, settings.watcher),
+        listener=ObservedTrial(request.name, settings.observer),
     )
     with registered(request.name, llm), forget_loggers(request.name), telling(folder):
         try:
@@ -115,7 +115,7 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
     )
 
 
-async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
+async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
     """How the trial ended, and seconds by stage. Raises OSError when its files cannot be written."""
     from harbortrainer.rollout.phases import Phases
 
@@ -127,7 +127,7 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
     limit = settings.config.trial_timeout_sec
-    watched = Watched(request.name, settings.watcher)
+    watched = ObservedTrial(request.name, settings.observer)
     phases = Phases(trial, llm, settings.gates, settings.daemon, limit, watched)
     try:
         with noting() as noted:
@@ -149,7 +149,7 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
     return verdict, stage_times(result, llm) | times
 
 
-def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
+def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig":
     """Harbor's description of the trial. It is stored as JSON: the live LLM is found by the trial's name."""
     from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
 

@@ -28,7 +28,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyIdentity:
     """What a run trains; a state of anything else cannot go on in it."""
 
     model_name: str
@@ -120,7 +120,7 @@ class CheckpointLog:
         return {row["global_step"]: row[SCORE] for row in rows if SCORE in row}
 
 
-def require_checkpoint(log: CheckpointLog, wanted: Policy, run: str) -> Checkpoint:
+def require_checkpoint(log: CheckpointLog, wanted: PolicyIdentity, run: str) -> Checkpoint:
     """The state to resume from. Raises UserError when there is none, or one of another model or renderer."""
     checkpoint = log.latest()
     if checkpoint is None:

@@ -116,7 +116,7 @@ class Ledger:
         """The run goes on after `step`; updates that were made after it do not count: they are made again."""
         self._append({"event": "resumed", "step": step})
 
-    def standing(self, kind: BatchKind, step: int, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
+    def reusable(self, kind: BatchKind, step: int, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
         """Those of a batch's trials on disk that are not run again, graded ones first.
 
         Once a step was trained on, its batch is settled: what nobody graded is not run again either.

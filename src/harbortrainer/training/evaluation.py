@@ -9,7 +9,7 @@ from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.run.metrics import Breakdown, eval_metrics
 from harbortrainer.stopping import Stopped, first_error
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course, evaluation_due
+from harbortrainer.training.schedule import SettingsByStep, evaluation_due
 from harbortrainer.watch.display import Display
 
 Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
@@ -18,9 +18,9 @@ Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
 class HeldOut:
     """Knows when the held-out tasks are due, and turns their trials into metrics."""
 
-    def __init__(self, tasks: Sequence[Task], course: Course, breakdown: Breakdown, display: Display) -> None:
+    def __init__(self, tasks: Sequence[Task], schedule: SettingsByStep, breakdown: Breakdown, display: Display) -> None:
         self.tasks = list(tasks)
-        self._course = course
+        self._schedule = schedule
         self._breakdown = breakdown
         self._display = display
 
@@ -28,14 +28,14 @@ class HeldOut:
         """Whether an evaluation follows after `step` steps: at the start, every `every` steps or epoch, at the end."""
         if not self.tasks or step == 0:
             return bool(self.tasks)
-        return step == self._course.total_steps or evaluation_due(every, self._course.at(step - 1).order, step - 1)
+        return step == self._schedule.total_steps or evaluation_due(every, self._schedule.at(step - 1).order, step - 1)
 
     async def evaluate(self, step: int, run: Callable[..., Trials]) -> dict[str, float]:
         """The metrics after `step`; its trials are cancelled, and left out, after `eval_timeout_sec` (0 = never).
 
         `run`: makes the trials of a batch, with the trainer's arguments.
         """
-        config, started = self._course.at(step).config, time.monotonic()
+        config, started = self._schedule.at(step).config, time.monotonic()
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
         limit_sec = config.eval_timeout_sec
         try:

@@ -99,7 +99,7 @@ class Outage:
         return "no saved state is left: step 0 is made again from the seed, and all updates from the trials on disk"
 
     async def gone_at_stop(self) -> NoReturn:
-        """An end for `waiting.unless`: raises Stopped when the run is to stop and the server does not answer."""
+        """An end for `run_until`: raises Stopped when the run is to stop and the server does not answer."""
         try:
             await self._stop.stopped()
         except Stopped:

@@ -23,12 +23,12 @@ from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, save_split, split_record, split_tasks
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course, task_order
+from harbortrainer.training.schedule import SettingsByStep, task_order
 from harbortrainer.watch.display import Display
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     config: Config
     train: list[Task]
     held_out: list[Task]
@@ -60,7 +60,7 @@ class Plan:
         return checkpoint is not None and checkpoint.step >= self.total_steps
 
 
-def make_plan(config: Config) -> Plan:
+def make_plan(config: Config) -> RunPlan:
     """Raises UserError: wrong tasks, no such run, other tasks than it was started with, a cap that nothing measures."""
     pricing = pricing_of(config)
     sources = find_sources(config.tasks_dir)
@@ -75,10 +75,10 @@ def make_plan(config: Config) -> Plan:
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
         save_split(earlier.path, train, held_out, config.allow_family_overlap, resumed=True)
-    return Plan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
+    return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
 
 
-def start_directory(plan: Plan) -> RunDirectory:
+def start_directory(plan: RunPlan) -> RunDirectory:
     """The folder of a new run. Raises UserError."""
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
@@ -93,7 +93,7 @@ def start_directory(plan: Plan) -> RunDirectory:
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 
-def take_course(plan: Plan, run: RunDirectory, ledger: Ledger, display: Display) -> Course:
+def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Display) -> SettingsByStep:
     """Settings by step; what was changed for this process is written down and told. Raises UserError."""
     history = ConfigHistory(run)
     changes = history.changes(plan.config)
@@ -105,7 +105,7 @@ def take_course(plan: Plan, run: RunDirectory, ledger: Ledger, display: Display)
     curriculum = open_curriculum(plan.config, run.path, plan.train)
     if curriculum is not None:
         display.say(curriculum.summary)
-    return Course(plan.train, history.configs(), curriculum)
+    return SettingsByStep(plan.train, history.configs(), curriculum)
 
 
 def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Iterator[str]:

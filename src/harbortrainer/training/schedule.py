@@ -11,15 +11,15 @@ from harbortrainer.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Steps from `first_step` on, until a later stretch has them."""
+class Span:
+    """Steps from `first_step` on, until a later span has them."""
 
     first_step: int
     config: Config
     order: TaskOrder
 
 
-class Course:
+class SettingsByStep:
     """Of one run, from its first step to the last."""
 
     def __init__(
@@ -28,15 +28,15 @@ class Course:
         """`configs`: (first step, configuration) in order of time; the last one is in force."""
         self.train = list(train)
         self._curriculum = curriculum
-        self._stretches = [Stretch(step, config, task_order(config, train)) for step, config in configs]
+        self._spans = [Span(step, config, task_order(config, train)) for step, config in configs]
 
     @property
     def total_steps(self) -> int:
-        return self._stretches[-1].order.total_steps
+        return self._spans[-1].order.total_steps
 
-    def at(self, step: int) -> Stretch:
+    def at(self, step: int) -> Span:
         """What holds at the 0-based `step`: of what was said for it, the latest."""
-        return next(stretch for stretch in reversed(self._stretches) if stretch.first_step <= step)
+        return next(span for span in reversed(self._spans) if span.first_step <= step)
 
     def batch(self, step: int) -> list[Task]:
         """Tasks of the 0-based `step`. Raises DiskFault."""

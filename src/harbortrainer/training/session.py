@@ -20,7 +20,7 @@ from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory, held, open_run_directory, run_ids
@@ -29,7 +29,7 @@ from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import Plan, disk_note, make_plan, start_directory, take_course
+from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
 
@@ -38,7 +38,7 @@ from harbortrainer.watch.display import Display
 class Prepared:
     """What is known of a run before a server is asked. `notes`: lines for the user."""
 
-    plan: Plan
+    plan: RunPlan
     template: ChatTemplate
     host: Host
     notes: list[str]
@@ -108,7 +108,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
         place = _open_workspace(plan, stack, display, stop)
         trained = _identity(prepared, place)
-        course = take_course(plan, place.run, place.ledger, display)
+        schedule = open_schedule(plan, place.run, place.ledger, display)
         effective = _record_effective(plan, place, backend, trained, terms)
         sampler = PolicySampler(
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
@@ -129,7 +129,9 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         start = latest.step if latest else 0
         if plan.earlier is not None:
             place.ledger.resumed(start)
-        yield Run(place.run, Terminus2Trainer(config, place.run, parts, course, plan.held_out, start), backend, outside)
+        yield Run(
+            place.run, Terminus2Trainer(config, place.run, parts, schedule, plan.held_out, start), backend, outside
+        )
 
 
 async def train(run: Run) -> int:
@@ -168,7 +170,7 @@ class _Workspace:
     stop: Stop
 
 
-def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
+def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
     """The run's folder, locked until the stack closes, and its journals."""
     config, run = plan.config, plan.earlier
     if run is None:
@@ -176,7 +178,7 @@ def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Displ
         stack.enter_context(held(run))
     display.keep_log(run, plan.total_steps)
     display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
-    stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
+    stop.resume_hint = f"finished trials are saved, resume with: {run.resume} (it removes leftover containers)"
     budget = Budget(config, plan.pricing)
     ledger = Ledger(run.ledger, budget.count)
     budget.watched_by(stop.request_soon)
@@ -187,16 +189,18 @@ def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Displ
     return _Workspace(run, run_ids(run).run_id, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
-def _identity(prepared: Prepared, place: _Workspace) -> Policy:
+def _identity(prepared: Prepared, place: _Workspace) -> PolicyIdentity:
     """What is trained. Raises UserError when the saved states are of something else."""
     config, renderer = prepared.plan.config, prepared.template.renderer
-    trained = Policy(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
+    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     if place.checkpoints.latest() is not None:
         require_checkpoint(place.checkpoints, trained, str(place.run.path))
     return trained
 
 
-def _record_effective(plan: Plan, place: _Workspace, backend: Backend, trained: Policy, terms: Terms) -> dict[str, Any]:
+def _record_effective(
+    plan: RunPlan, place: _Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
+) -> dict[str, Any]:
     """What the run really trains with: written to its folder, returned for wandb, and said in lines."""
     config, say = plan.config, place.display.say
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
@@ -231,7 +235,7 @@ def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, out
 
 
 @contextlib.asynccontextmanager
-async def _policy(plan: Plan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
+async def _policy(plan: RunPlan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
     """The adapter on the server, freed at the end whatever happened.
 
     A new run that is refused leaves no folder; one whose server is lost can be resumed.

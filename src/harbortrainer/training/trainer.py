@@ -21,17 +21,17 @@ from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
 from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import Breakdown, MetricsLog, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
-from harbortrainer.stopping import Stop, Stopped, unless
+from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.evaluation import HeldOut, run_both
 from harbortrainer.training.outage import Outage
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.update import Updater
 from harbortrainer.watch.display import Display
 
@@ -91,7 +91,7 @@ class Parts:
     """What the trainer drives; wired by `session.py`."""
 
     policy: PolicyTrainer
-    trained: Policy
+    trained: PolicyIdentity
     sampler: PolicySampler
     rollouts: Rollouts
     metrics: MetricsLog
@@ -111,17 +111,17 @@ class Terminus2Trainer:
         config: Config,
         run: RunDirectory,
         parts: Parts,
-        course: Course,
+        schedule: SettingsByStep,
         held_out: Sequence[Task],
         start_step: int,
     ) -> None:
         self.config = config
         self.run_directory = run
         self.parts = parts
-        self.course = course
+        self.schedule = schedule
         self.step = start_step
-        self._breakdown = Breakdown([*course.train, *held_out])
-        self._held_out = HeldOut(held_out, course, self._breakdown, parts.display)
+        self._breakdown = Breakdown([*schedule.train, *held_out])
+        self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._rows = StepRows(run, parts.metrics, parts.budget)
         self.outage = Outage(
             parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
@@ -134,9 +134,9 @@ class Terminus2Trainer:
         where it is: the last checkpoint and finished trials stay. After a lost server the last checkpoint is restored,
         and the updates since are made again from the trials on disk.
         """
-        with self.parts.stop.heeded():
+        with self.parts.stop.polled():
             try:
-                await unless(self._to_the_end(), self.outage.gone_at_stop())
+                await run_until(self._to_the_end(), self.outage.gone_at_stop())
             except Stopped:
                 self._rows.keep()
                 await self.outage.save_at_end(self.step, self._save)
@@ -147,7 +147,7 @@ class Terminus2Trainer:
             try:
                 return await self._continue()
             except ServerLost as error:
-                self.step = await unless(self.outage.restore(error, self.step), self.parts.stop.stopped())
+                self.step = await run_until(self.outage.restore(error, self.step), self.parts.stop.stopped())
                 await asyncio.to_thread(self.parts.ledger.resumed, self.step)
 
     async def _continue(self) -> None:
@@ -159,12 +159,12 @@ class Terminus2Trainer:
             await self._conclude({})
         if (row := self._rows.kept(self.step)) is not None:
             await self._conclude(row)
-        while self.step < self.course.total_steps:
+        while self.step < self.schedule.total_steps:
             await self._conclude(await self._train_step())
 
     async def _train_step(self) -> dict[str, float]:
         """One batch: sample, score, assemble, update, publish. Returns the step's metrics."""
-        config = self.course.at(self.step).config
+        config = self.schedule.at(self.step).config
         usage = StepUsage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
         groups_P, scores = await self._sample_and_score(config)
         usage.sampled(groups_P)
@@ -174,12 +174,12 @@ class Terminus2Trainer:
         with usage.timed("publish"):
             await self._publish(changed=bool(batch.sequences_D))
         row = scores | batch.metrics | updated | self.parts.ledger.metrics() | usage.ended()
-        self.parts.display.step(self.step, self.course.total_steps, row)
+        self.parts.display.step(self.step, self.schedule.total_steps, row)
         return row
 
     async def _sample_and_score(self, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """The step's trials with their rewards, and their metrics. An evaluation that was put off runs beside them."""
-        tasks_P = self.course.batch(self.step)
+        tasks_P = self.schedule.batch(self.step)
         n_beside = len(self._held_out.tasks) * config.eval_group_size if self._rows.is_open else 0
         trials = self._run_trials("step", tasks_P, config.group_size, config.temperature, n_beside)
         if self._rows.is_open:
@@ -187,13 +187,13 @@ class Terminus2Trainer:
             self._rows.log(evaluated)
         else:
             groups_P = await trials
-        measured = self.course.measured(self.step, groups_P)
+        measured = self.schedule.measured(self.step, groups_P)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured
 
     async def _update(self, batch: TrainingBatch) -> dict[str, float]:
         """Train on the batch and record it. The step counts from here on."""
         await self.parts.sampler.drain()
-        now = self.course.at(self.step)
+        now = self.schedule.at(self.step)
         updater = Updater(now.config, self.parts.policy, now.order.total_steps)
         updated = await updater.update(self.step, batch)
         await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials)
@@ -210,7 +210,7 @@ class Terminus2Trainer:
 
     async def _conclude(self, row: dict[str, float]) -> None:
         """Evaluate where it is due, log the step's row, then save a checkpoint where it is due."""
-        last = self.step == self.course.total_steps
+        last = self.step == self.schedule.total_steps
         if self._rows.open(self.step, row):
             if not self._held_out.due(self.step, self.config.eval_every):
                 self._rows.log({})
@@ -231,7 +231,7 @@ class Terminus2Trainer:
     ) -> list[TrajectoryGroup]:
         """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
         stop = self.parts.stop
-        if not stop.may_go_on():
+        if not stop.may_continue():
             raise Stopped(stop.why)
         folder = self.run_directory.trajectories(kind, self.step)
         with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size + n_beside) as show:
@@ -248,9 +248,9 @@ class Terminus2Trainer:
                 step=self.step,
                 temperature=temperature,
                 on_trajectory=finished,
-                done=self.parts.ledger.standing(kind, self.step, read_batch(folder)),
+                done=self.parts.ledger.reusable(kind, self.step, read_batch(folder)),
             )
-            groups_P = await unless(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
+            groups_P = await run_until(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
         if self.parts.conversations is not None:
             await asyncio.to_thread(self.parts.conversations.save, folder.name, groups_P)
         return groups_P

@@ -23,7 +23,7 @@ HTTP_TIMEOUT_SEC = 15.0
 log = logging.getLogger("harbortrainer")
 
 
-class Bench:
+class ProbeSession:
     """`rate`: step of plain gradient descent that raises the summed logprob of TOKENS by about one nat."""
 
     def __init__(self, session: Session, model_name: str) -> None:
@@ -146,7 +146,7 @@ def adam(learning_rate: float, eps: float = 1e-12, **changes: float) -> tinker.A
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainStep:
     """Calls of forward_backward, then a step. The first datum of the first call must be of TOKENS."""
 
     optimizer: tinker.AdamParams
@@ -154,13 +154,13 @@ class Step:
     loss_fn: Any = "cross_entropy"
 
 
-def idle(optimizer: tinker.AdamParams) -> Step:
+def idle(optimizer: tinker.AdamParams) -> TrainStep:
     """A step whose gradient is 0."""
-    return Step(optimizer, ((still(),),), "importance_sampling")
+    return TrainStep(optimizer, ((still(),),), "importance_sampling")
 
 
 @dataclass(frozen=True, slots=True)
-class Climb:
+class SgdChain:
     """`totals`: summed logprob before each step and after the last. `grad_norms`: as reported, None where not."""
 
     totals: tuple[float, ...]
@@ -172,7 +172,7 @@ class Climb:
         return tuple(after - before for before, after in zip(self.totals, self.totals[1:], strict=False))
 
 
-async def climb(client: tinker.TrainingClient, steps: Sequence[Step] = ()) -> Climb:
+async def run_chain(client: tinker.TrainingClient, steps: Sequence[TrainStep] = ()) -> SgdChain:
     """All requests are sent before any is awaited. Raises BackendError when one fails."""
     firsts, others, stepped = [], [], []
     for step in steps:
@@ -184,12 +184,14 @@ async def climb(client: tinker.TrainingClient, steps: Sequence[Step] = ()) -> Cl
     results = await _all([*firsts, last, *stepped, *others])
     outputs, metrics = results[: len(steps) + 1], results[len(steps) + 1 : 2 * len(steps) + 1]
     logprobs = [[float(value) for value in output.loss_fn_outputs[0]["logprobs"].data] for output in outputs]
-    return Climb(tuple(map(math.fsum, logprobs)), tuple(_norm(m.metrics or {}) for m in metrics), tuple(logprobs[-1]))
+    return SgdChain(
+        tuple(map(math.fsum, logprobs)), tuple(_norm(m.metrics or {}) for m in metrics), tuple(logprobs[-1])
+    )
 
 
 async def total(client: tinker.TrainingClient) -> float:
     """Summed logprob of TOKENS under the weights in training; changes nothing."""
-    return (await climb(client)).totals[-1]
+    return (await run_chain(client)).totals[-1]
 
 
 async def _all(futures: Sequence[Any]) -> list[Any]:
