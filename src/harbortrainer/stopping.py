@@ -1,4 +1,4 @@
-"""Early ends: what asks a run to stop, how signals do, how work is cancelled for it, and threads that never delay it."""
+"""Early ends of a run: requests to stop, signals, cancelled work, and threads that cannot delay the exit."""
 
 import asyncio
 import contextlib
@@ -128,7 +128,7 @@ class Stop:
 
 @contextlib.contextmanager
 def signals_to(stop: Stop) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM ask `stop`, a second one exits. Main thread only; ignored ones stay ignored."""
+    """Within the block SIGINT and SIGTERM ask `stop`, a second one exits. Main thread only; ignored signals stay so."""
     loop = asyncio.get_running_loop()
     first: float | None = None
 
