@@ -7,11 +7,12 @@ from itertools import groupby
 from typing import Any
 
 from harbortrainer.config import FIELDS, Config
+from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import digest
 from harbortrainer.learning.trajectory import TrialName, group_trajectories
-from harbortrainer.run.directory import RunDirectory, read_config
+from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 
 Record = Mapping[str, Any]
@@ -72,7 +73,7 @@ def lineage(records: Sequence[Record]) -> tuple[list[Record], int, int]:
 
 def rebuilt(run: RunDirectory, record: Record) -> TrainingBatch:
     """The batch of a step, from its trials on disk and the run's configuration."""
-    saved = read_config(run)
+    saved = read_json(run.config)
     config = Config(**{name: value for name, value in saved.items() if name in FIELDS and name != "eval_tasks"})
     stored = read_batch(run.trajectories("step", record["step"]))
     named = {name: stored[name] for name in sorted(stored) if name in {*record["rewards"], *record.get("masked", ())}}

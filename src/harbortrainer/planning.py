@@ -18,11 +18,12 @@ from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, no_price
 from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config, same_workload
+from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.config_changes import to_json
-from harbortrainer.run.directory import RunDirectory, read_config
+from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note
@@ -205,7 +206,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
 
 def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
     """Finished batches, in no order. None from a run of another model, other limits or other tasks."""
-    config, parallel = read_config(run), SETTINGS["n_parallel_envs"].default
+    config, parallel = read_json(run.config), SETTINGS["n_parallel_envs"].default
     if not same_workload(config, to_json(plan.config)):
         return
     if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # batches take another time

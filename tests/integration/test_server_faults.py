@@ -76,7 +76,7 @@ async def test_processes_that_were_killed_hold_no_slots_of_the_next(
     try:
         for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]) + 1):
             killed.append(await Outside().connect(settings))
-            log = CheckpointLog(tmp_path / "checkpoints.jsonl", 0)
+            log = CheckpointLog(tmp_path / "checkpoints.jsonl")
             policy = await create_or_restore(killed[-1], settings, log, display)
             assert log.models()[-1] == policy.model_id
     finally:
@@ -130,7 +130,7 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
 async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
     server_url: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
+    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl"), []
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         published = await trainer.publish(0)
         sequences = await sampled(published)
@@ -177,7 +177,7 @@ async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url:
 async def test_an_ended_session_and_lost_states_are_recovered_from(
     server_url: str, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
+    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl"), []
     expected: list[list[float]] = []
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         sequences = await sampled(await trainer.publish(0))

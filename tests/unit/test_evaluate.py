@@ -86,7 +86,7 @@ def make_run(folder: Path, trained_on: Path, *steps: int, renderer: Any = None) 
         with (folder / "checkpoints.jsonl").open("a") as file:
             saved = policy.checkpoint(step, f"tinker://m/weights/s{step}")
             file.write(json.dumps({name: getattr(saved, name) for name in saved.__slots__}) + "\n")
-    assert len(CheckpointLog(folder / "checkpoints.jsonl", 0).records) == len(steps)
+    assert len(CheckpointLog(folder / "checkpoints.jsonl").records) == len(steps)
     return folder
 
 

@@ -47,13 +47,13 @@ class FakeJournal:
     def started(self, trial_name: str, task_name: str, attempt: int) -> None:
         self.started_trials.append((trial_name, task_name))
 
-    def ended(self, trajectory: Trajectory, fate: str) -> None:
-        self.fates.append((trajectory.trial_name, fate))
-        if fate in ("graded", "dropped"):
+    def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        self.fates.append((trajectory.trial_name, disposition))
+        if disposition in ("graded", "dropped"):
             self.stored_first = self.stored_first and trajectory.trial_name in self._stored
 
-    def tried(self, place: str) -> tuple[int, int]:
-        return self.ended_before.get(place, (0, 0))
+    def attempts(self, first: str) -> tuple[int, int]:
+        return self.ended_before.get(first, (0, 0))
 
 
 class Rig:

@@ -14,7 +14,7 @@ from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
-from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import MetricsLog
@@ -87,8 +87,6 @@ class FakeSampler:
 class FakeRollouts:
     """Member 0 of each group gets reward 1, the others 0; `lost` are infrastructure failures, `stop` a cancellation."""
 
-    docker_cpu_seconds = 0.0
-
     def __init__(self, sampler: FakeSampler, lost: Sequence[str] = (), stop: str = "", constant: bool = False) -> None:
         self.sampler, self.lost, self.stop, self.constant = sampler, lost, stop, constant
         self.names: list[str] = []
@@ -155,7 +153,7 @@ class Run:
             sampler,
             rollouts_,
             MetricsLog(self.directory),
-            CheckpointLog(self.directory.checkpoints, self.config.keep_checkpoints),
+            CheckpointLog(self.directory.checkpoints, Keep(self.config.keep_checkpoints)),
             Ledger(self.directory.ledger),
             Display(Console(quiet=True)),
             self.stop,

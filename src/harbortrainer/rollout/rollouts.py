@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from harbortrainer.config import Config
-from harbortrainer.docker.daemon import Daemon, Ping, client_cpu_seconds, ping_docker
+from harbortrainer.docker.daemon import Daemon, Ping, ping_docker
 from harbortrainer.durable.disk import telling
 from harbortrainer.errors import BackendError, EnvironmentFault
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
@@ -83,11 +83,6 @@ class Rollouts:
             self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
         self._graded = False  # whether any trial of this run ever was
-
-    @property
-    def docker_cpu_seconds(self) -> float:
-        """CPU time so far of the Docker client in this process."""
-        return client_cpu_seconds()
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""

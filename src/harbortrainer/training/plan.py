@@ -56,7 +56,7 @@ class RunPlan:
         """Whether the run that would go on has nothing left to do."""
         if self.earlier is None or self.earlier.pending_row.exists():
             return False
-        checkpoint = CheckpointLog(self.earlier.checkpoints, 0).latest()
+        checkpoint = CheckpointLog(self.earlier.checkpoints).latest()
         return checkpoint is not None and checkpoint.step >= self.total_steps
 
 

@@ -165,7 +165,7 @@ class Terminus2Trainer:
     async def _train_step(self) -> dict[str, float]:
         """One batch: sample, score, assemble, update, publish. Returns the step's metrics."""
         config = self.schedule.at(self.step).config
-        usage = StepUsage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
+        usage = StepUsage(self.parts.sampler)
         groups_P, scores = await self._sample_and_score(config)
         usage.sampled(groups_P)
         batch = assemble(groups_P, config)
