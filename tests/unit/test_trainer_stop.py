@@ -136,7 +136,7 @@ async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
         run.policy.save = save  # pyright: ignore[reportAttributeAccessIssue]
     await stopped(run)
     assert [record["step"] for record in read_lines(run.directory.checkpoints)] == [0]
-    assert "trials on disk are enough: the updates since step 0 are made again" in said[-1]
+    assert "a resume repeats the updates since step 0 from the trials on disk" in said[-1]
     again = go_on(run)
     await again.trainer.run()
     assert again.policy.batches[0] == run.policy.batches[0]

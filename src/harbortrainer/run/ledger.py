@@ -52,7 +52,7 @@ class Ledger:
         self._append({"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}, durable=False)
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
-        """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL", with AFTER_OUTAGE if it was one."""
+        """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE."""
         self._append(
             {
                 "event": "ended",

@@ -1,8 +1,9 @@
-"""The held-out evaluation of a run that trains."""
+"""The held-out evaluations of a training run."""
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harbortrainer.learning.trajectory import TrajectoryGroup
@@ -15,46 +16,45 @@ from harbortrainer.watch.display import Display
 Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
 
 
+@dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Knows when the held-out tasks are due, and turns their trials into metrics."""
+    """Decides when the held-out tasks are evaluated, and turns their trials into metrics."""
 
-    def __init__(self, tasks: Sequence[Task], schedule: SettingsByStep, breakdown: Breakdown, display: Display) -> None:
-        self.tasks = list(tasks)
-        self._schedule = schedule
-        self._breakdown = breakdown
-        self._display = display
+    tasks: Sequence[Task]
+    schedule: SettingsByStep
+    breakdown: Breakdown
+    display: Display
 
     def due(self, step: int, every: int) -> bool:
         """Whether an evaluation follows after `step` steps: at the start, every `every` steps or epoch, at the end."""
         if not self.tasks or step == 0:
             return bool(self.tasks)
-        return step == self._schedule.total_steps or evaluation_due(every, self._schedule.at(step - 1).order, step - 1)
+        return step == self.schedule.total_steps or evaluation_due(every, self.schedule.at(step - 1).order, step - 1)
 
     async def evaluate(self, step: int, run: Callable[..., Trials]) -> dict[str, float]:
-        """The metrics after `step`; its trials are cancelled, and left out, after `eval_timeout_sec` (0 = never).
+        """The metrics after `step`; after `eval_timeout_sec` (0 = never) its trials are cancelled and left out.
 
-        `run`: makes the trials of a batch, with the trainer's arguments.
+        `run` samples the trials of a batch, with the arguments of the trainer's `_run_trials`.
         """
-        config, started = self._schedule.at(step).config, time.monotonic()
+        config, started = self.schedule.at(step).config, time.monotonic()
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
-        limit_sec = config.eval_timeout_sec
         try:
-            async with asyncio.timeout(limit_sec or None):
+            async with asyncio.timeout(config.eval_timeout_sec or None):
                 groups_P = await run("eval", self.tasks, config.eval_group_size, temperature)
         except TimeoutError:
-            limit = f"{limit_sec:g} s (eval_timeout_sec)"
-            self._display.say(f"the evaluation after step {step} was not over within {limit}: left out")
+            limit = f"{config.eval_timeout_sec:g} s (eval_timeout_sec)"
+            self.display.say(f"the evaluation after step {step} was not over within {limit}: left out")
             return {"eval/timed_out": 1.0, "time/evaluate": time.monotonic() - started}
-        row = eval_metrics(groups_P) | self._breakdown.evaluation(groups_P)
+        row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P)
         row["time/evaluate"] = time.monotonic() - started
-        self._display.evaluation(step, row)
+        self.display.evaluation(step, row)
         return row
 
 
 async def run_both[A, B](one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Results of both. When one fails the other is cancelled, its clean-up awaited, and that failure is raised.
+    """Results of both. When one fails, the other is cancelled, its clean-up awaited, and the failure is raised.
 
-    Stopped is no failure of one: the other was asked to stop too, and may let its trials end.
+    Stopped does not cancel the other: it was asked to stop too, and its trials may finish.
     """
     try:
         async with asyncio.TaskGroup() as group:

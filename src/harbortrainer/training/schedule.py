@@ -1,4 +1,4 @@
-"""Which settings hold at which step: a resumed run may change them, and steps that it makes again keep theirs."""
+"""Settings by step: a resumed run may change them; repeated steps use the settings of their first run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from harbortrainer.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps from `first_step` on, until a later span has them."""
+    """The steps from `first_step` on, up to the first step of a later span."""
 
     first_step: int
     config: Config
@@ -20,7 +20,7 @@ class Span:
 
 
 class SettingsByStep:
-    """Of one run, from its first step to the last."""
+    """The settings and tasks of every step of a run."""
 
     def __init__(
         self, train: Sequence[Task], configs: Sequence[tuple[int, Config]], curriculum: Curriculum | None = None
@@ -35,16 +35,16 @@ class SettingsByStep:
         return self._spans[-1].order.total_steps
 
     def at(self, step: int) -> Span:
-        """What holds at the 0-based `step`: of what was said for it, the latest."""
+        """The most recent settings that apply to the 0-based `step`."""
         return next(span for span in reversed(self._spans) if span.first_step <= step)
 
     def batch(self, step: int) -> list[Task]:
-        """Tasks of the 0-based `step`. Raises DiskFault."""
+        """The tasks of the 0-based `step`. Raises DiskFault."""
         order = self.at(step).order
         return order.batch(step) if self._curriculum is None else self._curriculum.batch(step, order)
 
     def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """To be called with every step's trials before the next step. Its metrics. Raises DiskFault."""
+        """Update the curriculum with a step's trials, before the next step. Returns its metrics. Raises DiskFault."""
         if self._curriculum is None:
             return {}
         self._curriculum.measured(step, groups_P)

@@ -36,7 +36,7 @@ from harbortrainer.watch.display import Display
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is known of a run before a server is asked. `notes`: lines for the user."""
+    """All that is known about a run before it connects to a server. `notes`: lines for the user."""
 
     plan: RunPlan
     template: ChatTemplate
@@ -46,7 +46,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that is wired: `train` needs nothing else."""
+    """A wired run: `train` needs nothing else."""
 
     directory: RunDirectory
     trainer: Terminus2Trainer
@@ -60,10 +60,10 @@ async def run_training(
     outside: Outside | None = None,
     loop: "Callable[[Run], Awaitable[int]] | None" = None,
 ) -> int:
-    """Prepare, wire and train, until the end or until `stop` is asked. Exit status: 0 done, else what `stop` says.
+    """Prepare, wire and train, to the end or until `stop` is asked. Exit status: 0 done, else that of `stop`.
 
-    `outside`, `loop`: what a test hands in place of the world outside and of `train`.
-    Raises UserError for what the user can mend; the run directory can then be resumed.
+    `outside`, `loop`: a test's replacements of the world outside and of `train`.
+    Raises UserError for what the user can fix; the run directory can then be resumed.
     """
     stop, outside = stop or Stop(), outside or Outside()
     display = Display(mode=config.display)
@@ -76,14 +76,14 @@ async def run_training(
         for note in prepared.notes:
             display.say(note)
         if prepared.plan.finished:
-            display.announce(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
+            display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs or max_steps")
             return 0
         async with wire(prepared, display, stop, outside) as run:
             return await (loop or train)(run)
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check all that can be known without a server: tasks, split, Docker, chat template. Raises UserError."""
+    """Check everything that needs no server: tasks, split, Docker, chat template. Raises UserError."""
     plan = make_plan(config)
     host = outside.host(config)
     notes = []
@@ -135,7 +135,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
 
 
 async def train(run: Run) -> int:
-    """The loop, and what a run leaves. Exit status."""
+    """Run the loop, then write the pages and summaries. Exit status."""
     trainer, parts = run.trainer, run.trainer.parts
     stop, say = parts.stop, parts.display.announce
     status = 1
@@ -171,7 +171,7 @@ class _Workspace:
 
 
 def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
-    """The run's folder, locked until the stack closes, and its journals."""
+    """Open or create the run's folder, locked until the stack closes, and its journals."""
     config, run = plan.config, plan.earlier
     if run is None:
         run = start_directory(plan)
@@ -190,7 +190,7 @@ def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Di
 
 
 def _identity(prepared: Prepared, place: _Workspace) -> PolicyIdentity:
-    """What is trained. Raises UserError when the saved states are of something else."""
+    """What is trained. Raises UserError when the saved states are of another policy."""
     config, renderer = prepared.plan.config, prepared.template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     if place.checkpoints.latest() is not None:
@@ -201,7 +201,7 @@ def _identity(prepared: Prepared, place: _Workspace) -> PolicyIdentity:
 def _record_effective(
     plan: RunPlan, place: _Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
 ) -> dict[str, Any]:
-    """What the run really trains with: written to its folder, returned for wandb, and said in lines."""
+    """What the run really trains with: written to its folder, printed, and returned for wandb."""
     config, say = plan.config, place.display.say
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
@@ -236,7 +236,7 @@ def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, out
 
 @contextlib.asynccontextmanager
 async def _policy(plan: RunPlan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end whatever happened.
+    """The adapter on the server, freed at the end of the block.
 
     A new run that is refused leaves no folder; one whose server is lost can be resumed.
     """
