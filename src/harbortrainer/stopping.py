@@ -161,6 +161,7 @@ async def run_until[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
     """
     watchers = [asyncio.create_task(end) for end in ends]
     tasks: list[asyncio.Task[Any]] = [*watchers]
+    call = None
     try:
         await asyncio.sleep(0)
         if not any(watcher.done() for watcher in watchers):
@@ -171,8 +172,9 @@ async def run_until[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
                 return call.result()
         return next(task for task in tasks if task.done()).result()
     finally:
+        if call is None:
+            work.close()  # it was never started
         await _cancel(tasks)
-        work.close()  # work that was never started; no effect on a coroutine that has ended
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

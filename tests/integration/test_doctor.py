@@ -13,7 +13,7 @@ from harbortrainer.probe.report import ServerReport
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
     "an older sampler leaves training alone (defect 1)",
-    "a used sampler stays as it is while training goes on (defect 2)",
+    "a used sampler stays frozen while training continues (defect 2)",
     "reduction",
     "weight decay stays with its adapter (defect 5)",
 )

@@ -1,7 +1,7 @@
 """Whether Adam's settings reach the optimizer, and whether adapters are kept apart.
 
 Gains are in nats of the summed logprob of the same 24 targets. A setting is honoured when the gain is where Adam puts
-it, ignored when it is where it would be without the setting, and unclear in between: margins of a factor of two.
+it, ignored when it is where it would be without the setting, and unclear in between: the margins are factors of two.
 """
 
 import tinker
@@ -16,7 +16,7 @@ RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # tried in this order until the steps of signs
 VISIBLE = 0.5  # nats; what a step must gain before ratios are taken of it: far above a bf16 model's noise
 TARGET = 1.0  # nats a step of plain gradient descent
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
-DECAY = 1e-3  # learning rate times weight decay: 0.1 %, for on some servers it is everybody's
+DECAY = 1e-3  # learning rate times weight decay: only 0.1 %, since on some servers it hits all adapters
 
 
 def share(value: float, whole: float, low: float, high: float) -> bool | None:
@@ -112,7 +112,7 @@ async def _decay(
             start, total_before = trained.totals[0], trained.totals[-1]
         rate = session.rate * 1e5
         chain = await run_chain(client, [idle(sgd(session.rate, weight_decay=DECAY / rate))])
-        # the adapter's product A B shrinks by 2 * DECAY, and with it about so much of all that it has gained
+        # the adapter's product A B shrinks by 2 * DECAY, and with it about the same share of its gain
         gained = chain.totals[0] - start if twin is not None else 10 * TARGET
         known["weight_decay"] = _shrunk(chain.gains[0], gained, noise)
         if twin is not None:
@@ -133,7 +133,7 @@ async def _decay(
 
 
 def _shrunk(moved: float, gained: float, noise: float) -> bool | None:
-    """Whether a loss of `gained` nats is that of DECAY; None when it could not be told from noise."""
+    """Whether the weights that gained `gained` nats were decayed by DECAY; None when noise hides it."""
     expected = 2 * DECAY * abs(gained)
     if expected < 4 * noise:
         return None

@@ -28,6 +28,7 @@ from harbortrainer.probe.session import (
     adam,
     run_chain,
     sgd,
+    summed_loss,
     tokens_of,
     weighted,
 )
@@ -40,9 +41,9 @@ N_SAMPLES, N_BOOTSTRAP = 16, 1000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What two ways of computing the same may differ by.
+    """The largest differences of two computations of the same value.
 
-    fp32: sums in another order differ by 1e-6 of a logprob; steps multiply that, for Adam turns the sign of an element
+    fp32: sums in another order differ by 1e-6 of a logprob; Adam amplifies that, since it flips the sign of an element
     whose gradient is nearly 0. bf16: a logprob has 8 bits, 0.03 nats at 8 nats.
     """
 
@@ -85,7 +86,7 @@ class ParityReport:
 
 @dataclass(frozen=True, slots=True)
 class ServerResult:
-    """What one server did. `loss`: as reported, None where it is not. Logprobs are of TOKENS' 24 targets."""
+    """What one server did. `loss`: as reported, or None. Logprobs are of TOKENS' 24 targets."""
 
     first: SgdChain
     loss: float | None
@@ -95,14 +96,14 @@ class ServerResult:
 
 
 async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
-    """Raises BackendError when one of them cannot be measured. Takes away all that it makes."""
+    """Run the programme on both servers, then remove what it made. Raises BackendError when one cannot be measured."""
     tolerance = await asyncio.to_thread(tolerance_of, a.model_name)
     try:
         scratch = await a.adapter()
         a.rate = b.rate = await calibrate(scratch)
         await a.release(scratch)
         side_a, side_b = await run_programme(a, steps), await run_programme(b, steps)
-        rows = [*_trained_rows(side_a, side_b, steps, tolerance)]
+        rows = _trained_rows(side_a, side_b, steps, tolerance)
         rows.append(await _kl_row("A", side_a, b, side_b, tolerance))
         rows.append(await _kl_row("B", side_b, a, side_a, tolerance))
     finally:
@@ -111,7 +112,7 @@ async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
 
 
 def tolerance_of(model_name: str) -> Tolerance:
-    """By the type of the base model's weights; the wider one where that cannot be read."""
+    """The tolerance for the type of the base model's weights; the wider one where that cannot be read."""
     from transformers import AutoConfig  # takes a second: not at import
 
     try:
@@ -122,7 +123,7 @@ def tolerance_of(model_name: str) -> Tolerance:
 
 
 async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
-    """The fixed programme: a look, a step of plain gradient descent, `steps` of Adam, samples."""
+    """The fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
     client = await session.adapter()
     first = await run_chain(client)
     output = await session.wait("forward", client.forward(list(DATA), "cross_entropy"))
@@ -133,14 +134,7 @@ async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
     sampler = await session.sampler(path)
     answer = await session.wait("sampling", sampler.sample(PROMPT, N_SAMPLES, settings(seed=0)))
     samples = tuple((tuple(s.tokens), tuple(map(float, s.logprobs or ()))) for s in answer.sequences)
-    return ServerResult(first, _loss(output), chain, samples, path)
-
-
-def _loss(output: tinker.ForwardBackwardOutput) -> float | None:
-    parts = [one.get("elementwise_loss") for one in output.loss_fn_outputs]
-    if all(part is not None for part in parts):
-        return math.fsum(float(value) for part in parts if part is not None for value in part.data)
-    return output.metrics.get("loss:sum")
+    return ServerResult(first, summed_loss(output), chain, samples, path)
 
 
 def _trained_rows(a: ServerResult, b: ServerResult, steps: int, tolerance: Tolerance) -> list[ParityRow]:
@@ -172,7 +166,7 @@ def _ratio(what: str, a: float | None, b: float | None, limit: float) -> ParityR
 async def _kl_row(
     name: str, mine: ServerResult, other: ProbeSession, others: ServerResult, tolerance: Tolerance
 ) -> ParityRow:
-    """Estimate of KL(mine || other's) from my samples, scored there. Samples that ended early are left out."""
+    """Estimate KL(mine || other) from samples of mine that the other scores, without those that ended early."""
     what = f"KL a token, {name}'s samples scored by the other"
     whole = [(tokens, logprobs) for tokens, logprobs in mine.samples if len(tokens) == NEW_TOKENS]
     mean = f"{np.mean([np.mean(logprobs) for _, logprobs in whole]):.4f}" if whole else ""
@@ -205,7 +199,7 @@ async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[i
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the mean; always the same for the same values."""
+    """95 % interval of the mean; deterministic."""
     drawn = np.random.default_rng(0).choice(values, (N_BOOTSTRAP, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

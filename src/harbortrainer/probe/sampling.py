@@ -1,4 +1,4 @@
-"""Sampling from saved weights: logprobs of the trainer, frozen snapshots, and the weights in training left alone."""
+"""Sampling from saved weights: whether its logprobs agree with the trainer's, and whether snapshots stay frozen."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ async def draw(session: ProbeSession, client: tinker.SamplingClient, **more: Any
 
 
 async def measure(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
-    """Of the trainer's weights. Sets facts can_sample, prompt_logprobs. Raises BackendError."""
+    """Sample the trainer's weights. Sets facts can_sample, prompt_logprobs. Raises BackendError."""
     try:
         sampler = await session.sampler(await session.published(client, "first"))
         first = await draw(session, sampler)
@@ -61,7 +61,7 @@ async def _agreement(
     cold: tinker.SampledSequence,
     findings: ProbeFindings,
 ) -> None:
-    """Sampler's logprobs against the trainer's, which are of temperature 1."""
+    """Compare the sampler's logprobs with the trainer's, which are of temperature 1."""
     texts = ((1.0, warm), (COLD, cold))
     if any(len(one.tokens) != NEW_TOKENS for _, one in texts):
         findings.row(GROUP, "sampler against trainer", "not measured: an answer ended early", "not measured")
@@ -97,7 +97,7 @@ async def _prompt_logprobs(
 
 
 async def scored(session: ProbeSession, sampler: tinker.SamplingClient) -> float:
-    """Summed logprob of TOKENS but the first."""
+    """The summed logprob of TOKENS without the first."""
     values = await session.wait("prompt logprobs", sampler.compute_logprobs(SEQUENCE))
     return math.fsum(value for value in values if value is not None)
 
@@ -123,7 +123,7 @@ async def snapshots(session: ProbeSession, client: tinker.TrainingClient, findin
     await run_chain(client, steps)
     drift = await scored(session, sampler) - first
     frozen = share(drift, moved, 0.05, 0.3)
-    what = "a used sampler stays as it is while training goes on (defect 2)"
+    what = "a used sampler stays frozen while training continues (defect 2)"
     findings.judge(SNAPSHOTS, what, frozen, ("yes", f"no: it moved by {drift:.2f} nats"), _DRIFTS)
     older = await _older(session, client, sampler, steps, findings)
     findings.facts["frozen_samplers"] = frozen
@@ -141,7 +141,7 @@ async def _older(
     steps: list[TrainStep],
     findings: ProbeFindings,
 ) -> bool | None:
-    """Samples of newer weights, then of older ones."""
+    """Whether sampling newer weights, then older ones, leaves the weights in training alone."""
     new = await session.sampler(await session.published(client, "new"))
     await scored(session, new)
     trained = (await run_chain(client, steps)).totals[-1]

@@ -1,4 +1,4 @@
-"""Batches of trials: every task's group at once under the run's limits."""
+"""Batches of trials: the groups of all tasks at once, under the run's limits."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ log = logging.getLogger("harbortrainer")
 
 
 class _Patience:
-    """Gives a batch up when nothing works: so many faults, of more than one task, and nothing was graded."""
+    """Gives a batch up after `faults` faults in more than one task without any grade."""
 
     def __init__(self, faults: int) -> None:
         self._graded = False
@@ -53,7 +53,7 @@ class _Patience:
 
 
 class Rollouts:
-    """Runs trials for one run: `n_parallel_envs` agents at a time, the next ones' environments started ahead."""
+    """Runs the trials of a run: `n_parallel_envs` agents at a time, with the next environments started ahead."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Rollouts:
     ) -> None:
         """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row.
 
-        `ping`: asks the environments' host whether it is there; None = Docker's daemon.
+        `ping`: checks that the environments' host answers; None = Docker's daemon.
         """
         self._stop = stop or Stop()
         self._daemon = Daemon(config.outage_limit_sec, ping or ping_docker)
@@ -82,17 +82,17 @@ class Rollouts:
         for fault in faults:
             self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
-        self._graded = False  # whether any trial of this run ever was
+        self._graded = False  # whether any trial of this run was
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
         await asyncio.to_thread(_import_harbor)
         gc.collect()
-        gc.freeze()  # modules: nothing that a collection in the middle of a batch has to walk through
+        gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
         quiet_harbor_log()
 
     async def aclose(self) -> None:
-        """At the end of a run: wait for containers that are being removed, give up requests of cancelled trials."""
+        """At the end of a run: wait for the removal of containers, and give up requests of cancelled trials."""
         from harbortrainer.docker import cleaning
 
         self._daemon.close()
@@ -153,7 +153,7 @@ class Rollouts:
         return [group_trajectories(task.name, ts) for task, ts in zip(tasks_P, trajectories_P, strict=True)]
 
     def _refuse_all_lost(self, trajectories: Sequence[Trajectory]) -> None:
-        """A batch of one bad task is no reason to stop, once another task could be graded."""
+        """Raise when all trials are lost; a batch of one bad task does not stop a run in which another was graded."""
         self._graded = self._graded or any(t.reward is not None for t in trajectories)
         one_task = len({t.task_name for t in trajectories}) == 1
         lost = [t for t in trajectories if t.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.CANCELLED)]

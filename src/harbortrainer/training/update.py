@@ -92,7 +92,7 @@ class Updater:
 
 
 def _result_metrics(results: Sequence[tuple[Sequence[TrainingSequence], UpdateResult]]) -> dict[str, float]:
-    """Server metrics of the last substep; sampler against trainer logprobs of the first, while both weights are equal."""
+    """Server metrics of the last substep; sampler against trainer logprobs of the first, whose weights are equal."""
     part, first = results[0]
     differences = [
         trained[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]
