@@ -181,7 +181,7 @@ def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Di
     stop.resume_hint = f"finished trials are saved, resume with: {run.resume} (it removes leftover containers)"
     budget = Budget(config, plan.pricing)
     ledger = Ledger(run.ledger, budget.count)
-    budget.watched_by(stop.request_soon)
+    budget.on_cap(stop.request_soon)
     display.spent = budget.brief
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
