@@ -53,7 +53,7 @@ class Batch:
             self.stored.append(trajectory.trial_name)
 
         made, client = settings(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
-        rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger, self.ledger.quarantined)
+        rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger)
         done = self.ledger.reusable("step", 0, read_batch(self.folder))
         try:
             await rollouts.warm_up()

@@ -108,8 +108,8 @@ class Mended(Ledger):
         self._mend, self._once = mend, threading.Lock()
         super().__init__(path)
 
-    def ended(self, trajectory: Trajectory, fate: str) -> None:
-        super().ended(trajectory, fate)
+    def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        super().ended(trajectory, disposition)
         if self._once.acquire(blocking=False):
             self._mend()
 

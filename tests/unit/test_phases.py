@@ -11,7 +11,7 @@ from harbor.trial.hooks import TrialEvent
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
-from harbortrainer.rollout.phases import Gates, ObservedTrial, Phases
+from harbortrainer.rollout.phases import Gates, Phases
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
@@ -48,9 +48,9 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
-    llm = SimpleNamespace(deadline=None)
-    parts: Any = (trial, llm)
-    return Phases(*parts, gates, Daemon(1.0, RemoteHost().ping), limit_sec, ObservedTrial("t")), llm
+    llm: Any = SimpleNamespace(deadline=None)
+    fake: Any = trial
+    return Phases(fake, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm
 
 
 def gates_of(**fields: Any) -> Gates:

@@ -43,6 +43,7 @@ class FakeJournal:
         self.stored_first = True
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
+        self.quarantined: dict[str, str] = {}
 
     def started(self, trial_name: str, task_name: str, attempt: int) -> None:
         self.started_trials.append((trial_name, task_name))

@@ -157,7 +157,7 @@ async def _evaluate(
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers_of_two)
     config, tasks, run_id = plan.config, [one.task for one in plan.tasks], run_ids(run).run_id
     outer = {"observer": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
     paths = [task.path for task in tasks]
     runner = Runner(config, backend, sampler, rollouts, run, display, args.temperature, args.retry_ungraded)
     found: list[list[results.TaskResult]] = []

@@ -5,7 +5,7 @@ import logging
 import shutil
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
@@ -22,10 +22,16 @@ OnTrajectory = Callable[[Trajectory], None]
 
 
 class TrialJournal(Protocol):
-    """Records every trial. `started` and `ended` block."""
+    """Records every trial. `started` and `ended` block. `quarantined`: tasks that were given up, and why."""
 
-    def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
-    def ended(self, trajectory: Trajectory, disposition: str) -> None: ...
+    quarantined: dict[str, str]
+
+    def started(self, trial_name: str, task_name: str, attempt: int) -> None:
+        """The trial's container is about to start."""
+
+    def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
+
     def attempts(self, first: str) -> tuple[int, int]:
         """Trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
         return 0, 0
@@ -34,16 +40,21 @@ class TrialJournal(Protocol):
 class _NoJournal(TrialJournal):
     """Records nothing."""
 
+    def __init__(self) -> None:
+        self.quarantined = {}
+
 
 NO_JOURNAL = _NoJournal()
 
 
+@dataclass(frozen=True, slots=True)
 class Attempts:
-    def __init__(self, settings: TrialContext, quarantine: Quarantine, journal: TrialJournal, stop: Stop) -> None:
-        self._settings = settings
-        self._quarantine = quarantine
-        self._journal = journal
-        self._stop = stop
+    """Runs the trials of slots, and records each in the journal."""
+
+    settings: TrialContext
+    quarantine: Quarantine
+    journal: TrialJournal
+    stop: Stop
 
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
@@ -53,7 +64,7 @@ class Attempts:
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is recorded.
         A trial that an outage of the Docker daemon hit costs no attempt. Once the run is to stop, none is started.
         """
-        attempt, failed = self._journal.attempts(first.name)
+        attempt, failed = self.journal.attempts(first.name)
         outages = 0
         while True:
             attempt += 1
@@ -67,9 +78,9 @@ class Attempts:
                 outages += 1
             else:
                 failed += fault
-                self._quarantine.note(trajectory)
-            quarantined = trajectory.task_name in self._quarantine.reasons
-            retry = fault and not quarantined and failed < self._settings.config.max_attempts and outages < MAX_OUTAGES
+                self.quarantine.note(trajectory)
+            quarantined = trajectory.task_name in self.quarantine.reasons
+            retry = fault and not quarantined and failed < self.settings.config.max_attempts and outages < MAX_OUTAGES
             if retry:
                 after = f" {AFTER_OUTAGE}" if hit_by_outage else ""
                 disposition = f"replaced by {self._numbered(first, attempt + 1).name}{after}"
@@ -82,27 +93,27 @@ class Attempts:
                 note(trajectory)
             if not retry:
                 return trajectory
-            self._settings.observer.replaced(request.name)
+            self.settings.observer.replaced(request.name)
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
         """The trial, and whether the Docker daemon went away during it; None = it may not start any more."""
-        gates, daemon, observer = self._settings.gates, self._settings.daemon, self._settings.observer
+        gates, daemon, observer = self.settings.gates, self.settings.daemon, self.settings.observer
         async with gates.containers:
             try:
-                await run_until(daemon.ready(), self._stop.stopped())
+                await run_until(daemon.ready(), self.stop.stopped())
             except Stopped:
                 return None
-            if request.task.name in self._quarantine.reasons or not self._stop.may_start():
+            if request.task.name in self.quarantine.reasons or not self.stop.may_start():
                 return None
             before = daemon.outages
             observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
-                trajectory = await run_trial(request, self._settings)
+                trajectory = await run_trial(request, self.settings)
             except asyncio.CancelledError as error:
                 turns = error.turns if isinstance(error, TrialCancelled) else ()
-                self._journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
+                self.journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)
@@ -112,24 +123,24 @@ class Attempts:
 
     def _why_not(self, request: TrialRequest) -> str:
         """Why a trial is not run, or not to its end."""
-        if (reason := self._quarantine.reasons.get(request.task.name)) is not None:
+        if (reason := self.quarantine.reasons.get(request.task.name)) is not None:
             return f"its task is quarantined: {reason}"
-        return f"the run was stopped{self._stop.why and ': '}{self._stop.why}"
+        return f"the run was stopped{self.stop.why and ': '}{self.stop.why}"
 
     def _begin(self, request: TrialRequest) -> None:
         leftover = request.trials_dir / request.name  # of a process that was killed during this trial
         if leftover.exists():
             shutil.rmtree(leftover)
-        self._journal.started(request.name, request.task.name, request.attempt)
+        self.journal.started(request.name, request.task.name, request.attempt)
 
     def _end(self, trajectory: Trajectory, disposition: str, keep: OnTrajectory | None) -> None:
         if keep is not None:
             keep(trajectory)
-        self._journal.ended(trajectory, disposition)
+        self.journal.ended(trajectory, disposition)
 
     def _numbered(self, first: TrialRequest, attempt: int) -> TrialRequest:
         name = str(replace(TrialName.parse(first.name), attempt=attempt))
-        return replace(first, name=name, seed=trial_seed(self._settings.config.seed, name), attempt=attempt)
+        return replace(first, name=name, seed=trial_seed(self.settings.config.seed, name), attempt=attempt)
 
 
 async def _in_thread[*Args](call: Callable[[*Args], None], *args: *Args) -> None:

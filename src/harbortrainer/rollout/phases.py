@@ -12,7 +12,6 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.harbor import boundary
 from harbortrainer.learning.trajectory import Trajectory
-from harbortrainer.policy.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -40,7 +39,9 @@ class TrialObserver(Protocol):
     def moved(self, trial_name: str, state: TrialState | None) -> None:
         """None: the trial has ended."""
 
-    def sampled(self, tokens: int) -> None: ...
+    def sampled(self, tokens: int) -> None:
+        """By the policy, in one turn of any trial."""
+
     def replaced(self, trial_name: str) -> None:
         """By a fresh trial in the same slot."""
 
@@ -149,6 +150,10 @@ def n_containers(config: Config) -> int:
     return config.n_parallel_envs + warm
 
 
+class HasDeadline(Protocol):
+    deadline: float | None
+
+
 class Phases:
     """Harbor hooks that make each phase of a trial wait for a concurrency slot; the trial's clock is paused meanwhile.
 
@@ -158,11 +163,11 @@ class Phases:
     def __init__(
         self,
         trial: "Trial",
-        llm: TinkerLLM,
+        llm: HasDeadline,
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
-        observed: ObservedTrial,
+        observed: ObservedTrial = ObservedTrial(""),
     ) -> None:
         from harbor.trial.hooks import TrialEvent
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+import importlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from harbortrainer.config import Config
+from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon, Ping, ping_docker
 from harbortrainer.durable.disk import telling
 from harbortrainer.errors import BackendError, EnvironmentFault
@@ -34,22 +38,21 @@ from harbortrainer.tasks.task import Task
 log = logging.getLogger("harbortrainer")
 
 
+@dataclass(slots=True)
 class _Patience:
-    """Gives a batch up after `faults` faults in more than one task without any grade."""
+    """Gives a batch up after `most` faults in more than one task without any grade."""
 
-    def __init__(self, faults: int) -> None:
-        self._graded = False
-        self._most = faults
-        self._faults: list[Trajectory] = []
+    most: int
+    graded: bool = False
+    faults: list[Trajectory] = field(default_factory=list)
 
     def note(self, trajectory: Trajectory) -> None:
         """Count a trial. Raises BackendError or EnvironmentFault."""
-        self._graded = self._graded or trajectory.reward is not None
+        self.graded = self.graded or trajectory.reward is not None
         if trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR:
-            self._faults.append(trajectory)
-        tasks = {fault.task_name for fault in self._faults}
-        if not self._graded and len(tasks) > 1 and len(self._faults) >= self._most:
-            raise _refusal(self._faults)
+            self.faults.append(trajectory)
+        if not self.graded and len(self.faults) >= self.most and len({fault.task_name for fault in self.faults}) > 1:
+            raise _refusal(self.faults)
 
 
 class Rollouts:
@@ -62,23 +65,19 @@ class Rollouts:
         template: ChatTemplate,
         run_id: str,
         journal: TrialJournal = NO_JOURNAL,
-        quarantined: Mapping[str, str] = MappingProxyType({}),
         stop: Stop | None = None,
         faults: Sequence[Trajectory] = (),
         observer: TrialObserver = UNOBSERVED,
         ping: Ping | None = None,
         new_trial: NewTrial = new_trial,
     ) -> None:
-        """`quarantined`: tasks that an earlier process of this run gave up, and why; `faults`: its last in a row.
-
-        `ping`: checks that the environments' host answers; None = Docker's daemon.
-        """
+        """`faults`: an earlier process's last ones in a row; `ping`: checks the environments' host, None = Docker."""
         self._stop = stop or Stop()
         self._daemon = Daemon(config.outage_limit_sec, ping or ping_docker)
         gates = Gates.of(config)
         self._settings = TrialContext(config, sampler, template, run_id, gates, self._daemon, observer, new_trial)
         self._policy = outcome_policy(config.outcome_policy)
-        self._quarantine = Quarantine(config.quarantine_after, quarantined)
+        self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
@@ -86,15 +85,13 @@ class Rollouts:
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
-        await asyncio.to_thread(_import_harbor)
+        await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
         gc.collect()
         gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
         quiet_harbor_log()
 
     async def aclose(self) -> None:
         """At the end of a run: wait for the removal of containers, and give up requests of cancelled trials."""
-        from harbortrainer.docker import cleaning
-
         self._daemon.close()
         await cleaning.drain()
         await self._settings.sampler.abandon()
@@ -136,19 +133,15 @@ class Rollouts:
                 log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
             return trajectory
 
-        running_P: list[list[asyncio.Task[Trajectory]]] = []
         try:
-            async with asyncio.TaskGroup() as group:
-                for problem, task in enumerate(tasks_P):
-                    names = [TrialName(kind, step, problem, member) for member in range(group_size)]
-                    running_P.append([group.create_task(fill(name, task)) for name in names])
-        except BaseExceptionGroup as errors:
-            raise first_error(errors) from None
+            trajectories_P = await _gather(
+                [fill(TrialName(kind, step, problem, member), task) for member in range(group_size)]
+                for problem, task in enumerate(tasks_P)
+            )
         finally:
             await asyncio.to_thread(write_job_files, trials_dir, len(tasks_P) * group_size)
         if self._stop.asked:
             raise Stopped(self._stop.why)
-        trajectories_P = [[task.result() for task in running] for running in running_P]
         self._refuse_all_lost([trajectory for trajectories in trajectories_P for trajectory in trajectories])
         return [group_trajectories(task.name, ts) for task, ts in zip(tasks_P, trajectories_P, strict=True)]
 
@@ -166,9 +159,14 @@ class Rollouts:
         return TrialRequest(str(name), task, trials_dir.resolve(), temperature, seed, mode=mode)
 
 
-def _import_harbor() -> None:
-
-    import harbortrainer.rollout.agent  # noqa: F401
+async def _gather(work_P: Iterable[Sequence[Coroutine[Any, Any, Trajectory]]]) -> list[list[Trajectory]]:
+    """Results of all. When one fails, the others are cancelled, their clean-up awaited, and that failure is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            running_P = [[group.create_task(work) for work in works] for works in work_P]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+    return [[task.result() for task in running] for running in running_P]
 
 
 def _refusal(faults: Sequence[Trajectory]) -> BackendError | EnvironmentFault:

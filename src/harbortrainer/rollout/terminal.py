@@ -215,10 +215,10 @@ class Terminal(TmuxSession):
                 if not await self._ended_by_policy(error.result):
                     raise
                 self.ended = True
-        return await super().get_incremental_text()
+        return await super().get_incremental_output()
 
     @override
-    async def get_incremental_text(self) -> str:
+    async def get_incremental_output(self) -> str:
         return await self.take_turn(())
 
     @override

@@ -6,6 +6,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -72,19 +73,8 @@ def read_batch(folder: Path) -> dict[str, Trajectory]:
 
 
 def _meta(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "task_name": trajectory.task_name,
-        "trial_name": trajectory.trial_name,
-        "reward": trajectory.reward,
-        "outcome": trajectory.outcome.value,
-        "detail": trajectory.detail,
-        "attempt": trajectory.attempt,
-        "times": trajectory.times,
-        "stats": trajectory.stats,
-        "trial_dir": trajectory.trial_dir,
-        "texts": [turn.text for turn in trajectory.turns],
-    }
+    values = {field.name: getattr(trajectory, field.name) for field in fields(trajectory) if field.name != "turns"}
+    return {"format": FORMAT, **values, "texts": [turn.text for turn in trajectory.turns]}
 
 
 def _row(turn: Turn) -> tuple[Any, ...]:
@@ -110,7 +100,7 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
         )
         for row, text in zip(arrays["turns"], meta.pop("texts"), strict=True)
     )
-    return Trajectory(turns=turns, **meta | {"outcome": Outcome(meta["outcome"])})
+    return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), **meta)
 
 
 def log_ratios(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

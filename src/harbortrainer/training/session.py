@@ -48,7 +48,6 @@ class Prepared:
 class Run:
     """A wired run: `train` needs nothing else."""
 
-    directory: RunDirectory
     trainer: Terminus2Trainer
     backend: Backend
     outside: Outside
@@ -106,37 +105,37 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
-        place = _open_workspace(plan, stack, display, stop)
-        trained = _identity(prepared, place)
-        schedule = open_schedule(plan, place.run, place.ledger, display)
-        effective = _record_effective(plan, place, backend, trained, terms)
+        workspace = _open_workspace(plan, stack, display, stop)
+        trained = _identity(prepared, workspace)
+        schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
+        effective = _record_effective(plan, workspace, backend, trained, terms)
         sampler = PolicySampler(
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
         )
-        rollouts = _rollouts(prepared, place, sampler, outside)
-        policy = await stack.enter_async_context(_policy(plan, place, backend))
-        await stack.enter_async_context(cleaned(prepared.host, place.run_id, display.say))
+        rollouts = _rollouts(prepared, workspace, sampler, outside)
+        policy = await stack.enter_async_context(_policy(plan, workspace, backend))
+        await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
-        await asyncio.gather(rollouts.warm_up(), _build_images(prepared, place))
-        await delete_orphans(policy, place.checkpoints)
-        record = to_json(config) | {"effective": effective}
-        wandb = outside.start_wandb(place.run, config.wandb_project, config.wandb_name, record, display.say)
+        paths = [task.path for task in plan.tasks]
+        images = build_images(prepared.host, paths, workspace.run_id, display.building, display.say)
+        await asyncio.gather(rollouts.warm_up(), images)
+        await delete_orphans(policy, workspace.checkpoints)
+        run, record = workspace.run, to_json(config) | {"effective": effective}
+        wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
         parts = Parts(
-            policy, trained, sampler, rollouts, MetricsLog(place.run, wandb), place.checkpoints, place.ledger, display,
-            stop, Conversations(place.run, prepared.template), place.budget,
+            policy, trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints, workspace.ledger,
+            display, stop, Conversations(run, prepared.template), workspace.budget,
         )  # fmt: skip
-        latest = place.checkpoints.latest()
+        latest = workspace.checkpoints.latest()
         start = latest.step if latest else 0
         if plan.earlier is not None:
-            place.ledger.resumed(start)
-        yield Run(
-            place.run, Terminus2Trainer(config, place.run, parts, schedule, plan.held_out, start), backend, outside
-        )
+            workspace.ledger.resumed(start)
+        yield Run(Terminus2Trainer(config, run, parts, schedule, plan.held_out, start), backend, outside)
 
 
 async def train(run: Run) -> int:
     """Run the loop, then write the pages and summaries. Exit status."""
-    trainer, parts = run.trainer, run.trainer.parts
+    trainer, parts, directory = run.trainer, run.trainer.parts, run.trainer.run_directory
     stop, say = parts.stop, parts.display.announce
     status = 1
     try:
@@ -146,14 +145,14 @@ async def train(run: Run) -> int:
         status = stop.status
     finally:
         parts.metrics.close(1 if status == 1 else 0)
-        say(run.outside.leave_pages(run.directory, trainer.config.model_name))
+        say(run.outside.leave_pages(directory, trainer.config.model_name))
         say(parts.ledger.summary())
         say(parts.budget.summary())
         if status:
             why = f" ({stop.why})" if stop.asked else ""
-            say(f"stopped after step {trainer.step}{why}; continue with: {run.directory.resume}")
+            say(f"stopped after step {trainer.step}{why}; continue with: {directory.resume}")
     if not status:
-        say(f"done; metrics.jsonl and reward_curve.png are in {run.directory.path}")
+        say(f"done; metrics.jsonl and reward_curve.png are in {directory.path}")
     return status
 
 
@@ -189,24 +188,24 @@ def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Di
     return _Workspace(run, run_ids(run).run_id, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
-def _identity(prepared: Prepared, place: _Workspace) -> PolicyIdentity:
+def _identity(prepared: Prepared, workspace: _Workspace) -> PolicyIdentity:
     """What is trained. Raises UserError when the saved states are of another policy."""
     config, renderer = prepared.plan.config, prepared.template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
-    if place.checkpoints.latest() is not None:
-        require_checkpoint(place.checkpoints, trained, str(place.run.path))
+    if workspace.checkpoints.latest() is not None:
+        require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
     return trained
 
 
 def _record_effective(
-    plan: RunPlan, place: _Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
+    plan: RunPlan, workspace: _Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
 ) -> dict[str, Any]:
     """What the run really trains with: written to its folder, printed, and returned for wandb."""
-    config, say = plan.config, place.display.say
+    config, say = plan.config, workspace.display.say
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    write_json(place.run.effective, effective)
+    write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
     for note in (*plan.length_note, *terms.notes, disk):
         say(note)
@@ -217,43 +216,36 @@ def _record_effective(
     return effective
 
 
-def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
-    ledger = place.ledger
+def _rollouts(prepared: Prepared, workspace: _Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
     return Rollouts(
         prepared.plan.config,
         sampler,
         prepared.template,
-        place.run_id,
-        ledger,
-        ledger.quarantined,
-        place.stop,
-        ledger.faults_in_a_row,
-        place.display.watcher,
+        workspace.run_id,
+        workspace.ledger,
+        workspace.stop,
+        workspace.ledger.faults_in_a_row,
+        workspace.display.watcher,
         prepared.host.ping,
         outside.new_trial,
     )
 
 
 @contextlib.asynccontextmanager
-async def _policy(plan: RunPlan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
+async def _policy(plan: RunPlan, workspace: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
     """The adapter on the server, freed at the end of the block.
 
     A new run that is refused leaves no folder; one whose server is lost can be resumed.
     """
     try:
-        policy = await create_or_restore(backend, plan.config, place.checkpoints, place.display)
+        policy = await create_or_restore(backend, plan.config, workspace.checkpoints, workspace.display)
     except UserError as error:
         if isinstance(error, ServerLost):
-            place.display.say(f"{place.run.path} is kept; continue with: {place.run.resume}")
+            workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
         elif plan.earlier is None:
-            shutil.rmtree(place.run.path)
+            shutil.rmtree(workspace.run.path)
         raise
     try:
         yield policy
     finally:
         await policy.close()
-
-
-async def _build_images(prepared: Prepared, place: _Workspace) -> None:
-    paths, display = [task.path for task in prepared.plan.tasks], place.display
-    await build_images(prepared.host, paths, place.run_id, display.building, display.say)

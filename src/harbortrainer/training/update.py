@@ -57,32 +57,22 @@ class Updater:
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
-            rate = self._rate(step * self._config.num_substeps + substep)
+            adam = self._adam(step * self._config.num_substeps + substep)
             result = await self._policy.update(
-                part,
-                loss_fn=self._config.loss_fn,
-                loss_fn_config=loss_settings(self._config),
-                adam=self._adam(rate),
+                part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
             )
             results.append((part, result))
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
-            metrics["optim/learning_rate"] = rate
+            metrics["optim/learning_rate"] = adam.learning_rate
             self.log_ratios |= log_ratios(part, result.logprobs_D)
         return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
 
-    def _rate(self, optimizer_step: int) -> float:
-        return learning_rate(
-            optimizer_step,
-            self._optimizer_steps,
-            peak=self._config.learning_rate,
-            schedule=self._config.lr_schedule,
-            warmup_steps=self._config.warmup_steps,
-        )
-
-    def _adam(self, rate: float) -> tinker.AdamParams:
-        c = self._config
+    def _adam(self, optimizer_step: int) -> tinker.AdamParams:
+        c, total = self._config, self._optimizer_steps
         return tinker.AdamParams(
-            learning_rate=rate,
+            learning_rate=learning_rate(
+                optimizer_step, total, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps
+            ),
             beta1=c.adam_beta1,
             beta2=c.adam_beta2,
             eps=c.adam_eps,
