@@ -140,7 +140,7 @@ async def _run(arguments: argparse.Namespace, folder: Path) -> None:
 
     with Injector(arguments.share, arguments.seed) as injector:
         groups = await rollouts.run_groups(
-            [task for task, _ in tasks.values()], GROUP_SIZE, run.batch("step", 0), prefix="s000000", temperature=1.0,
+            [task for task, _ in tasks.values()], GROUP_SIZE, run.batch("step", 0), step=0, temperature=1.0,
             on_trajectory=keep,
         )  # fmt: skip
     await rollouts.aclose()

@@ -1,6 +1,5 @@
 """What the files of a run say about it: nothing lost, nothing twice, every batch made of the trials that it names."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +7,12 @@ from itertools import groupby
 from typing import Any
 
 from harbortrainer.config import FIELDS, Config
+from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import digest
-from harbortrainer.learning.trajectory import group_trajectories
-from harbortrainer.run.directory import RunDirectory, read_config
+from harbortrainer.learning.trajectory import TrialName, group_trajectories
+from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 
 Record = Mapping[str, Any]
@@ -73,11 +73,11 @@ def lineage(records: Sequence[Record]) -> tuple[list[Record], int, int]:
 
 def rebuilt(run: RunDirectory, record: Record) -> TrainingBatch:
     """The batch of a step, from its trials on disk and the run's configuration."""
-    saved = read_config(run)
+    saved = read_json(run.config)
     config = Config(**{name: value for name, value in saved.items() if name in FIELDS and name != "eval_tasks"})
     stored = read_batch(run.trajectories("step", record["step"]))
     named = {name: stored[name] for name in sorted(stored) if name in {*record["rewards"], *record.get("masked", ())}}
-    groups = groupby(named.values(), key=lambda trajectory: _place(trajectory.trial_name).rsplit("-g", 1)[0])
+    groups = groupby(named.values(), key=lambda trajectory: TrialName.parse(trajectory.trial_name).group)
     return assemble([group_trajectories((ts := list(group))[0].task_name, ts) for _, group in groups], config)
 
 
@@ -94,12 +94,12 @@ def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
             left_open.pop(record["trial"], None)
     last = records[-1]
     if left_open:
-        return "evaluation" if next(iter(left_open)).startswith("e") else "sampling"
+        return "evaluation" if TrialName.parse(next(iter(left_open))).kind == "eval" else "sampling"
     if last["event"] == "resumed":
         return "restoring"
-    if last["event"] == "ended" and last["trial"].startswith("s"):
-        batch = f"{last['trial'].split('-')[0]}-"
-        ends = [r for r in records if r["event"] == "ended" and r["trial"].startswith(batch)]
+    if last["event"] == "ended" and (name := TrialName.parse(last["trial"])).kind == "step":
+        batch = name.group[:2]
+        ends = [r for r in records if r["event"] == "ended" and TrialName.parse(r["trial"]).group[:2] == batch]
         return "update" if sum(r["fate"] in ("graded", "dropped") for r in ends) >= n_trials else "sampling"
     return _after_update(run, save_every)
 
@@ -115,13 +115,13 @@ def _after_update(run: RunDirectory, save_every: int) -> str:
 
 
 def _repeated(records: Sequence[Record]) -> int:
-    graded: set[str] = set()
+    graded: set[TrialName] = set()
     repeated = 0
     for record in records:
         if record["event"] == "started":
-            repeated += _place(record["trial"]) in graded
+            repeated += TrialName.parse(record["trial"]).first in graded
         elif record["event"] == "ended" and record["fate"] == "graded":
-            graded.add(_place(record["trial"]))
+            graded.add(TrialName.parse(record["trial"]).first)
     return repeated
 
 
@@ -129,7 +129,3 @@ def _unsettled(records: Sequence[Record]) -> int:
     counts = Counter(record["trial"] for record in records if record["event"] == "started")
     counts.subtract(record["trial"] for record in records if record["event"] == "ended")
     return sum(abs(count) for count in counts.values())
-
-
-def _place(trial_name: str) -> str:
-    return re.sub(r"-a\d+$", "", trial_name)

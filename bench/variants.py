@@ -133,9 +133,9 @@ class Ours:
         if not self._warm:
             await self._rollouts.warm_up()  # as a training run does, once
             self._warm = True
-        prefix = f"{self.name}{next(_names)}"
-        folder = self._folder / prefix  # a batch's own, as in training
-        groups = await self._rollouts.run_groups([self._task], n, folder, prefix=prefix, temperature=1.0)
+        number = next(_names)
+        folder = self._folder / f"{self.name}{number}"  # a batch's own, as in training
+        groups = await self._rollouts.run_groups([self._task], n, folder, step=number, temperature=1.0)
         await cleaning.drain()
         return [_ran(t) for group in groups for t in (*group.trajectories_G, *group.lost)]
 

@@ -18,13 +18,15 @@ from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, no_price
 from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config, same_workload
+from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.config_changes import to_json
-from harbortrainer.run.directory import RunDirectory, read_config
+from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import Plan, disk_note
+from harbortrainer.training.plan import RunPlan, disk_note
 from harbortrainer.training.schedule import evaluation_due, task_order
 from harbortrainer.training.session import prepare
 
@@ -150,7 +152,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
     return 0
 
 
-def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
+def remaining_work(plan: RunPlan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
     """Work left. `records`: ledger of a resumed run; `waiting`: graded trials of a batch not trained on yet."""
     config, order = plan.config, task_order(plan.config, plan.train)
     trained = 1 + max((record["step"] for record in records if record["event"] == "trained"), default=-1)
@@ -168,7 +170,7 @@ def remaining_work(plan: Plan, records: Sequence[Mapping[str, Any]], waiting: in
     return RemainingWork(done, plan.total_steps - done, max(0, places - waiting), evaluations, evaluation_places)
 
 
-def past_batches(plan: Plan) -> dict[str, list[PastBatch]]:
+def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
     """Batches by run: of the resumed run and the newest similar ones in `logs_dir`, without unreadable runs."""
     found = Path(plan.config.logs_dir).expanduser().glob("*/config.json")
     paths = [file.parent.resolve() for file in sorted(found, key=lambda file: -file.stat().st_mtime)]
@@ -243,9 +245,9 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
     )
 
 
-def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
+def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
     """Finished batches of a run with the same model, limits and tasks; of another run none."""
-    config, parallel = read_config(run), SETTINGS["n_parallel_envs"].default
+    config, parallel = read_json(run.config), SETTINGS["n_parallel_envs"].default
     if not same_workload(config, to_json(plan.config)):
         return
     if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # its batches take another time
@@ -255,15 +257,16 @@ def _batches(run: RunDirectory, plan: Plan) -> Iterator[PastBatch]:
     if len(planned & known) < LEAST_SHARED * len(planned):
         return
     rows = {row["global_step"]: row for row in read_lines(run.metrics)}
-    trials: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # records by kind and step
+    trials: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)  # records by kind and step
     for record in read_lines(run.ledger, checked=True):
         if (name := record.get("trial", "")) and record["event"] in ("started", "ended"):
-            trials[name[:7]].append(record)
-    for batch, records in trials.items():
-        if batch.startswith("s") and "time/step" in (row := rows.get(int(batch[1:]) + 1, {})):
+            trial = TrialName.parse(name)
+            trials[trial.kind, trial.step].append(record)
+    for (kind, step), records in trials.items():
+        if kind == "step" and "time/step" in (row := rows.get(step + 1, {})):
             unique = row["tokens/unique"] - row["tokens/sampled"]
             yield _batch(records, False, row.get("train/tokens", 0.0), row["time/step"], unique)
-        elif batch.startswith("e") and "eval/reward_mean" in (row := rows.get(int(batch[1:]), {})):
+        elif kind == "eval" and "eval/reward_mean" in (row := rows.get(step, {})):
             yield _batch(records, True, 0.0, row["time/evaluate"], 0.0)
 
 
@@ -276,8 +279,8 @@ def _batch(
         if record["event"] == "ended":
             lasted = max(0.0, record["time"] - since.get(record["trial"], record["time"]))
             spent += Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, lasted)
-    places = {"-".join(name.split("-")[:3]) for name in since}
-    return PastBatch(evaluation, len(places), len(since), spent, seconds, unique)
+    slots = {TrialName.parse(name).first for name in since}
+    return PastBatch(evaluation, len(slots), len(since), spent, seconds, unique)
 
 
 def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], places: int) -> Range:
@@ -324,7 +327,7 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
             yield f"{name}={cap:g}: may end the run before its last step"
 
 
-def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
+def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequence[str]) -> None:
     """Print the forecast to stdout, without escape sequences unless it is a terminal."""
     config, console = plan.config, wide_console()
 
@@ -355,7 +358,7 @@ def _show(plan: Plan, work: RemainingWork, forecast: Forecast, notes: Sequence[s
         say("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
 
 
-def _rows(plan: Plan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
+def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
     repeated = f"; {forecast.cached:.0%} repeats an earlier prompt of its trial" if forecast.cached else ""
     yield "trials", forecast.trials, "", "of training and evaluation, repeated ones included"
     yield "tokens", forecast.tokens, "", "the three below"

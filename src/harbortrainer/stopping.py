@@ -1,4 +1,4 @@
-"""Decides whether and why a run stops early: a signal, or a limit of its own."""
+"""Early ends of a run: requests to stop, signals, cancelled work, and threads that cannot delay the exit."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,12 @@ from typing import Any, NoReturn
 from harbortrainer.config import Config
 
 SIGNAL_STATUS = 130  # 128 + SIGINT, for SIGTERM too
-LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: neither done nor a mistake, the same command goes on
+LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: stopped by a limit; the same command continues the run
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_PRESS_SEC = 1.0  # a terminal and the script around us may both pass on one Ctrl-C
+SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
+
+End = Coroutine[Any, Any, NoReturn]  # waits for a reason to end the work, and raises it
 
 
 class Stopped(Exception):
@@ -22,29 +27,29 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Only the first request counts: a second signal ends the process at once."""
+    """Decides whether and why a run stops early. Only the first request counts; a second signal exits immediately."""
 
     def __init__(self) -> None:
         self.why = ""
-        self.status = 0  # of the process, once asked
-        self.lets_end = False  # whether trials that run are let end
-        self.then = ""  # how to go on, when a second signal ends the process
-        self.say: Callable[[str], None] = lambda _: None
+        self.status = 0  # exit status of the process, once asked
+        self.lets_end = False  # whether running trials may finish
+        self.resume_hint = ""  # printed when a second signal ends the process
+        self._say: Callable[[str], None] = lambda _: None
         self._wait_for_trials = False
         self._trials_left: int | None = None
         self._max_trials = 0
         self._overspent: Callable[[], tuple[str, int] | None] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = asyncio.Event()
-        self._abandon: Callable[[], object] = lambda: None
+        self._cancel: Callable[[], object] = lambda: None
 
     @property
     def asked(self) -> bool:
         return self._asked.is_set()
 
     def limit(self, config: Config, say: Callable[[str], None]) -> None:
-        """The run's own limits; `max_wall_sec` counts from now."""
-        self.say = say
+        """Apply the run's own limits; `max_wall_sec` counts from now."""
+        self._say = say
         self._wait_for_trials = config.on_stop == "wait"
         if seconds := config.max_wall_sec:
             why = f"max_wall_sec={seconds:g} are over"
@@ -56,53 +61,53 @@ class Stop:
         self._trials_left = max(0, most - started) if most else None
 
     def limit_spending(self, over: Callable[[], tuple[str, int] | None]) -> None:
-        """`over`: why no more may be spent and the exit status then, None while more may be. Within the event loop."""
+        """`over`: why no more may be spent and the exit status, None while more may be. Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._overspent = over
 
-    def may_go_on(self) -> bool:
-        """Whether nothing asked the run to end, and no cap on what it spends is reached."""
+    def may_continue(self) -> bool:
+        """False once the run was asked to end or a cap on its spending is reached."""
         if not self.asked and (over := self._overspent()) is not None:
             self.request(*over)
         return not self.asked
 
     def may_start(self) -> bool:
-        """Whether one more trial may start, which is counted then. Those that `max_trials` allows are let end."""
+        """Whether one more trial may start; if so, it is counted. The last trials under `max_trials` may finish."""
         if not self.asked and self._trials_left == 0:
             self._request(f"max_trials={self._max_trials} were started", LIMIT_STATUS, lets_end=True)
-        if not self.may_go_on():
+        if not self.may_continue():
             return False
         if self._trials_left is not None:
             self._trials_left -= 1
         return True
 
     def request(self, why: str, status: int) -> None:
-        """Ask the run to end. Outside its loop over steps that cancels it."""
+        """Ask the run to end. Outside of `polled` this cancels the task of `cancels`."""
         self._request(why, status, lets_end=self._wait_for_trials)
 
     def request_soon(self, why: str, status: int) -> None:
-        """The same from any thread; after `limit_spending`."""
+        """`request` from any thread; after `limit_spending`."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.request, why, status)
 
     def cancels(self, task: "asyncio.Task[Any]") -> None:
-        """The task that a request cancels while nobody heeds it."""
-        self._abandon = task.cancel
+        """Set the task that a request cancels, except within `polled`."""
+        self._cancel = task.cancel
 
     @contextlib.contextmanager
-    def heeded(self) -> Iterator[None]:
-        """Within the block a request cancels nothing: whoever entered it looks at `asked`, and ends in order."""
-        abandon, self._abandon = self._abandon, lambda: None
+    def polled(self) -> Iterator[None]:
+        """Within the block a request cancels nothing: the caller looks at `asked` and ends in order."""
+        cancel, self._cancel = self._cancel, lambda: None
         try:
             yield
         finally:
-            self._abandon = abandon
+            self._cancel = cancel
 
     async def wait(self) -> None:
         await self._asked.wait()
 
     async def stopped(self, *, trials: bool = False) -> NoReturn:
-        """An end for `waiting.unless`: raises Stopped once the run is asked to stop.
+        """An end for `run_until`: raises Stopped once the run is asked to stop.
 
         `trials`: the work is a batch of trials, which ends by itself where running trials may finish.
         """
@@ -116,19 +121,14 @@ class Stop:
             return
         self.why, self.status, self.lets_end = why, status, lets_end
         self._asked.set()
-        trials = "trials that run are let end" if lets_end else "trials that run are cancelled"
-        self.say(f"{why}: {trials}, then the weights are saved; a second Ctrl-C leaves at once")
-        self._abandon()
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ONE_PRESS_SEC = 1.0  # a terminal and the script around us may both pass on one Ctrl-C
-SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
+        how = "may finish" if lets_end else "are cancelled"
+        self._say(f"{why}: running trials {how}, then the weights are saved; a second Ctrl-C leaves at once")
+        self._cancel()
 
 
 @contextlib.contextmanager
-def heeding(stop: Stop) -> Iterator[None]:
-    """Within the block, in the main thread. A signal that this process was told to ignore stays ignored."""
+def signals_to(stop: Stop) -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM ask `stop`, a second one exits. Main thread only; ignored signals stay so."""
     loop = asyncio.get_running_loop()
     first: float | None = None
 
@@ -138,7 +138,10 @@ def heeding(stop: Stop) -> Iterator[None]:
             first = time.monotonic()
             loop.call_soon_threadsafe(stop.request, signal.Signals(number).name, SIGNAL_STATUS)
         elif time.monotonic() - first > ONE_PRESS_SEC:
-            _leave(stop)
+            # in a signal handler: no buffered output, no clean-up, whatever the loop is doing
+            cursor = SHOW_CURSOR if os.isatty(2) else ""
+            os.write(2, f"{cursor}\nstopped immediately{stop.resume_hint and '; '}{stop.resume_hint}\n".encode())
+            os._exit(SIGNAL_STATUS)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
@@ -151,49 +154,27 @@ def heeding(stop: Stop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave(stop: Stop) -> None:
-    """From a signal handler: no buffered output, no clean-up, whatever the loop is doing."""
-    cursor = SHOW_CURSOR if os.isatty(2) else ""
-    os.write(2, f"{cursor}\nleft at once{stop.then and '; '}{stop.then}\n".encode())
-    os._exit(SIGNAL_STATUS)
-
-
-End = Coroutine[Any, Any, NoReturn]  # waits for a reason to end the work, and raises it
-
-
-async def unless[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
+async def run_until[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
     """Result of `work`. When one of `ends` raises first, `work` is cancelled, its clean-up awaited, and that is raised.
 
     Work is not started when an end is due already. Where both fail at once, the end counts: it names the cause.
     """
-    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(end) for end in ends]
-    watchers, call = list(tasks), None
+    watchers = [asyncio.create_task(end) for end in ends]
+    tasks: list[asyncio.Task[Any]] = [*watchers]
+    call = None
     try:
         await asyncio.sleep(0)
-        if (due := _first_done(watchers)) is None:
+        if not any(watcher.done() for watcher in watchers):
             call = asyncio.create_task(work)
             tasks.append(call)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            due = _first_done(watchers)
-            if call.done() and (due is None or call.cancelled() or call.exception() is None):
+            if call.done() and not call.cancelled() and call.exception() is None:
                 return call.result()
-        assert due is not None
-        return due.result()
+        return next(task for task in tasks if task.done()).result()
     finally:
         if call is None:
             work.close()  # it was never started
         await _cancel(tasks)
-
-
-def first_error(error: BaseException) -> BaseException:
-    """The error that ended a group; its siblings were only cancelled."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _first_done(tasks: list[asyncio.Task[Any]]) -> asyncio.Task[Any] | None:
-    return next((task for task in tasks if task.done()), None)
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
@@ -207,18 +188,25 @@ async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
             task.exception()  # marks it as seen
 
 
-async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking function in a thread of its own. Cancelling the wait does not stop it.
+def first_error(error: BaseException) -> BaseException:
+    """The error that ended a group; its siblings were only cancelled."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
-    A process that ends meanwhile drops its connections; with that the Docker daemon gives up a build.
+
+async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking function in a daemon thread, so that it cannot delay interpreter exit.
+
+    Cancelling the wait does not stop it. A process that exits drops its connections, so Docker gives up its build.
     """
     return await asyncio.wrap_future(daemon_future(function, *args, **kwargs))
 
 
 def daemon_future[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-    """The same for those who do not wait in an event loop: its result or error, whatever that is."""
+    """Run `function` in a daemon thread; the future holds its result or its error."""
     future: Future[R] = Future()
-    future.set_running_or_notify_cancel()  # nobody's cancellation ends the thread, nor what it hands on
+    future.set_running_or_notify_cancel()  # from here on the future cannot be cancelled
 
     def work() -> None:
         try:

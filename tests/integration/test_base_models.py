@@ -14,8 +14,8 @@ import tinker
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe import optimizer
-from harbortrainer.probe.bench import Bench
-from harbortrainer.probe.report import Findings
+from harbortrainer.probe.report import ProbeFindings
+from harbortrainer.probe.session import ProbeSession
 from scripts.models import tiny_model
 from tests.conftest import live_server, succeed
 from tests.support.engine_parts import adapters, loss, raw, step
@@ -43,10 +43,10 @@ def bfloat16(
         yield Served(model, url)
 
 
-async def measured(served: Served) -> Findings:
+async def measured(served: Served) -> ProbeFindings:
     """What the probe finds of optimizer and reduction."""
     session = await open_session(await open_rest(served.url, DUMMY_KEY), served.url, DUMMY_KEY, print)
-    bench, findings = Bench(session, str(served.model)), Findings()
+    bench, findings = ProbeSession(session, str(served.model)), ProbeFindings()
     try:
         await optimizer.measure(bench, await bench.adapter(), findings)
     finally:

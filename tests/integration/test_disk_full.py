@@ -53,12 +53,12 @@ class Batch:
             self.stored.append(trajectory.trial_name)
 
         made, client = settings(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
-        rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger, self.ledger.quarantined)
-        done = self.ledger.standing("step", 0, read_batch(self.folder))
+        rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger)
+        done = self.ledger.reusable("step", 0, read_batch(self.folder))
         try:
             await rollouts.warm_up()
             return await rollouts.run_groups(
-                [self._task], N_TRIALS, self.run.batch("step", 0), prefix="s", temperature=1.0, on_trajectory=keep,
+                [self._task], N_TRIALS, self.run.batch("step", 0), step=0, temperature=1.0, on_trajectory=keep,
                 done=done,
             )  # fmt: skip
         finally:

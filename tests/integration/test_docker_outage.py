@@ -45,7 +45,7 @@ async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[Traject
     made, _ = settings(policy, n_parallel_envs=N_TRIALS, n_warm_envs=0, max_turns=3, **fields)
     rollouts = Rollouts(made.config, made.sampler, made.template, "outage")
     try:
-        return await rollouts.run_groups([make_task(folder)], N_TRIALS, folder / "b", prefix="s", temperature=1.0)
+        return await rollouts.run_groups([make_task(folder)], N_TRIALS, folder / "b", step=0, temperature=1.0)
     finally:
         await rollouts.aclose()
 

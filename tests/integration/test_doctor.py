@@ -13,7 +13,7 @@ from harbortrainer.probe.report import ServerReport
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
     "an older sampler leaves training alone (defect 1)",
-    "a used sampler stays as it is while training goes on (defect 2)",
+    "a used sampler stays frozen while training continues (defect 2)",
     "reduction",
     "weight decay stays with its adapter (defect 5)",
 )
@@ -84,13 +84,13 @@ def test_nothing_is_left_behind(server, measured, request):
 async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch, tmp_path):
     """Stopped with an adapter and a checkpoint on the server: both are gone when the cancellation is through."""
     from harbortrainer.probe import probe
-    from harbortrainer.probe.bench import Bench
+    from harbortrainer.probe.session import ProbeSession
 
     session = await open_session(await open_rest(server_url, DUMMY_KEY), server_url, DUMMY_KEY, print)
-    benches: list[Bench] = []
+    benches: list[ProbeSession] = []
     saved = asyncio.Event()
 
-    async def hang(bench: Bench, _identity, _findings) -> None:
+    async def hang(bench: ProbeSession, _identity, _findings) -> None:
         benches.append(bench)
         await bench.published(await bench.adapter(), "left")
         saved.set()

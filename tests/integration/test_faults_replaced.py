@@ -61,7 +61,7 @@ async def run_group(folder: Path, task: Task, policy: Any, ledger: Any) -> Traje
     made, _ = settings(policy, **fields)
     rollouts = Rollouts(made.config, made.sampler, made.template, "faults", ledger)
     try:
-        (group,) = await rollouts.run_groups([task], len(FAULTS), folder / "b", prefix="s", temperature=1.0)
+        (group,) = await rollouts.run_groups([task], len(FAULTS), folder / "b", step=0, temperature=1.0)
     finally:
         await rollouts.aclose()
     assert engine().containers(all=True, filters=RUN) == []
@@ -108,8 +108,8 @@ class Mended(Ledger):
         self._mend, self._once = mend, threading.Lock()
         super().__init__(path)
 
-    def ended(self, trajectory: Trajectory, fate: str) -> None:
-        super().ended(trajectory, fate)
+    def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        super().ended(trajectory, disposition)
         if self._once.acquire(blocking=False):
             self._mend()
 

@@ -21,8 +21,8 @@ from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.policy.sampler import PolicySampler, SamplingError
-from harbortrainer.probe.bench import Bench
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.probe.session import ProbeSession
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.stopping import Stop
 from harbortrainer.training.outage import Outage, create_or_restore
 from harbortrainer.training.outside import Outside
@@ -31,7 +31,7 @@ from tests.support.small_server import checkpoints_base, send
 
 from .test_backend_live import config, logprobs, sampled, train
 
-POLICY = Policy("m", 8, "chat_template:1", "off")
+POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 
 
 @contextlib.asynccontextmanager
@@ -76,7 +76,7 @@ async def test_processes_that_were_killed_hold_no_slots_of_the_next(
     try:
         for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]) + 1):
             killed.append(await Outside().connect(settings))
-            log = CheckpointLog(tmp_path / "checkpoints.jsonl", 0)
+            log = CheckpointLog(tmp_path / "checkpoints.jsonl")
             policy = await create_or_restore(killed[-1], settings, log, display)
             assert log.models()[-1] == policy.model_id
     finally:
@@ -118,7 +118,7 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
         process.kill()
         assert await process.wait() == -signal.SIGKILL
         session = await open_session(await open_rest(url, DUMMY_KEY), url, DUMMY_KEY, said.append)
-        bench = Bench(session, str(tiny_model_dir))
+        bench = ProbeSession(session, str(tiny_model_dir))
         try:
             assert await bench.adapter()  # what a probe asks for first
         finally:
@@ -130,7 +130,7 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
 async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
     server_url: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
+    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl"), []
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         published = await trainer.publish(0)
         sequences = await sampled(published)
@@ -177,7 +177,7 @@ async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url:
 async def test_an_ended_session_and_lost_states_are_recovered_from(
     server_url: str, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl", 0), []
+    log, said = CheckpointLog(tmp_path / "checkpoints.jsonl"), []
     expected: list[list[float]] = []
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         sequences = await sampled(await trainer.publish(0))

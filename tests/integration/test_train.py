@@ -274,12 +274,14 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
     assert process.stdout is not None
     limit = threading.Timer(600, process.kill)
     limit.start()
-    assert any("SIGTERM: trials that run are let end" in line for line in process.stdout)
+    assert any("SIGTERM: running trials may finish" in line for line in process.stdout)
     limit.cancel()
     until(process, lambda: process.send_signal(signal.SIGTERM), over=True)
     output, _ = process.communicate()
     assert process.returncode == 130, output
-    assert f"left at once; finished trials are on disk, go on with: python -m src.train resume={tmp_path}" in output
+    assert (
+        f"stopped immediately; finished trials are saved, resume with: python -m src.train resume={tmp_path}" in output
+    )
     assert containers(tmp_path / "left") != []
     tidy()  # as every run does before it starts
     assert containers(tmp_path / "left") == []

@@ -47,7 +47,7 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
     finished: list[Trajectory] = []
     folder = tmp_path / "rollouts" / "step_000003"
     groups = await rollouts.run_groups(
-        [solved, unsolved], 3, folder, prefix="s000003", temperature=0.5, on_trajectory=finished.append
+        [solved, unsolved], 3, folder, step=3, temperature=0.5, on_trajectory=finished.append
     )
     await rollouts.aclose()
     assert [group.rewards_G for group in groups] == [(1.0,) * 3, (0.25,) * 3]
@@ -69,9 +69,7 @@ async def test_a_hanging_sampler_is_retried_up_to_max_attempts_then_dropped_from
 
     rollouts, client = made(reply, sampler, n_parallel_envs=1, max_attempts=2)
     hangs = (1, 8)
-    groups = await rollouts.run_groups(
-        [make_task(tmp_path)], 3, tmp_path / "step_000000", prefix="s000000", temperature=1.0
-    )
+    groups = await rollouts.run_groups([make_task(tmp_path)], 3, tmp_path / "step_000000", step=0, temperature=1.0)
     await rollouts.aclose()
     assert groups[0].rewards_G == (1.0, 1.0)
     lost = groups[0].lost[0]
@@ -91,9 +89,7 @@ async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path
             enough.set()
 
     rollouts, client = made(lambda request: by_turn(request, client), n_parallel_envs=2)
-    batch = asyncio.create_task(
-        rollouts.run_groups([task], 6, folder, prefix="s000000", temperature=1.0, on_trajectory=keep)
-    )
+    batch = asyncio.create_task(rollouts.run_groups([task], 6, folder, step=0, temperature=1.0, on_trajectory=keep))
     await enough.wait()
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -106,7 +102,7 @@ async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path
         [task],
         6,
         folder,
-        prefix="s000000",
+        step=0,
         temperature=1.0,
         done=dict(done),
         on_trajectory=lambda trajectory: rerun.append(trajectory.trial_name),

@@ -11,7 +11,15 @@ import numpy as np
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.learning.batch import assemble
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.learning.trajectory import (
+    BatchKind,
+    Outcome,
+    Trajectory,
+    TrialName,
+    Turn,
+    batch_name,
+    group_trajectories,
+)
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import log_ratios, write_log_ratios, write_trajectory
@@ -78,18 +86,18 @@ class MadeRun:
     def _noise(self, length: int) -> np.ndarray:
         return np.array([self._random.gauss(0, 0.02) for _ in range(length)], np.float32)
 
-    def _batch(self, kind: str, step: int) -> list[Any]:
+    def _batch(self, kind: BatchKind, step: int) -> list[Any]:
         groups, began = [], self.ledger.clock + 10
         for task in range(self._tasks):
             label = f"held-out-{task}" if kind == "eval" else f"task-{task + step * 7 % 40}"
             made = []
             for member in range(self._group):
                 self.ledger.clock = began + 0.2 * (task * self._group + member)
-                made.append(self._trial(kind, step, f"{kind[0]}{step:06d}-p{task:02d}-g{member:02d}", label))
+                made.append(self._trial(kind, step, str(TrialName(kind, step, task, member)), label))
             groups.append(group_trajectories(label, made))
         return groups
 
-    def _trial(self, kind: str, step: int, name: str, task: str) -> Trajectory:
+    def _trial(self, kind: BatchKind, step: int, name: str, task: str) -> Trajectory:
         random_ = self._random
         lost = random_.random() < 0.02
         reward = None if lost else float(random_.random() < 0.2 + 0.6 * step / (step + 30))
@@ -98,7 +106,7 @@ class MadeRun:
         why = random_.choice(("no space left on device", "the container went down")) if lost else ""
         times = {"environment": 1.2, "agent_setup": 0.2, "agent": 20.0, "verifier": 0.4, "total": TRIAL_SEC}
         trial = Trajectory(task, name, turns, reward, outcome, why, times=times)
-        batch = f"{kind}_{step:06d}"
+        batch = batch_name(kind, step)
         write_trajectory(self.path / "trajectories" / batch, trial)
         self._harbor(self.path / "rollouts" / batch / name)
         self.ledger.started(name, task, 1)

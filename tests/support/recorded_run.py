@@ -24,6 +24,7 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.chat_template import BaseModel, ChatTemplate
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
@@ -167,8 +168,8 @@ class FakeTrial:
         if "s" in UNDER_WAY and "e" in UNDER_WAY:
             self._note("an evaluation beside a batch")
         UNDER_WAY.remove(name[0])
-        member, problem = int(name.split("-g")[1][:2]), int(name.split("-p")[1][:2])
-        rewards = {"reward": 1.0 if problem % 2 else (0.0, 1.0, 0.25, 0.0)[member % 4]}
+        slot = TrialName.parse(name)
+        rewards = {"reward": 1.0 if slot.problem % 2 else (0.0, 1.0, 0.25, 0.0)[slot.member % 4]}
         nothing = dict.fromkeys(("exception_info", "step_results", "environment_setup", "agent_setup", "verifier"))
         if name.startswith("s000000-p01-g02"):
             nothing["exception_info"] = ExceptionInfo.from_exception(RuntimeError("this place never gets a grade"))

@@ -9,7 +9,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.phases import Gates
-from harbortrainer.rollout.trial import TrialRequest, TrialSettings
+from harbortrainer.rollout.trial import TrialContext, TrialRequest
 from harbortrainer.tasks.task import Task, digest
 from tests.support.fakes import ScriptedClient, chat_template
 
@@ -51,7 +51,7 @@ SOLVE = [answer("echo Hello > hello.txt\n"), answer(complete=True), answer(compl
 
 def settings(
     answers: Any, *, sampler: PolicySampler | None = None, **fields: Any
-) -> tuple[TrialSettings, ScriptedClient]:
+) -> tuple[TrialContext, ScriptedClient]:
     """Settings whose policy gives these answers; `fields` go to Config."""
     template = chat_template()
     client = ScriptedClient(answers, template)
@@ -67,7 +67,7 @@ def settings(
     }
     config = Config(**defaults | fields)
     daemon = Daemon(config.outage_limit_sec)
-    return TrialSettings(config, sampler, template, RUN, Gates.of(config), daemon), client
+    return TrialContext(config, sampler, template, RUN, Gates.of(config), daemon), client
 
 
 def request(task: Task, folder: Path, name: str = "s000000-p00-g00") -> TrialRequest:

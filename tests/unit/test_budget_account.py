@@ -146,7 +146,7 @@ def test_metrics_sum_to_the_whole_and_have_usd_where_there_is_a_price() -> None:
 def test_a_cap_is_told_at_every_record_that_finds_it_reached() -> None:
     told: list[tuple[str, int]] = []
     budget = Budget(config(max_usd=250.0), Pricing(Price(1e6, 0.0, 0.0, 1e6)))
-    budget.watched_by(lambda *over: told.append(over))
+    budget.on_cap(lambda *over: told.append(over))
     for name in places(0, members=2):
         trial(budget, name)
     assert told == [] and budget.over() is None

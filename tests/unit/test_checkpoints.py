@@ -8,11 +8,11 @@ import pytest
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.policy.chat_template import BaseModel
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, Policy
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.training.outage import delete_orphans
 from harbortrainer.training.plan import disk_note, sampler_bytes, state_bytes
 
-POLICY = Policy("m", 8, "chat_template:1", "off")
+POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ async def test_what_a_killed_process_left_on_the_server_is_deleted_and_nothing_e
     async def never(path: str) -> None:
         raise AssertionError(path)
 
-    log = CheckpointLog(tmp_path / "checkpoints.jsonl", Keep(0))
+    log = CheckpointLog(tmp_path / "checkpoints.jsonl")
     first: Any = Server("a", {"a": {"tinker://a/weights/1", "tinker://a/weights/2", "tinker://a/sampler_weights/2"}})
     await delete_orphans(first, log)
     assert len(first.weights["a"]) == 3, "the model in training is left alone"
     await log.add(POLICY.checkpoint(1, "tinker://a/weights/1"), never)
     log.note_model("b")
-    resumed = CheckpointLog(tmp_path / "checkpoints.jsonl", Keep(0))
+    resumed = CheckpointLog(tmp_path / "checkpoints.jsonl")
     second: Any = Server("c", first.weights | {"b": {"tinker://b/sampler_weights/0"}, "c": {"tinker://c/weights/3"}})
     await delete_orphans(second, resumed)
     assert second.weights == {"a": {"tinker://a/weights/1"}, "b": set(), "c": {"tinker://c/weights/3"}}

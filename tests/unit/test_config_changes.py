@@ -10,7 +10,7 @@ from harbortrainer.run.config_changes import ConfigHistory, note, to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.task import Task
 from harbortrainer.train import parse
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 
 BASE = ["model_name=m", "tasks_dir=."]
 
@@ -40,12 +40,14 @@ def test_changes_are_kept_for_the_next_process_and_hold_from_their_step_on(run: 
     again = ConfigHistory(run)
     assert again.changes(parse([f"resume={run.path}"])) == []
     tasks = [Task(f"t{i}", Path(), "") for i in range(16)]
-    course = Course(tasks, again.configs())
-    assert [course.at(step).config.learning_rate for step in (0, 3, 4, 9)] == [0.5, 0.5, 0.25, 0.25]
-    assert course.at(3).order.total_steps == 2 and course.total_steps == 4
+    schedule = SettingsByStep(tasks, again.configs())
+    assert [schedule.at(step).config.learning_rate for step in (0, 3, 4, 9)] == [0.5, 0.5, 0.25, 0.25]
+    assert schedule.at(3).order.total_steps == 2 and schedule.total_steps == 4
     back = ConfigHistory(run)
     back.record(back.changes(parse([f"resume={run.path}", "learning_rate=1.0"])), from_step=4)
-    assert Course(tasks, ConfigHistory(run).configs()).at(4).config.learning_rate == 1.0, "the later word counts"
+    assert SettingsByStep(tasks, ConfigHistory(run).configs()).at(4).config.learning_rate == 1.0, (
+        "the later word counts"
+    )
 
 
 def test_an_intervention_is_told_loudly_and_a_harmless_change_in_passing(run: RunDirectory) -> None:

@@ -16,7 +16,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGro
 from harbortrainer.tasks.curriculum import ENOUGH, FILE, LONGEST_REST, Curriculum, TaskHistory, open_curriculum
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 from tests.unit.test_trainer import Run
 
 BAND = (0.1, 0.9)
@@ -66,10 +66,10 @@ def joined(batches: Iterable[list[str]]) -> list[str]:
 def test_without_a_band_the_order_is_the_plain_one(folder):
     config = Config(model_name="m", tasks_dir="d", batch_size=4, n_epochs=2, seed=5)
     assert open_curriculum(config, folder, TASKS) is None
-    course = Course(TASKS, [(0, config)])
+    schedule = SettingsByStep(TASKS, [(0, config)])
     plain = TaskOrder(TASKS, batch_size=4, n_epochs=2, max_steps=0, seed=5)
-    assert [course.batch(step) for step in range(15)] == [plain.batch(step) for step in range(15)]
-    assert course.measured(0, []) == {} and not list(folder.iterdir())
+    assert [schedule.batch(step) for step in range(15)] == [plain.batch(step) for step in range(15)]
+    assert schedule.measured(0, []) == {} and not list(folder.iterdir())
 
 
 def test_the_first_pass_takes_every_task_in_the_plain_order(folder):
@@ -169,9 +169,9 @@ def test_metrics_count_the_training_tasks(folder):
 async def test_a_resumed_run_trains_the_same_batches(tmp_path):
     def made(folder: Path, **settings: Any) -> Run:
         run = Run(folder, held_out=0, n_epochs=6, group_size=8, **settings)  # 1 trial of 8 is solved: outside
-        tasks = run.trainer.course.train
+        tasks = run.trainer.schedule.train
         curriculum = Curriculum((0.2, 0.9), tasks, folder)
-        run.trainer.course = Course(tasks, [(0, run.config)], curriculum)
+        run.trainer.schedule = SettingsByStep(tasks, [(0, run.config)], curriculum)
         return run
 
     for name in "ab":

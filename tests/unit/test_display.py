@@ -125,8 +125,8 @@ from harbortrainer.watch.display import Display
 
 async def main():
     stop = Stop()
-    stop.then = "go on with: x"
-    with Display() as display, stopping.heeding(stop), stop.heeded():
+    stop.resume_hint = "resume with: x"
+    with Display() as display, stopping.signals_to(stop), stop.polled():
         display.follow(stop, waits=False)
         stop.limit(Config(model_name="", tasks_dir=""), display.say)
         with display.trials("step 0", 4):
@@ -147,10 +147,10 @@ def test_a_second_ctrl_c_leaves_the_terminal_usable() -> None:
     terminal.feed(sent)
     assert status == 130 and terminal.cursor_shown, sent
     lines = terminal.text.splitlines()
-    assert "SIGINT: trials that run are cancelled, then the weights are saved" in lines[0]
+    assert "SIGINT: running trials are cancelled, then the weights are saved" in lines[0]
     assert (
         lines[-2].startswith("stop    SIGINT: running trials are cancelled,")
-        and lines[-1] == "left at once; go on with: x"
+        and lines[-1] == "stopped immediately; resume with: x"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from harbortrainer.cli.arguments import validate
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.learning.trajectory import TrajectoryGroup, batch_name
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.evaluation import run_both
@@ -37,11 +37,11 @@ async def finished(folder: Path, **settings: Any) -> Run:
 
 
 def before_each_batch(run: Run, act: Callable[[str], None]) -> None:
-    """Calls `act` with the prefix of every batch, and lets whoever was told act, before that batch is sampled."""
+    """Calls `act` with the name of every batch, and lets whoever was told act, before that batch is sampled."""
     sample: Any = run.rollouts.run_groups
 
     async def run_groups(tasks_P: Any, group_size: int, trials_dir: Path, **how: Any) -> list[TrajectoryGroup]:
-        act(how["prefix"])
+        act(batch_name(how["kind"], how["step"]))
         await asyncio.sleep(0.01)
         return await sample(tasks_P, group_size, trials_dir, **how)
 
@@ -62,8 +62,8 @@ async def test_rows_checkpoints_and_trials_are_those_of_evaluations_in_between(t
 async def test_an_evaluation_and_the_next_batch_are_of_the_same_weights_and_over_before_the_update(tmp_path):
     run = await finished(tmp_path, max_steps=2)
     assert [call for call in run.calls if call != "drain"] == [
-        "publish 0", "save 0", "sample e000000", "sample s000000", "update", "publish 1",
-        "sample e000001", "sample s000001", "update", "publish 2", "sample e000002", "save 2",
+        "publish 0", "save 0", "sample eval 0", "sample step 0", "update", "publish 1",
+        "sample eval 1", "sample step 1", "update", "publish 2", "sample eval 2", "save 2",
     ]  # fmt: skip
 
 
@@ -81,12 +81,14 @@ async def test_a_killed_run_goes_on_with_the_evaluation_that_was_under_way(tmp_p
     assert not resumed.directory.pending_row.exists()
 
 
-@pytest.mark.parametrize("at", ["e000000", "s000000", "e000001", "s000001", "e000002", "s000002", "e000003"])
+@pytest.mark.parametrize(
+    "at", ["eval_000000", "step_000000", "eval_000001", "step_000001", "eval_000002", "step_000002", "eval_000003"]
+)
 async def test_a_run_that_is_stopped_goes_on_alike(tmp_path, at):
     plain = await finished(tmp_path / "plain", eval_overlap=False)
     stop = Stop()
     run = made(tmp_path / "run", stop=stop)
-    before_each_batch(run, lambda prefix: stop.request("enough", 130) if prefix == at else None)
+    before_each_batch(run, lambda batch: stop.request("enough", 130) if batch == at else None)
     with pytest.raises(Stopped):
         await run.trainer.run()
     state = run.trainer.parts.checkpoints.latest()
@@ -108,7 +110,7 @@ async def test_a_server_lost_in_any_phase_changes_nothing(tmp_path, phase, nth, 
 async def test_a_run_goes_on_without_the_overlap_it_was_stopped_in(tmp_path):
     stop = Stop()
     run = made(tmp_path / "run", stop=stop)
-    before_each_batch(run, lambda prefix: stop.request("enough", 130) if prefix == "s000001" else None)
+    before_each_batch(run, lambda batch: stop.request("enough", 130) if batch == "step_000001" else None)
     with pytest.raises(Stopped):
         await run.trainer.run()
     resumed = await finished(tmp_path / "run", start_step=1, eval_overlap=False)

@@ -18,7 +18,7 @@ from harbortrainer.evaluation import session
 from harbortrainer.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, trainer_config
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.tasks.split import SPLIT_FILE, split_record
 from harbortrainer.tasks.task import load_tasks
@@ -80,13 +80,13 @@ def make_run(folder: Path, trained_on: Path, *steps: int, renderer: Any = None) 
     record = split_record(load_tasks(str(trained_on)), [], False)
     (folder / SPLIT_FILE).write_text(json.dumps(record))
     renderer = renderer or chat_template().renderer
-    policy = Policy("models/one", 16, renderer.name, renderer.thinking)
+    policy = PolicyIdentity("models/one", 16, renderer.name, renderer.thinking)
 
     for step in steps:
         with (folder / "checkpoints.jsonl").open("a") as file:
             saved = policy.checkpoint(step, f"tinker://m/weights/s{step}")
             file.write(json.dumps({name: getattr(saved, name) for name in saved.__slots__}) + "\n")
-    assert len(CheckpointLog(folder / "checkpoints.jsonl", 0).records) == len(steps)
+    assert len(CheckpointLog(folder / "checkpoints.jsonl").records) == len(steps)
     return folder
 
 

@@ -5,7 +5,7 @@ from harbortrainer.config import Config
 from harbortrainer.learning.batch import assemble, group_advantages
 from harbortrainer.learning.datums import apply_kl_penalty, training_sequences
 from harbortrainer.learning.minibatches import minibatches, normalize
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.training.update import learning_rate
 
 
@@ -126,3 +126,24 @@ def test_a_batch_without_signal_sends_nothing():
     assert assemble(groups()[1:], config()).sequences_D == ()
     assert assemble([], config()).sequences_D == ()
     assert len(assemble(groups()[1:], config(kl_penalty_coef=0.1)).sequences_D) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("s000012-p03-g01", TrialName("step", 12, 3, 1)),
+        ("e000000-p00-g00-a2", TrialName("eval", 0, 0, 0, attempt=2)),
+        ("s1234567-p100-g128-a10", TrialName("step", 1234567, 100, 128, attempt=10)),
+    ],
+)
+def test_the_name_of_a_trial_says_where_it_belongs(text: str, name: TrialName) -> None:
+    assert TrialName.parse(text) == name and str(name) == text
+    assert str(name.first) == text.partition("-a")[0] and name.first.group == name.group
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s12-p03-g01", "x000012-p03-g01", "s000012-p03", "s000012-p03-g01-a", "s000012-p03-g01.npz"]
+)
+def test_other_text_is_not_the_name_of_a_trial(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a trial"):
+        TrialName.parse(text)

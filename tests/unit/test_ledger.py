@@ -11,11 +11,12 @@ from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
 
 COSTS = ("outcome", "cause", "stage", "reward", "prompt_tokens", "sampled_tokens", "seconds", "fate")
+NAMES = A, B, C, D = tuple(str(TrialName("step", 0, 0, member)) for member in range(4))
 TURN = Turn(0, (1,), (2, 3), (-0.5, -0.5), 0)
 
 
@@ -26,8 +27,8 @@ def trajectory(name: str, reward: float | None = 1.0, task: str = "t") -> Trajec
 
 
 def batch(*rewards: float, **fields: Any) -> TrainingBatch:
-    """Of trials a, b, ... of one group."""
-    trials = [trajectory(name, reward) for name, reward in zip("abcdefgh", rewards, strict=False)]
+    """Of trials A, B, ... of one group."""
+    trials = [trajectory(name, reward) for name, reward in zip(NAMES, rewards, strict=False)]
     config = Config(model_name="m", tasks_dir=".", **fields)
     return assemble([group_trajectories("t", trials)], config)
 
@@ -43,9 +44,9 @@ def run_trial(ledger: Ledger, name: str, fate: str = "graded", task: str = "t") 
 
 def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    run_trial(ledger, "a", "replaced by a-a2")
+    run_trial(ledger, A, f"replaced by {A}-a2")
     started, ended = read_lines(tmp_path / "ledger.jsonl")
-    assert (started["event"], started["trial"], started["attempt"]) == ("started", "a", 1)
+    assert (started["event"], started["trial"], started["attempt"]) == ("started", A, 1)
     named = {key: ended[key] for key in COSTS}
     assert named == {
         "outcome": "infrastructure_error",
@@ -55,13 +56,13 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
         "prompt_tokens": 1,
         "sampled_tokens": 2,
         "seconds": 3.0,
-        "fate": "replaced by a-a2",
+        "fate": f"replaced by {A}-a2",
     }
 
 
 def test_the_funnel_counts_each_trial_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    for name, fate in (("d", "replaced by d-a2"), ("a", "graded"), ("b", "graded"), ("c", "dropped")):
+    for name, fate in ((D, f"replaced by {D}-a2"), (A, "graded"), (B, "graded"), (C, "dropped")):
         run_trial(ledger, name, fate)
     train(ledger, 0, batch(1.0, 0.0))
     assert ledger.summary() == "trials: 4 started, 4 finished, 2 graded, 2 trained (1 replaced, 1 dropped)"
@@ -82,45 +83,45 @@ def test_updates_that_are_made_again_count_once(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_no_trial_open(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    run_trial(ledger, "a")
-    ledger.started("b", "t", 1)
+    run_trial(ledger, A)
+    ledger.started(B, "t", 1)
     again = Ledger(tmp_path / "ledger.jsonl")
     assert again.counts["cancelled"] == 1 and again.counts["finished"] == 1
     last = read_lines(tmp_path / "ledger.jsonl")[-1]
-    assert (last["trial"], last["outcome"], last["cause"]) == ("b", "cancelled", "the process was killed")
+    assert (last["trial"], last["outcome"], last["cause"]) == (B, "cancelled", "the process was killed")
     assert Ledger(tmp_path / "ledger.jsonl").counts["cancelled"] == 1
 
 
 def test_a_trial_whose_file_was_written_when_the_process_was_killed_has_finished(tmp_path: Path) -> None:
     """Killed between the trajectory and the ledger's line: the trial counts, and is not run again."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    for name, reward in (("graded", 0.5), ("lost", None), ("open", None)):
+    for name, reward in ((A, 0.5), (B, None), (C, None)):
         ledger.started(name, "t", 1)
-        if name != "open":
+        if name != C:
             write_trajectory(tmp_path / "trajectories" / "step_000003", trajectory(name, reward))
     again = Ledger(tmp_path / "ledger.jsonl")
     ended = {r["trial"]: (r["fate"], r["reward"]) for r in read_lines(tmp_path / "ledger.jsonl") if "fate" in r}
-    assert ended == {"graded": ("graded", 0.5), "lost": ("dropped", None), "open": ("cancelled", None)}
+    assert ended == {A: ("graded", 0.5), B: ("dropped", None), C: ("cancelled", None)}
     assert again.counts["finished"] == 2
 
 
 def test_a_steps_line_says_what_became_of_every_graded_trial(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     config = Config(model_name="m", tasks_dir=".", outcome_policy={"max_turns": "mask", "policy_error": -1})
-    outcomes = {"a": Outcome.COMPLETED, "b": Outcome.MAX_TURNS, "c": Outcome.POLICY_ERROR}
+    outcomes = {A: Outcome.COMPLETED, B: Outcome.MAX_TURNS, C: Outcome.POLICY_ERROR}
     trials = [replace(trajectory(name, 1.0), outcome=outcome) for name, outcome in outcomes.items()]
     alone = [trajectory("alone", 1.0), trajectory("lost", None)]
     made = assemble([group_trajectories("t", trials), group_trajectories("u", alone)], config)
-    ledger.trained(0, made, [["c"], ["a"]])
+    ledger.trained(0, made, [[C], [A]])
     train(ledger, 1, batch(1.0, 1.0))
     train(ledger, 2, batch(1.0, 0.0))
     first, second, third = read_lines(tmp_path / "ledger.jsonl")
-    assert (first["trials"], first["updates"], first["datums"]) == (["a", "c"], [["c"], ["a"]], 2)
-    assert (first["masked"], first["left_out"]) == (["b"], {"alone": "group too small"})
-    assert {name: first["rewards"][name] for name in "ac"} == {"a": 1.0, "c": -1.0}
+    assert (first["trials"], first["updates"], first["datums"]) == ([A, C], [[C], [A]], 2)
+    assert (first["masked"], first["left_out"]) == ([B], {"alone": "group too small"})
+    assert {name: first["rewards"][name] for name in (A, C)} == {A: 1.0, C: -1.0}
     assert (first["first_optimizer_step"], first["optimizer_steps"]) == (1, 2)
     assert (second["first_optimizer_step"], second["optimizer_steps"], second["trials"]) == (3, 0, [])
-    assert second["left_out"] == dict.fromkeys("ab", "no advantage in the batch")
+    assert second["left_out"] == dict.fromkeys((A, B), "no advantage in the batch")
     assert (third["first_optimizer_step"], third["optimizer_steps"]) == (3, 1)
     assert ledger.counts["masked"] == 1 and ledger.counts["trained"] == 4
 
@@ -143,29 +144,29 @@ def test_a_step_that_is_made_again_of_other_datums_is_told_loudly(
 def test_a_batch_that_was_trained_on_is_settled(tmp_path: Path) -> None:
     """Otherwise its ungraded trials would run again after a resume, and the step be made of another batch."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    stored = {"p0": trajectory("p0", None), "p1": trajectory("p1"), "p2-a3": trajectory("p2-a3", None)}
-    assert list(ledger.standing("step", 4, stored)) == ["p1"]
+    stored = {A: trajectory(A, None), B: trajectory(B), f"{C}-a3": trajectory(f"{C}-a3", None)}
+    assert list(ledger.reusable("step", 4, stored)) == [B]
     train(ledger, 4, batch(1.0, 0.0))
     again = Ledger(tmp_path / "ledger.jsonl")
     again.resumed(4)
-    assert list(again.standing("step", 4, stored)) == ["p1", "p0", "p2-a3"], "graded ones first"
-    assert list(again.standing("eval", 4, stored)) == ["p1"]
+    assert list(again.reusable("step", 4, stored)) == [B, A, f"{C}-a3"], "graded ones first"
+    assert list(again.reusable("eval", 4, stored)) == [B]
 
 
 def test_quarantined_tasks_stay_so(tmp_path: Path) -> None:
-    run_trial(Ledger(tmp_path / "ledger.jsonl"), "a", "quarantined", "bad")
+    run_trial(Ledger(tmp_path / "ledger.jsonl"), A, "quarantined", "bad")
     assert Ledger(tmp_path / "ledger.jsonl").quarantined == {"bad": "infrastructure_error: no disk"}
 
 
 def test_a_torn_line_is_cut_before_the_next_one_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    run_trial(Ledger(path), "a")
+    run_trial(Ledger(path), A)
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     again = Ledger(path)
-    run_trial(again, "b")
-    assert [record["trial"] for record in read_lines(path)] == ["a", "a", "b", "b"]
-    assert [record["event"] for record in read_lines(path)][1] == "ended", "a's end was lost: it was killed"
+    run_trial(again, B)
+    assert [record["trial"] for record in read_lines(path)] == [A, A, B, B]
+    assert [record["event"] for record in read_lines(path)][1] == "ended", "A's end was lost: it was killed"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_a_torn_line_is_cut_before_the_next_one_is_written(tmp_path: Path) -> No
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, whole: bytes, damaged: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
-    for name in ("a", "b"):
+    for name in (A, B):
         run_trial(ledger, name)
     first, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(first + b"\n" + rest.replace(whole, damaged, 1))

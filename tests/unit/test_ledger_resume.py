@@ -22,10 +22,12 @@ def test_attempts_at_each_place_are_remembered(tmp_path: Path) -> None:
     ended(ledger, "s000000-p00-g02", 2, "dropped")
     ledger.started("s000000-p00-g00-a3", "t", 3)  # and the process is killed
     for again in (ledger, Ledger(tmp_path / "ledger.jsonl")):
-        assert again.tried("s000000-p00-g00") == (2, 1), "an outage costs no attempt; the third one is run again"
-        assert again.tried("s000000-p00-g01") == (0, 0), "a cancelled one is run again under its name"
-        assert again.tried("s000000-p00-g02") == (2, 0), "a place that was given up gets new attempts, with new names"
-        assert again.tried("s000000-p09-g00") == (0, 0)
+        assert again.attempts("s000000-p00-g00") == (2, 1), "an outage costs no attempt; the third one is run again"
+        assert again.attempts("s000000-p00-g01") == (0, 0), "a cancelled one is run again under its name"
+        assert again.attempts("s000000-p00-g02") == (2, 0), (
+            "a place that was given up gets new attempts, with new names"
+        )
+        assert again.attempts("s000000-p09-g00") == (0, 0)
 
 
 def test_faults_in_a_row_are_remembered_until_a_grade(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_many_threads_may_update_the_state(state: RunState) -> None:
         for n in range(1000):
             state.moved(f"{thread}-{n}", TrialState.SAMPLING)
             state.sampled(1)
-            state.finished(trajectory(f"s-p{thread}-g{n}", 1.0))
+            state.finished(trajectory(f"s000000-p{thread:02d}-g{n:02d}", 1.0))
             state.moved(f"{thread}-{n}", None)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]

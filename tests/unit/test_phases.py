@@ -49,8 +49,9 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
-    llm = SimpleNamespace(deadline=None)
-    return Phases(trial, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm  # pyright: ignore[reportArgumentType]
+    llm: Any = SimpleNamespace(deadline=None)
+    fake: Any = trial
+    return Phases(fake, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm
 
 
 def gates_of(**fields: Any) -> Gates:

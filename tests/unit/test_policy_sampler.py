@@ -188,7 +188,7 @@ async def test_a_busy_server_with_few_requests_is_not_the_limit(monkeypatch: pyt
 
     sampler = PolicySampler()
     sampler.publish(Waves([], chat_template()), 1)
-    usage = StepUsage(sampler, lambda: 0.0)
+    usage = StepUsage(sampler)
     for n_requests in (11, 12) * 5:
         callers = [asyncio.create_task(ask(sampler)) for _ in range(n_requests)]
         await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, ServerLost, UserError
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.policy.chat_template import BaseModel
-from harbortrainer.stopping import unless
+from harbortrainer.stopping import run_until
 
 
 class Answer:
@@ -225,7 +225,7 @@ async def test_a_batch_ends_when_the_server_no_longer_knows_the_published_weight
             ended.set()
 
     with pytest.raises(ServerLost, match="sampling: the server does not know the published weights any more"):
-        await unless(trials(), *policy.losses("sampling"))
+        await run_until(trials(), *policy.losses("sampling"))
     assert ended.is_set()
     await policy.publish(2)
-    assert await unless(asyncio.sleep(0, "done"), *policy.losses("sampling")) == "done"
+    assert await run_until(asyncio.sleep(0, "done"), *policy.losses("sampling")) == "done"

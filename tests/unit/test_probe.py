@@ -9,11 +9,11 @@ from rich.console import Console
 
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
-from harbortrainer.probe import bench, losses
+from harbortrainer.probe import losses, session
 from harbortrainer.probe.losses import VARIANTS, norm_places, places
 from harbortrainer.probe.optimizer import _shrunk, share
 from harbortrainer.probe.parity import bootstrap
-from harbortrainer.probe.report import Facts, Findings, Row, ServerReport, load, show, store
+from harbortrainer.probe.report import Facts, ProbeFindings, Row, ServerReport, load, show, store
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def gains(kind: str, curve: Callable[[float], float], noise: float = 0.0, seed: 
 
 
 def verdict(gains: list[float], noise: float, norms: Sequence[float | None] = (None,) * 13) -> str:
-    findings = Findings()
+    findings = ProbeFindings()
     losses.report(findings, places(gains, noise), norm_places(norms), noise)
     return findings.facts["reduction"]
 
@@ -115,24 +115,24 @@ def test_decay_below_the_noise_is_unclear():
 
 
 async def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain(monkeypatch):
-    monkeypatch.setattr(bench, "CALL_LIMIT_SEC", 0.5)
+    monkeypatch.setattr(session, "CALL_LIMIT_SEC", 0.5)
 
     async def answer(after_sec: float) -> float:
         await asyncio.sleep(after_sec)
         return after_sec
 
     seconds = [0.3, 0.6, 0.9]
-    assert await bench._all([answer(after) for after in seconds]) == seconds
+    assert await session._all([answer(after) for after in seconds]) == seconds
     with pytest.raises(BackendError, match="no answer within"):
-        await bench._all([answer(0.1), answer(60)])
+        await session._all([answer(0.1), answer(60)])
 
 
 async def test_a_fault_in_one_part_is_a_row():
     async def fails() -> None:
         raise BackendError("gone")
 
-    findings = Findings()
-    assert not await findings.section("losses", fails)
+    findings = ProbeFindings()
+    await findings.section("losses", fails)
     assert (findings.rows[0].verdict, findings.rows[0].value) == ("unclear", "failed: gone")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.report.run import unit
 from harbortrainer.report.trials import funnel, read_trials
 from harbortrainer.report.write import packed, write_report
@@ -51,7 +52,9 @@ def test_every_trial_is_a_row_as_the_ledger_has_it(made: MadeRun) -> None:
         assert table["texts"][table["outcome"][i]] == ended[name]["outcome"]
         assert table["texts"][table["cause"][i]] == ended[name]["cause"]
         assert table["advantage"][i] == advantages.get(name)
-        assert table["step"][i] == int(name[1:7]) + name.startswith("s"), "the step of the row in metrics.jsonl"
+        assert table["step"][i] == (trial := TrialName.parse(name)).step + (trial.kind == "step"), (
+            "the step of the row in metrics.jsonl"
+        )
 
 
 def test_the_bands_are_the_intervals_of_the_batchs_tasks(made: MadeRun) -> None:

@@ -34,7 +34,7 @@ def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR,
     return Trajectory(request.task.name, request.name, (), None, outcome, detail, attempt=request.attempt)
 
 
-class Book:
+class FakeJournal:
     """Notes what it is told; `stored`: the trials that are on disk by then."""
 
     def __init__(self, stored: list[str]) -> None:
@@ -43,17 +43,18 @@ class Book:
         self.stored_first = True
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
+        self.quarantined: dict[str, str] = {}
 
     def started(self, trial_name: str, task_name: str, attempt: int) -> None:
         self.started_trials.append((trial_name, task_name))
 
-    def ended(self, trajectory: Trajectory, fate: str) -> None:
-        self.fates.append((trajectory.trial_name, fate))
-        if fate in ("graded", "dropped"):
+    def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        self.fates.append((trajectory.trial_name, disposition))
+        if disposition in ("graded", "dropped"):
             self.stored_first = self.stored_first and trajectory.trial_name in self._stored
 
-    def tried(self, place: str) -> tuple[int, int]:
-        return self.ended_before.get(place, (0, 0))
+    def attempts(self, first: str) -> tuple[int, int]:
+        return self.ended_before.get(first, (0, 0))
 
 
 class Rig:
@@ -77,8 +78,8 @@ class Rig:
 
         monkeypatch.setattr(attempts, "run_trial", run_trial)
         config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4, "n_warm_envs": 0} | fields)
-        self.book = Book(self.finished)
-        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.book, ping=RemoteHost().ping)
+        self.journal = FakeJournal(self.finished)
+        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.journal, ping=RemoteHost().ping)
 
     async def go(
         self,
@@ -91,11 +92,11 @@ class Rig:
             tasks,
             group_size,
             self.folder / "step_000004",
-            prefix="s000004",
+            kind="step" if training else "eval",
+            step=4,
             temperature=0.7,
             on_trajectory=lambda trajectory: self.finished.append(trajectory.trial_name),
             done=done or {},
-            training=training,
         )
 
     @property
@@ -175,7 +176,7 @@ async def test_a_task_that_keeps_failing_is_quarantined_and_the_run_goes_on(
     tried = [request.name for request in rig.requests if request.task.name == "b"]
     assert 6 <= len(tried) <= 7, "not 8 places x 3 attempts; one may have been under way"
     assert "task b is left out of the run after 6 faults in a row, the last: infrastructure_error" in caplog.text
-    assert {name for name, _ in rig.book.fates if "p01" in name} == set(tried), "who was not started is not booked"
+    assert {name for name, _ in rig.journal.fates if "p01" in name} == set(tried), "who was not started is not booked"
     began = len(rig.requests)
     again = await rig.go(group_size=8)
     assert [len(group.trajectories_G) for group in again] == [8, 0, 8]
@@ -223,11 +224,11 @@ async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(
 
     rig = Rig(tmp_path, monkeypatch, run)
     await rig.go()
-    assert sorted(name for name, _ in rig.book.started_trials) == sorted(rig.names)
-    fates = dict(rig.book.fates)
+    assert sorted(name for name, _ in rig.journal.started_trials) == sorted(rig.names)
+    fates = dict(rig.journal.fates)
     assert fates["s000004-p00-g01"] == "replaced by s000004-p00-g01-a2" and fates["s000004-p00-g01-a2"] == "graded"
     assert fates["s000004-p02-g00-a3"] == "dropped" and len(fates) == 9 + 1 + 2
-    assert rig.book.stored_first
+    assert rig.journal.stored_first
 
 
 async def test_a_third_fault_drops_the_member(
@@ -301,7 +302,7 @@ async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path, monkeypatc
     with pytest.raises(asyncio.CancelledError):
         await batch
     assert rig.running == 0 and 1 <= len(rig.requests) <= 4
-    assert dict(rig.book.fates) == dict.fromkeys((name for name, _ in rig.book.started_trials), "cancelled")
+    assert dict(rig.journal.fates) == dict.fromkeys((name for name, _ in rig.journal.started_trials), "cancelled")
 
 
 async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

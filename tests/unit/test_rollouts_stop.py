@@ -9,7 +9,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import trial_seed
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.trial import TrialRequest
-from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, unless
+from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
 from tests.support.fakes import chat_template
 from tests.unit.test_rollouts import Rig, graded, lost
 
@@ -31,20 +31,20 @@ class StoppedRig(Rig):
 async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StoppedRig(tmp_path, monkeypatch, 4, "wait")
     with pytest.raises(Stopped, match="SIGINT"):
-        await unless(rig.go(), rig.stop.stopped(trials=True))
+        await run_until(rig.go(), rig.stop.stopped(trials=True))
     assert 4 <= len(rig.requests) < 9
     assert sorted(rig.finished) == sorted(rig.names), "each that began is kept"
-    assert dict(rig.book.fates) == dict.fromkeys(rig.names, "graded")
+    assert dict(rig.journal.fates) == dict.fromkeys(rig.names, "graded")
 
 
 async def test_trials_that_run_are_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StoppedRig(tmp_path, monkeypatch, 4, "cancel")
     with pytest.raises(Stopped, match="SIGINT"):
-        await unless(rig.go(), rig.stop.stopped(trials=True))
+        await run_until(rig.go(), rig.stop.stopped(trials=True))
     assert rig.running == 0 and len(rig.requests) < 9
-    fates = dict(rig.book.fates)
+    fates = dict(rig.journal.fates)
     assert set(fates.values()) <= {"graded", "cancelled"} and set(fates) == {
-        name for name, _ in rig.book.started_trials
+        name for name, _ in rig.journal.started_trials
     }
     assert sorted(rig.finished) == sorted(name for name, fate in fates.items() if fate == "graded")
 
@@ -54,7 +54,7 @@ async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path, monke
     stop: Stop = rig.rollouts._stop
     stop.limit_trials(7, started=2)
     with pytest.raises(Stopped, match="max_trials=7"):
-        await unless(rig.go(), stop.stopped(trials=True))
+        await run_until(rig.go(), stop.stopped(trials=True))
     assert len(rig.finished) == len(rig.requests) == 5 and stop.status == LIMIT_STATUS
 
 
@@ -71,13 +71,13 @@ async def test_a_place_goes_on_with_the_attempt_that_an_earlier_process_had_reac
 ) -> None:
     """Names, seeds and the number of attempts are those of an unbroken run."""
     rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if "p00-g00" in r.name else graded(r), seed=3)
-    rig.book.ended_before = {"s000004-p00-g00": (1, 1), "s000004-p01-g01": (2, 2)}
+    rig.journal.ended_before = {"s000004-p00-g00": (1, 1), "s000004-p01-g01": (2, 2)}
     groups = await rig.go()
     tried = [request for request in rig.requests if "p00-g00" in request.name]
     assert [(r.name, r.attempt) for r in tried] == [("s000004-p00-g00-a2", 2), ("s000004-p00-g00-a3", 3)]
     assert [r.seed for r in tried] == [trial_seed(3, r.name) for r in tried]
     assert groups[1].trajectories_G[1].trial_name == "s000004-p01-g01-a3"
-    assert dict(rig.book.fates)["s000004-p00-g00-a3"] == "dropped"
+    assert dict(rig.journal.fates)["s000004-p00-g00-a3"] == "dropped"
 
 
 async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(

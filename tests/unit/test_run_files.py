@@ -12,7 +12,7 @@ from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.run import trajectories
-from harbortrainer.run.checkpoints import CheckpointLog, Policy, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
@@ -80,7 +80,7 @@ def test_metrics_steps_only_grow_and_rows_stay_when_a_run_goes_on(tmp_path):
     assert [row["global_step"] for row in read_lines(run.metrics)] == [0, 1, 2, 3, 4]
 
 
-POLICY = Policy("m", 8, "chat_template:1", "off")
+POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 
 
 async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_path):
@@ -90,11 +90,11 @@ async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_pat
         assert path not in (tmp_path / "c.jsonl").read_text()
         deleted.append(path)
 
-    log = CheckpointLog(tmp_path / "c.jsonl", keep=2)
+    log = CheckpointLog(tmp_path / "c.jsonl", Keep(2))
     for step in range(4):
         await log.add(POLICY.checkpoint(step, f"tinker://m/weights/{step}"), delete)
     assert deleted == ["tinker://m/weights/0", "tinker://m/weights/1"]
-    again = CheckpointLog(tmp_path / "c.jsonl", keep=2)
+    again = CheckpointLog(tmp_path / "c.jsonl", Keep(2))
     assert [c.step for c in again.records] == [2, 3]
     assert require_checkpoint(again, POLICY, "run").step == 3
     for changes, words in (
@@ -108,7 +108,7 @@ async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_pat
 
 def test_resume_without_checkpoint(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
-        require_checkpoint(CheckpointLog(tmp_path / "c.jsonl", 1), POLICY, "run")
+        require_checkpoint(CheckpointLog(tmp_path / "c.jsonl"), POLICY, "run")
 
 
 def test_unwritable_logs_dir_names_the_field(tmp_path):

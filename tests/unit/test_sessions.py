@@ -20,7 +20,7 @@ from harbortrainer.doctor import servers
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import probe
-from harbortrainer.probe.bench import Bench
+from harbortrainer.probe.session import ProbeSession
 from harbortrainer.training.outside import Outside
 from scripts.test_skyrl_tx import Connection
 from tests.conftest import ROOT
@@ -98,7 +98,7 @@ async def use_probe(server: Server) -> None:
     session = await opened(server)
     with contextlib.suppress(BackendError):  # it has no adapters
         await probe.probe(session, server.model)
-    bench = Bench(session, server.model)
+    bench = ProbeSession(session, server.model)
     await bench._unload("m")
     await bench.close()
     await end_session(session.service, done=True)

@@ -12,7 +12,7 @@ import pytest
 
 from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
-from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, unless
+from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
 from tests.conftest import ROOT
 
 
@@ -28,7 +28,7 @@ async def test_the_first_request_counts_and_says_what_happens() -> None:
     stop.request("SIGINT", SIGNAL_STATUS)
     stop.request("SIGTERM", 7)
     assert (stop.why, stop.status, stop.lets_end) == ("SIGINT", SIGNAL_STATUS, False)
-    assert len(said) == 1 and said[0].startswith("SIGINT: trials that run are cancelled")
+    assert len(said) == 1 and said[0].startswith("SIGINT: running trials are cancelled")
 
 
 async def test_max_trials_counts_those_of_earlier_processes_and_lets_the_last_ones_end() -> None:
@@ -36,7 +36,7 @@ async def test_max_trials_counts_those_of_earlier_processes_and_lets_the_last_on
     stop.limit_trials(5, started=3)
     assert [stop.may_start() for _ in range(4)] == [True, True, False, False]
     assert stop.lets_end and stop.status == LIMIT_STATUS
-    assert len(said) == 1 and said[0].startswith("max_trials=5 were started: trials that run are let end")
+    assert len(said) == 1 and said[0].startswith("max_trials=5 were started: running trials may finish")
 
 
 async def test_without_limits_trials_may_start_until_it_is_asked() -> None:
@@ -67,10 +67,10 @@ async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None
             cleaned.append(True)
 
     with pytest.raises(Stopped, match="SIGINT"):
-        await unless(work(), stop.stopped())
+        await run_until(work(), stop.stopped())
     assert cleaned == [True]
     with pytest.raises(Stopped):
-        await unless(work(), stop.stopped())  # not begun any more
+        await run_until(work(), stop.stopped())  # not begun any more
     assert cleaned == [True]
 
 
@@ -82,7 +82,7 @@ async def test_trials_that_are_let_end_end_by_themselves() -> None:
         await asyncio.sleep(0.01)
         return "ended"
 
-    assert await unless(trials(), stop.stopped(trials=True)) == "ended"
+    assert await run_until(trials(), stop.stopped(trials=True)) == "ended"
 
 
 async def test_work_that_fails_or_ends_before_a_request() -> None:
@@ -93,28 +93,28 @@ async def test_work_that_fails_or_ends_before_a_request() -> None:
             raise ValueError("no")
         return 3
 
-    assert await unless(work(False), stop.stopped()) == 3
+    assert await run_until(work(False), stop.stopped()) == 3
     with pytest.raises(ValueError, match="no"):
-        await unless(work(True), stop.stopped())
+        await run_until(work(True), stop.stopped())
 
 
-@pytest.mark.parametrize("heeded", [False, True])
-def test_a_request_cancels_the_command_unless_it_heeds_it(heeded, capsys, monkeypatch, tmp_path) -> None:
+@pytest.mark.parametrize("polled", [False, True])
+def test_a_request_cancels_the_command_unless_it_polls(polled, capsys, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     stop = Stop()
 
     async def command() -> int:
-        if not heeded:
+        if not polled:
             stop.request("max_wall_sec=1 are over", LIMIT_STATUS)
             await asyncio.Event().wait()
-        with stop.heeded():
+        with stop.polled():
             os.kill(os.getpid(), signal.SIGINT)
             await stop.wait()
             await asyncio.sleep(0)
         return stop.status
 
-    assert run_command(command, stop) == (SIGNAL_STATUS if heeded else LIMIT_STATUS)
-    assert capsys.readouterr().err == ("" if heeded else "stopped\n")
+    assert run_command(command, stop) == (SIGNAL_STATUS if polled else LIMIT_STATUS)
+    assert capsys.readouterr().err == ("" if polled else "stopped\n")
 
 
 STUBBORN = """
@@ -123,10 +123,10 @@ from harbortrainer.cli.main import run_command
 from harbortrainer.stopping import Stop
 
 stop = Stop()
-stop.then = "go on with: python -m src.train resume=X"
+stop.resume_hint = "resume with: python -m src.train resume=X"
 
 async def command():
-    with stop.heeded():
+    with stop.polled():
         print("ready", flush=True)
         await stop.wait()
         print("asked", flush=True)
@@ -154,7 +154,7 @@ def test_a_second_signal_leaves_at_once_even_when_the_loop_is_blocked(then: str)
         time.sleep(0.2)
     _, told = process.communicate()
     assert process.returncode == SIGNAL_STATUS
-    assert "left at once; go on with: python -m src.train resume=X" in told
+    assert "stopped immediately; resume with: python -m src.train resume=X" in told
 
 
 def test_a_signal_that_was_ignored_before_stays_ignored(capsys, monkeypatch, tmp_path) -> None:

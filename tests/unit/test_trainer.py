@@ -13,15 +13,15 @@ from rich.console import Console
 from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import End, Stop
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
 
@@ -87,22 +87,20 @@ class FakeSampler:
 class FakeRollouts:
     """Member 0 of each group gets reward 1, the others 0; `lost` are infrastructure failures, `stop` a cancellation."""
 
-    docker_cpu_seconds = 0.0
-
     def __init__(self, sampler: FakeSampler, lost: Sequence[str] = (), stop: str = "", constant: bool = False) -> None:
         self.sampler, self.lost, self.stop, self.constant = sampler, lost, stop, constant
         self.names: list[str] = []
         self.tasks: list[list[str]] = []
         self.on_sampled: Callable[[], None] = lambda: None
 
-    async def run_groups(self, tasks_P, group_size, trials_dir, *, prefix, temperature, on_trajectory, done, training):
-        self.sampler.calls.append(f"sample {prefix}")
+    async def run_groups(self, tasks_P, group_size, trials_dir, *, kind, step, temperature, on_trajectory, done):
+        self.sampler.calls.append(f"sample {kind} {step}")
         self.tasks.append([task.name for task in tasks_P])
         groups = []
         for p, task in enumerate(tasks_P):
             members = []
             for g in range(group_size):
-                name = f"{prefix}-p{p:02d}-g{g:02d}"
+                name = str(TrialName(kind, step, p, g))
                 if name == self.stop:
                     raise asyncio.CancelledError
                 if name not in done:
@@ -143,7 +141,7 @@ class Run:
         self.rollouts = FakeRollouts(self.sampler, **(rollouts or {}))
         train, self.held_out = TASKS[held_out:], TASKS[:held_out]
         c = self.config
-        course = Course(train, [*earlier, (changed_from, c)])
+        schedule = SettingsByStep(train, [*earlier, (changed_from, c)])
         self.stop = stop or Stop()
         self.stop.limit(c, lambda _: None)
         policy_: Any = self.policy
@@ -151,16 +149,16 @@ class Run:
         rollouts_: Any = self.rollouts
         parts = Parts(
             policy_,
-            Policy("m", 32, "chat_template:1", "off"),
+            PolicyIdentity("m", 32, "chat_template:1", "off"),
             sampler,
             rollouts_,
             MetricsLog(self.directory),
-            CheckpointLog(self.directory.checkpoints, self.config.keep_checkpoints),
+            CheckpointLog(self.directory.checkpoints, Keep(self.config.keep_checkpoints)),
             Ledger(self.directory.ledger),
             Display(Console(quiet=True)),
             self.stop,
         )
-        self.trainer = Terminus2Trainer(self.config, self.directory, parts, course, self.held_out, start_step)
+        self.trainer = Terminus2Trainer(self.config, self.directory, parts, schedule, self.held_out, start_step)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -171,9 +169,9 @@ async def test_a_step_samples_what_was_just_published_and_trains_when_nothing_is
     run = Run(tmp_path, max_steps=2)
     await run.trainer.run()
     assert run.calls == [
-        "drain", "publish 0", "save 0", "sample e000000",
-        "sample s000000", "drain", "update", "drain", "publish 1",
-        "sample s000001", "drain", "update", "drain", "publish 2", "sample e000002", "save 2",
+        "drain", "publish 0", "save 0", "sample eval 0",
+        "sample step 0", "drain", "update", "drain", "publish 1",
+        "sample step 1", "drain", "update", "drain", "publish 2", "sample eval 2", "save 2",
     ]  # fmt: skip
 
 

@@ -99,7 +99,7 @@ async def test_an_evaluation_is_stopped_and_its_step_gets_one_row_later(tmp_path
     assert run.directory.pending_row.exists() and run.trainer.step == 1
     again = go_on(run, eval_every=1, save_every=0)
     await again.trainer.run()
-    assert again.calls[:3] == ["drain", "publish 1", "sample e000001"]
+    assert again.calls[:3] == ["drain", "publish 1", "sample eval 1"]
     assert [row["global_step"] for row in again.rows] == [0, 1, 2, 3]
     assert {"eval/reward_mean", "optim/grad_norm"} <= again.rows[1].keys()
 
@@ -136,7 +136,7 @@ async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
         run.policy.save = save  # pyright: ignore[reportAttributeAccessIssue]
     await stopped(run)
     assert [record["step"] for record in read_lines(run.directory.checkpoints)] == [0]
-    assert "trials on disk are enough: the updates since step 0 are made again" in said[-1]
+    assert "a resume repeats the updates since step 0 from the trials on disk" in said[-1]
     again = go_on(run)
     await again.trainer.run()
     assert again.policy.batches[0] == run.policy.batches[0]

@@ -52,7 +52,7 @@ def test_a_masked_trial_is_neither_trained_on_nor_a_baseline_and_is_counted() ->
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("infrastructure_error", "0.0", "nobody graded has no reward"),
+        ("infrastructure_error", "0.0", "without a grade has no reward"),
         ("verifier_error", "train", "it is replaced"),
         (
             "timeout",

@@ -11,7 +11,7 @@ from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
 from harbortrainer.backend.faults import awaited
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, ServerLost, UserError
-from harbortrainer.stopping import unless
+from harbortrainer.stopping import run_until
 
 PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
@@ -51,7 +51,7 @@ def _about(answer: httpx.Response) -> dict[str, Any]:
 
 async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:
     """`awaited`, ended when the server falls silent: the SDK asks a dead one for ever. Raises BackendError."""
-    return await unless(awaited(what, work, limit_sec), silent(url, what, silence_sec))
+    return await run_until(awaited(what, work, limit_sec), silent(url, what, silence_sec))
 
 
 async def silent(url: str, what: str, silence_sec: float) -> NoReturn:

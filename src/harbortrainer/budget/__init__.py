@@ -1,1 +1,1 @@
-"""What a run will cost, what it has spent and on what, and the caps that end it."""
+"""What a run has spent, by purpose, its prices, and the caps that end it."""

@@ -1,25 +1,26 @@
-"""What a run has spent and on what, counted from the records of its ledger."""
+"""Counts what a run has spent, by purpose, from the records of its ledger."""
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from harbortrainer.learning.batch import CONSTANT, NO_SIGNAL
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.ledger import KILLED
 
-# trained: trials of groups that said something, and the update on them
+# trained: trials of groups with a signal, and the update on them
 # constant: trials of groups in which all advantages are 0, trained on or not
-# left_out: graded, and kept from training otherwise (masked, group too small)
-# failed: replaced, dropped or quarantined; cancelled: by us
+# left_out: graded, but not trained on for another reason (masked, group too small)
+# failed: replaced, dropped or quarantined; cancelled: by the run
 PURPOSES = ("trained", "constant", "left_out", "failed", "cancelled", "evaluation")
-TINY = 1e-9  # advantages below are none
+TINY = 1e-9  # smaller advantages count as 0
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """`prompt`: tokens of every prompt that was sent, at each turn the whole of it, and of what the base model scored;
-    `trained`: tokens of datums; `container_sec`: from a trial's start to its end, each trial's added up.
+    """`prompt`: tokens of every prompt, whole at each turn, and of sequences that the base model scored; `trained`:
+    tokens of datums; `container_sec`: sum over trials of the time from start to end.
     """
 
     prompt: float = 0.0
@@ -32,29 +33,24 @@ class Spending:
         return self.prompt + self.sampled + self.trained
 
     def __add__(self, other: "Spending") -> "Spending":
-        return Spending(
-            self.prompt + other.prompt,
-            self.sampled + other.sampled,
-            self.trained + other.trained,
-            self.container_sec + other.container_sec,
-        )
+        return Spending(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 class Account:
-    """`scores`: whether what is trained on is scored by the base model too (KL penalty)."""
+    """Counts spending. `scores`: whether the base model scores what is trained on (KL penalty)."""
 
     def __init__(self, *, scores: bool = False) -> None:
         self.total = Spending()
         self.hours = 0.0  # from each process's first record to its last
         self._by: dict[str, Spending] = dict.fromkeys(PURPOSES, Spending())
-        self._open: dict[str, Spending] = {}  # graded trials of a batch that is not settled
+        self._open: dict[TrialName, Spending] = {}  # graded trials of a batch that is not settled
         self._started: dict[str, float] = {}  # clock time of trials under way
         self._last: float | None = None  # clock time of the last record
         self._scores = scores
         self._lock = threading.Lock()
 
     def count(self, record: Mapping[str, Any]) -> None:
-        """A record of the ledger; from any thread."""
+        """Count a record of the ledger; from any thread."""
         with self._lock:
             if record["event"] == "started":
                 self._started[record["trial"]] = record["time"]
@@ -66,25 +62,25 @@ class Account:
 
     @property
     def waiting(self) -> int:
-        """Graded trials of a batch that is not trained on yet."""
+        """The number of graded trials in a batch that is not trained on yet."""
         return len(self._open)
 
     def by_purpose(self) -> dict[str, Spending]:
-        """What was spent on each of PURPOSES; trials that wait for their batch are in none."""
+        """Spending on each of PURPOSES, without the trials that wait for their batch."""
         with self._lock:
             return dict(self._by)
 
     def _count_end(self, record: Mapping[str, Any]) -> None:
-        name, fate = record["trial"], record["fate"].split()[0]
+        name, disposition = TrialName.parse(record["trial"]), record["fate"].split()[0]
         now = self._last if record["cause"] == KILLED else record["time"]
-        seconds = max(0.0, (now or 0.0) - self._started.pop(name, now or 0.0))
+        seconds = max(0.0, (now or 0.0) - self._started.pop(record["trial"], now or 0.0))
         spent = Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
         self.total += spent
-        if fate == "cancelled":
+        if disposition == "cancelled":
             self._by["cancelled"] += spent
-        elif fate != "graded":
+        elif disposition != "graded":
             self._by["failed"] += spent
-        elif name.startswith("e"):
+        elif name.kind == "eval":
             self._by["evaluation"] += spent
         else:
             self._open[name] = spent
@@ -92,20 +88,20 @@ class Account:
     def _count_update(self, record: Mapping[str, Any]) -> None:
         # earlier versions did not write all of it
         advantages = record.get("advantages", dict.fromkeys(record["trials"], 1.0))
-        signal = {_group(name) for name, advantage in advantages.items() if abs(advantage) > TINY}
+        signal = {TrialName.parse(name).group for name, advantage in advantages.items() if abs(advantage) > TINY}
         tokens = record.get("tokens", [0] * len(record["trials"]))
-        for name, trained in zip(record["trials"], tokens, strict=True):
-            purpose = "trained" if self._scores or _group(name) in signal else "constant"
+        for name, trained in zip(map(TrialName.parse, record["trials"]), tokens, strict=True):
+            purpose = "trained" if self._scores or name.group in signal else "constant"
             spent = Spending(trained if self._scores else 0.0, 0.0, trained, 0.0)
             self.total += spent
             self._by[purpose] += spent
             self._settle(name, purpose)
         for name, why in record.get("left_out", {}).items():
-            self._settle(name, "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
-        for name in [name for name in self._open if name.startswith(f"s{record['step']:06d}-")]:
+            self._settle(TrialName.parse(name), "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
+        for name in [name for name in self._open if name.step == record["step"]]:  # of training only
             self._settle(name, "left_out")
 
-    def _settle(self, name: str, purpose: str) -> None:
+    def _settle(self, name: TrialName, purpose: str) -> None:
         self._by[purpose] += self._open.pop(name, Spending())
 
     def _count_time(self, record: Mapping[str, Any]) -> None:
@@ -114,7 +110,3 @@ class Account:
         if self._last is not None and record["event"] != "resumed":
             self.hours += max(0.0, record["time"] - self._last) / 3600
         self._last = record["time"]
-
-
-def _group(trial_name: str) -> str:
-    return trial_name.partition("-g")[0]

@@ -1,4 +1,4 @@
-"""What tokens cost: the table of this repository, with its date, or a file of the user's."""
+"""Prices of tokens, from this repository's dated table or a user's file, and the caps on a run's spending."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ class Price:
     cached_prefill: float
 
     def usd(self, spent: Spending, cached: float = 0.0) -> float:
-        """`cached`: share of the prompt tokens that the server had in its prefix cache."""
+        """`cached`: share of the prompt tokens that came from the server's prefix cache."""
         prompt = self.prefill * (1 - cached) + self.cached_prefill * cached
         return (spent.prompt * prompt + spent.sampled * self.sample + spent.trained * self.train) / MILLION
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """`price`: by token, None = not known; `usd_per_hour`: of one's own server; `source`: where the price is from."""
+    """`price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price."""
 
     price: Price | None = None
     usd_per_hour: float = 0.0
@@ -43,7 +43,7 @@ class Pricing:
 
 
 def pricing_of(config: Config) -> Pricing:
-    """Raises UserError: an unreadable file, a model that it lacks, a cap in USD without any price."""
+    """The prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
     price, source = None, ""
     if config.prices is not None:
         price, source = _of_file(config.prices, config.model_name), config.prices
@@ -63,7 +63,7 @@ def no_price(config: Config) -> str:
 
 
 def _of_file(path: str, model_name: str) -> Price:
-    """Of our form, of its `models` alone, or as Tinker publishes it: a list of objects with `tinker_id`."""
+    """Read the form of prices.json, its `models` alone, or Tinker's published list of objects with `tinker_id`."""
     try:
         value = json.loads(Path(path).expanduser().read_text())
     except OSError as error:
@@ -85,7 +85,7 @@ def _of_file(path: str, model_name: str) -> Price:
 
 
 def _price(entry: Mapping[str, Any]) -> Price:
-    """Numbers, or as Tinker publishes them: "$1.87". Raises KeyError, ValueError."""
+    """Read numbers, or Tinker's published form "$1.87". Raises KeyError, ValueError."""
     number = {name: float(str(entry[name]).lstrip("$").replace(",", "")) for name in ("prefill", "sample", "train")}
     cached = entry.get("cached_prefill")
     number["cached_prefill"] = number["prefill"] if cached is None else float(str(cached).lstrip("$").replace(",", ""))
@@ -99,41 +99,39 @@ LABELS = {"left_out": "left out", "constant": "constant groups"}
 
 
 class Budget:
-    """Follows the ledger. Over the whole run, earlier processes included, and everything in it that is known."""
+    """The spending of a whole run, from its ledger's records, against its caps. Without config no caps apply."""
 
     def __init__(self, config: Config | None = None, pricing: Pricing | None = None) -> None:
-        """None = no cap, no price."""
         self.account = Account(scores=config is not None and config.kl_penalty_coef > 0)
         self.pricing = pricing or Pricing()
-        caps = (
-            (0.0, 0.0, 0.0) if config is None else (config.max_usd, config.max_tokens_total, config.max_container_hours)
-        )
-        self._max_usd, self._max_tokens, self._max_hours = caps
-        self._tell: Callable[[str, int], object] = lambda *_: None
+        self._caps = config
+        self._over_cap: Callable[[str, int], object] = lambda *_: None
 
     def count(self, record: Mapping[str, Any]) -> None:
         """A record of the ledger; from any thread."""
         self.account.count(record)
         if (over := self.over()) is not None:
-            self._tell(*over)
+            self._over_cap(*over)
 
-    def watched_by(self, tell: Callable[[str, int], object]) -> None:
-        """`tell(why, exit status)` is called, from any thread, at each record from now on that finds a cap reached."""
-        self._tell = tell
+    def on_cap(self, call: Callable[[str, int], object]) -> None:
+        """Call `call(why, exit status)`, from any thread, at each later record that finds a cap reached."""
+        self._over_cap = call
 
     def over(self) -> tuple[str, int] | None:
-        """Why the run is to end and with which exit status; None = it may go on."""
+        """Why a cap ends the run, and the exit status; None while the run may continue."""
+        if (caps := self._caps) is None:
+            return None
         total, usd = self.account.total, self.usd(self.account.total)
-        if self._max_usd and usd is not None and usd >= self._max_usd:
-            return f"max_usd={self._max_usd:g} is reached: {usd:.2f} USD are spent", USD_STATUS
-        if self._max_tokens and total.tokens >= self._max_tokens:
-            return f"max_tokens_total={self._max_tokens:g} is reached: {count(total.tokens)} are spent", TOKENS_STATUS
-        if self._max_hours and (hours := total.container_sec / 3600) >= self._max_hours:
-            return f"max_container_hours={self._max_hours:g} is reached: {hours:.2f} h are spent", CONTAINERS_STATUS
+        if caps.max_usd and usd is not None and usd >= caps.max_usd:
+            return f"max_usd={caps.max_usd:g} is reached: {usd:.2f} USD are spent", USD_STATUS
+        if (most := caps.max_tokens_total) and total.tokens >= most:
+            return f"max_tokens_total={most:g} is reached: {count(total.tokens)} are spent", TOKENS_STATUS
+        if (most := caps.max_container_hours) and (hours := total.container_sec / 3600) >= most:
+            return f"max_container_hours={most:g} is reached: {hours:.2f} h are spent", CONTAINERS_STATUS
         return None
 
     def usd(self, spent: Spending) -> float | None:
-        """Cost of a part of what was spent, prompts as if none was cached; one's own server by its tokens' share."""
+        """The cost of a part of the spending, without a prefix cache; a server's hours are shared by tokens."""
         if not self.pricing.known:
             return None
         by_token = self.pricing.price.usd(spent) if self.pricing.price else 0.0
@@ -152,7 +150,7 @@ class Budget:
         return row
 
     def brief(self) -> str:
-        """Tokens, and their cost where it is known, in a few words."""
+        """Tokens, and their cost where it is known."""
         usd = self.usd(self.account.total)
         return count(self.account.total.tokens) + ("" if usd is None else f", {usd:.2f} USD")
 

@@ -15,7 +15,7 @@ from harbortrainer.cli.output import fields_help
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError
 from harbortrainer.setting import problems
-from harbortrainer.stopping import SIGNAL_STATUS, Stop, heeding
+from harbortrainer.stopping import SIGNAL_STATUS, Stop, signals_to
 
 PIPE_STATUS = 141  # 128 + SIGPIPE
 
@@ -189,7 +189,7 @@ async def _until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:
     """Run the work; a stop cancels it once, unless the work handles `stop` itself."""
     task = asyncio.ensure_future(work)
     stop.cancels(task)
-    with heeding(stop):
+    with signals_to(stop):
         return await task
 
 

@@ -16,10 +16,10 @@ from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.doctor.arguments import ParityArgs, ServerArgs
 from harbortrainer.errors import UserError
-from harbortrainer.probe.bench import Bench
 from harbortrainer.probe.parity import ParityReport, compare, show_parity
 from harbortrainer.probe.probe import load_or_probe
 from harbortrainer.probe.report import ServerReport, show
+from harbortrainer.probe.session import ProbeSession
 
 log = logging.getLogger("harbortrainer")
 
@@ -33,7 +33,7 @@ async def probe(args: ServerArgs) -> int:
 
 async def parity(args: ParityArgs) -> int:
     async with _opened(_config(args.A, args.model_name)) as a, _opened(_config(args.B, args.model_name)) as b:
-        report = await compare(Bench(*a), Bench(*b), args.steps)
+        report = await compare(ProbeSession(*a), ProbeSession(*b), args.steps)
     _give(report, args.json)
     return 0 if report.equal else 1
 

@@ -44,7 +44,7 @@ def find_subject(field: str, value: str | None) -> Subject:
     if not run.config.is_file():
         raise UserError(f"{field}={value}: no run directory ({run.config} is missing); give RUN_DIR, RUN_DIR@STEP or "
                         "a tinker:// path")  # fmt: skip
-    records = CheckpointLog(run.checkpoints, 0).records
+    records = CheckpointLog(run.checkpoints).records
     found = [record for record in records if not step or record.step == int(step)]
     if not found:
         steps = ", ".join(str(record.step) for record in records)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.evaluation import policies, results
 from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.policies import Subject, sampled
-from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
@@ -30,7 +29,7 @@ from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
-from harbortrainer.stopping import unless
+from harbortrainer.stopping import run_until
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
@@ -39,7 +38,7 @@ from harbortrainer.watch.display import Display
 
 RESULT = "evaluation.json"
 PLAN = "plan.json"
-KIND = "eval"
+KIND: BatchKind = "eval"
 MAX_LOSSES = 3  # of the server in a row without a finished trial in between
 
 
@@ -158,8 +157,8 @@ async def _run(
     """Results of each policy, in order."""
     config, host, ledger, run_id = plan.config, outside.host(plan.config), Ledger(run.ledger), run_ids(run).run_id
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers)
-    outer = {"watcher": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, ledger.quarantined, **outer)
+    outer = {"observer": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
     runner = Runner(args, plan, backend, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
     done = False
@@ -189,7 +188,7 @@ def _keep_conversations(
     """Write one file a set."""
     for name in dict.fromkeys(task.source for task in tasks):
         groups = [group for task, group in zip(tasks, groups_P, strict=True) if task.source == name]
-        conversations.save(f"{KIND}_{number:06d}-{name.replace('/', '_')}", groups)
+        conversations.save(f"{batch_name(KIND, number)}-{name.replace('/', '_')}", groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +210,14 @@ class Runner:
         while True:
             done = self._done(number)
             losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
-            if len({re.sub(r"-a\d+$", "", name) for name in done}) == planned:  # one attempt of each slot
+            if len({TrialName.parse(name).first for name in done}) == planned:  # one attempt of each slot
                 return await self._sample(number)
             try:
                 async with sampled(subject, self.backend, self.plan.config) as client:
                     self.sampler.publish(client, number)
                     ends = client.forgotten("sampling"), self.backend.silent("sampling")
                     try:
-                        return await unless(self._sample(number), *ends)
+                        return await run_until(self._sample(number), *ends)
                     finally:
                         await self.sampler.abandon()
             except ServerLost as error:
@@ -246,9 +245,9 @@ class Runner:
                 tasks,
                 trials,
                 self.run.batch(KIND, number),
-                prefix=f"{KIND[0]}{number:06d}",
+                kind=KIND,
+                step=number,
                 temperature=self.args.temperature,
                 on_trajectory=finished,
                 done=self._done(number),
-                training=False,
             )

@@ -1,4 +1,4 @@
-"""Group-relative advantages: what a trial's reward is worth against the other trials of its task."""
+"""Graded groups -> a training batch: group-relative advantages, and which trials are trained on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ TOO_SMALL, CONSTANT, NO_SIGNAL = "group too small", "constant group removed", "n
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """`advantages` and `rewards` (as training has them): of every graded trial that is not masked, by trial name."""
+    """`advantages` and `rewards` (those of training): of every graded trial that is not masked, by trial name."""
 
     sequences_D: tuple[TrainingSequence, ...]  # empty when no group carries any signal
     advantages: dict[str, float]
@@ -47,10 +47,10 @@ class TrainingBatch:
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
-    """Advantages for every group, sequences for those that are trained on, each trial treated by `outcome_policy`.
+    """Advantages of every group, and sequences of those that are trained on; `outcome_policy` treats each trial.
 
-    Left out, and counted: groups with fewer than two graded trials, constant groups when
-    `remove_constant_reward_groups`, and the whole batch when every advantage is zero and no KL penalty is asked for.
+    Left out, and counted: groups with fewer than two graded trials, constant groups under
+    `remove_constant_reward_groups`, and the whole batch when every advantage is zero and there is no KL penalty.
     """
     policy = outcome_policy(config.outcome_policy)
     treated_P = [policy.treat(group) for group in groups_P]
@@ -78,7 +78,7 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 
 
 def _reason(group: TrajectoryGroup, config: Config) -> str:
-    """Why a group is not trained on; "" = it is."""
+    """Why a group is not trained on, else ""."""
     if len(group.trajectories_G) < 2:
         return TOO_SMALL
     return CONSTANT if group.constant and config.remove_constant_reward_groups else ""

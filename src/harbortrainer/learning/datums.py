@@ -1,4 +1,4 @@
-"""Trajectory + advantage -> training sequences: one for each segment, every token once."""
+"""Trajectory + advantage -> training sequences, one for each segment; their digest, metrics and KL penalty."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class TrainingSequence:
 
 
 def training_sequences(trajectory: Trajectory, advantage: float) -> list[TrainingSequence]:
-    """One sequence a segment that has sampled tokens; all share the trajectory's advantage."""
+    """One sequence for each segment with sampled tokens; all have the trajectory's advantage."""
     sequences = []
     for segment in sorted({turn.segment for turn in trajectory.turns}):
         tokens: list[int] = []
@@ -49,7 +49,7 @@ def training_sequences(trajectory: Trajectory, advantage: float) -> list[Trainin
 
 
 def digest(sequences_D: Sequence[TrainingSequence]) -> str:
-    """SHA-256, shortened, of what is trained on: names, ids, masks, logprobs and advantages, in their order."""
+    """Shortened SHA-256 of the datums in order: names, ids, masks, logprobs and advantages."""
     sha = hashlib.sha256()
     for sequence in sequences_D:
         sha.update(f"{sequence.trial_name} {len(sequence.tokens_T)}\n".encode())
@@ -59,7 +59,7 @@ def digest(sequences_D: Sequence[TrainingSequence]) -> str:
 
 
 def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int) -> dict[str, float]:
-    """How much is sent for what was said: `unique_tokens` are those of the trained trajectories, each counted once."""
+    """Token overhead of the batch; `unique_tokens`: of the trained trajectories, each counted once."""
     sent = sum(len(s.tokens_T) for s in sequences_D)
     acting = sum(int(s.mask_T.sum()) for s in sequences_D)
     trials = len({s.trial_name for s in sequences_D})

@@ -1,4 +1,4 @@
-"""One batch -> `num_substeps` shuffled minibatches."""
+"""One batch -> `num_substeps` shuffled minibatches, with advantages scaled for the loss."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def normalize(
 def optimizer_batches(
     sequences_D: Sequence[TrainingSequence], config: Config, step: int
 ) -> list[list[TrainingSequence]]:
-    """What each optimizer step of the batch `step` is sent: seeded minibatches, advantages as `loss_norm` has them."""
+    """The sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`."""
     parts = minibatches(sequences_D, config.num_substeps, np.random.default_rng([config.seed, step, 1]))
     return [normalize(part, config.loss_norm) for part in parts]
 
@@ -43,7 +43,7 @@ def optimizer_batches(
 def minibatches(
     sequences_D: Sequence[TrainingSequence], num_substeps: int, rng: np.random.Generator
 ) -> list[list[TrainingSequence]]:
-    """Shuffle whole trajectories into parts of nearly equal number; no part is empty, so there may be fewer."""
+    """Shuffle whole trajectories into at most `num_substeps` parts of nearly equal number; no part is empty."""
     if not sequences_D:
         return []
     names = sorted({s.trial_name for s in sequences_D})

@@ -1,19 +1,63 @@
-"""Turn, Trajectory, TrajectoryGroup: what a rollout leaves for learning. Frozen, no I/O.
+"""Data from a rollout for learning: TrialName, Outcome, Turn, Trajectory, TrajectoryGroup. Frozen, no I/O.
 
 Suffixes: `_T` tokens, `_G` members of a group, `_P` problems (groups of a batch), `_D` datums.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 
-CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation are taken as equal
+CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation count as equal
+
+
+BatchKind = Literal["step", "eval"]  # of trials: a training step's, or an evaluation's
+_TRIAL_NAME = re.compile(r"([se])(\d{6,})-p(\d{2,})-g(\d{2,})(?:-a(\d+))?")
+
+
+def batch_name(kind: BatchKind, step: int) -> str:
+    """`step_000012`: the folder of a batch, and the stem of its files. Steps are counted from 0."""
+    return f"{kind}_{step:06d}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TrialName:
+    """`s000012-p03-g01-a2`: batch (s = step, e = eval), problem, member of its group, attempt (the first has none)."""
+
+    kind: BatchKind
+    step: int
+    problem: int
+    member: int
+    attempt: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "TrialName":
+        """Raises ValueError when `text` is not the name of a trial."""
+        if (found := _TRIAL_NAME.fullmatch(text)) is None:
+            raise ValueError(f"{text} is not the name of a trial")
+        letter, step, problem, member, attempt = found.groups()
+        return cls("step" if letter == "s" else "eval", int(step), int(problem), int(member), int(attempt or 1))
+
+    def __str__(self) -> str:
+        retry = "" if self.attempt == 1 else f"-a{self.attempt}"
+        return f"{self.kind[0]}{self.step:06d}-p{self.problem:02d}-g{self.member:02d}{retry}"
+
+    @property
+    def first(self) -> "TrialName":
+        """The first attempt at the same place in the batch."""
+        return replace(self, attempt=1)
+
+    @property
+    def group(self) -> tuple[BatchKind, int, int]:
+        """Equal for all trials of one group."""
+        return self.kind, self.step, self.problem
 
 
 class Outcome(StrEnum):
-    """How a trial ended. Exactly one each; `rollout/outcome.py` says what is done with it."""
+    """How a trial ended, exactly one for each; `learning/treatment.py` decides what happens with it."""
 
     COMPLETED = "completed"
     MAX_TURNS = "max_turns"
@@ -29,9 +73,9 @@ class Outcome(StrEnum):
 class Turn:
     """One sampled completion.
 
-    Its prompt is every token of the same segment's earlier turns (theirs new and completed), then `new_tokens_T`:
-    tokens are stored once, so a trajectory is as long as what was said, not quadratic in its turns.
-    A new segment starts where the history was rewritten (summarisation); its first turn's `new_tokens_T` is the prompt.
+    Its prompt is all tokens (new and completed) of the segment's earlier turns, then `new_tokens_T`. Tokens are stored
+    once, so the size of a trajectory is linear in its turns. A new segment starts where the history was rewritten
+    (summarisation); its first turn's `new_tokens_T` is the prompt.
     """
 
     segment: int
@@ -41,7 +85,7 @@ class Turn:
     weights_version: int
     truncated: bool = False  # stopped by max_tokens, not by a stop token
     seconds: float = 0.0  # wall time of the sampling call
-    text: str = ""  # what the agent's parser was given
+    text: str = ""  # the input of the agent's parser
 
     def __post_init__(self) -> None:
         if len(self.completion_tokens_T) != len(self.logprobs_T):
@@ -52,7 +96,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One trial as training data. `reward` is None exactly when nobody graded it (never 0 for a fault)."""
+    """One trial as training data. `reward` is None exactly when the trial has no grade (a fault is never 0)."""
 
     task_name: str
     trial_name: str
@@ -71,12 +115,12 @@ class Trajectory:
 
     @property
     def n_prompt_tokens(self) -> int:
-        """Tokens of all prompts that were sent: what was said before is sent again at every turn of its segment."""
+        """Tokens of all prompts: each turn sends the whole history of its segment again."""
         total = 0
-        said: dict[int, int] = {}  # segment -> tokens so far
+        history: dict[int, int] = {}  # segment -> tokens so far
         for turn in self.turns:
-            prompt = said.get(turn.segment, 0) + len(turn.new_tokens_T)
-            said[turn.segment] = prompt + len(turn.completion_tokens_T)
+            prompt = history.get(turn.segment, 0) + len(turn.new_tokens_T)
+            history[turn.segment] = prompt + len(turn.completion_tokens_T)
             total += prompt
         return total
 
@@ -104,7 +148,7 @@ class TrajectoryGroup:
 
     @property
     def constant(self) -> bool:
-        """Whether its rewards say nothing about which trial was better."""
+        """Whether its rewards are equal, so that no trial was better than another."""
         return is_constant(self.rewards_G)
 
 

@@ -1,4 +1,4 @@
-"""What is done with a trial, by its outcome: one table, whose training half a run may change."""
+"""The treatment of trials by outcome: one table; `outcome_policy` changes its rows of graded outcomes."""
 
 import math
 from collections.abc import Mapping
@@ -9,8 +9,6 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGro
 
 
 class Treatment(StrEnum):
-    """What becomes of a trial."""
-
     TRAIN = "train"  # with the verifier's reward
     MASK = "mask"  # graded, but left out of its group
     REPLACE = "replace"  # by a fresh trial of the same task, within max_attempts; never scored
@@ -28,13 +26,13 @@ TREATMENTS = {
     Outcome.CANCELLED: Treatment.DROP,
 }
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
-AFTER_OUTAGE = "after an outage"  # end of a replaced trial's fate: the Docker daemon was away, it costs no attempt
+AFTER_OUTAGE = "after an outage"  # of the Docker daemon: ends a disposition "replaced by TRIAL" that costs no attempt
 _GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomePolicy:
-    """The table with a run's changes. `rewards`: outcomes that are trained on with a number instead of the grade."""
+    """The table with a run's changes. `rewards`: outcomes that are trained with this number instead of the grade."""
 
     treatments: Mapping[Outcome, Treatment]
     rewards: Mapping[Outcome, float]
@@ -43,7 +41,7 @@ class OutcomePolicy:
         return self.treatments[outcome] is Treatment.REPLACE
 
     def treat(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group as training sees it: some with another reward, the masked ones among the lost."""
+        """The group for training: with replaced rewards, and masked trials among the lost."""
         return group_trajectories(group.task_name, [*map(self._treated, group.trajectories_G), *group.lost])
 
     def _treated(self, trajectory: Trajectory) -> Trajectory:
@@ -53,7 +51,7 @@ class OutcomePolicy:
         return replace(trajectory, reward=None) if masked else trajectory
 
 
-DEFAULT = OutcomePolicy(TREATMENTS, {})  # and always that of an evaluation
+DEFAULT = OutcomePolicy(TREATMENTS, {})  # an evaluation always has it
 
 
 def outcome_policy(changes: Mapping[str, object]) -> OutcomePolicy:
@@ -64,7 +62,7 @@ def outcome_policy(changes: Mapping[str, object]) -> OutcomePolicy:
 
 
 def outcome_problems(changes: Mapping[str, object]) -> list[str]:
-    """A line for each change that makes no sense."""
+    """A line for each invalid change."""
     return [line for name, value in changes.items() if (line := _problem(name, value))]
 
 
@@ -72,7 +70,7 @@ def _problem(name: str, value: object) -> str | None:
     field = f"outcome_policy.{name}={value}"
     if name not in _GRADED:
         if name in FAULTS:
-            return f"{field}: a trial that nobody graded has no reward to train on; it is replaced (max_attempts)"
+            return f"{field}: a trial without a grade has no reward to train on; it is replaced (max_attempts)"
         return f"{field}: no such outcome; one of {', '.join(_GRADED)}"
     number = _number(value)
     allowed = (Treatment.TRAIN, Treatment.MASK, Treatment.REPLACE)

@@ -1,1 +1,1 @@
-"""Find out what a Tinker API does with what it is sent: by effect, on throw-away LoRA weights."""
+"""Measure what a Tinker API really does with its settings, by their effect on temporary adapters."""

@@ -1,4 +1,4 @@
-"""Which losses there are, and which of their settings change the loss that they report. Forward passes only."""
+"""Losses: which ones the server accepts, which of their settings have an effect, and how it reduces their gradients."""
 
 import asyncio
 import math
@@ -11,8 +11,17 @@ import tinker
 
 from harbortrainer.backend.faults import SDK_ERRORS, plain
 from harbortrainer.errors import BackendError
-from harbortrainer.probe.bench import CALL_LIMIT_SEC, Bench, Step, climb, policy, sgd, weighted
-from harbortrainer.probe.report import Findings, Reduction, Verdict
+from harbortrainer.probe.report import ProbeFindings, Reduction, Verdict
+from harbortrainer.probe.session import (
+    CALL_LIMIT_SEC,
+    ProbeSession,
+    TrainStep,
+    datum,
+    run_chain,
+    sgd,
+    summed_loss,
+    weighted,
+)
 
 GROUP = "losses"
 NEEDED = ("cross_entropy", "importance_sampling", "ppo", "cispo")
@@ -20,22 +29,21 @@ DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 CHANGED = {"clip_low_threshold": 0.6, "clip_high_threshold": 1.6}
 
 
-async def measure(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
-    """Sets fact losses. Raises BackendError."""
-    now = (await climb(client)).logprobs
+async def measure(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
+    """Sets fact losses, by forward passes alone. Raises BackendError."""
+    now = (await run_chain(client)).logprobs
     # ratios of 2 and 1/2 with advantages of both signs: every branch of a clipped loss
-    ratios = [math.log(2.0) * (1 if index % 2 else -1) for index in range(len(now))]
+    sampled = [logprob - math.log(2.0) * (1 if index % 2 else -1) for index, logprob in enumerate(now)]
     advantages = [1.0 if index % 4 < 2 else -1.0 for index in range(len(now))]
-    sampled = [lp - r for lp, r in zip(now, ratios, strict=True)]
-    data = policy(sampled, advantages)
+    clipped = datum(logprobs=sampled, advantages=advantages)
     losses = findings.facts.setdefault("losses", {})
     for name in NEEDED:
-        one = weighted() if name == "cross_entropy" else data
+        one = weighted() if name == "cross_entropy" else clipped
         await _loss(client, one, name, losses, findings)
 
 
 async def _loss(
-    client: tinker.TrainingClient, one: tinker.Datum, name: str, losses: dict[str, Any], findings: Findings
+    client: tinker.TrainingClient, one: tinker.Datum, name: str, losses: dict[str, Any], findings: ProbeFindings
 ) -> None:
     clips = name in ("ppo", "cispo")
     base, refusal = await _value(client, one, name, DEFAULTS if clips else None)
@@ -61,18 +69,14 @@ async def _loss(
 async def _value(
     client: tinker.TrainingClient, one: tinker.Datum, name: Any, settings: Mapping[str, float] | None
 ) -> tuple[float | None, str | None]:
-    """Summed loss where one is reported, and why the request is refused."""
+    """The summed loss where one is reported, and why the request is refused."""
     try:
         asked = client.forward([one], name, dict(settings) if settings else None)
-        output = await asyncio.wait_for(asked, CALL_LIMIT_SEC)
+        return summed_loss(await asyncio.wait_for(asked, CALL_LIMIT_SEC)), None
     except TimeoutError:
         raise BackendError(f"loss {name}: no answer") from None
     except SDK_ERRORS as error:
         return None, plain(error)
-    elementwise = output.loss_fn_outputs[0].get("elementwise_loss")
-    if elementwise is not None:
-        return math.fsum(map(float, elementwise.data)), None
-    return output.metrics.get("loss:sum"), None
 
 
 GRADIENT = "gradient"
@@ -100,7 +104,7 @@ VARIANTS = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a variant's gain lies: 0 is the gain of the plain rate, 1 that of the larger one."""
+    """The position of a variant's gain: 0 is the gain of the plain rate, 1 that of the larger one."""
 
     value: float
     error: float
@@ -112,44 +116,44 @@ class Place:
 
     @property
     def meaning(self) -> Reduction:
-        """Of the nearer end, if it stays the nearer one with the largest error."""
+        """The meaning of the nearer end, if it stays the nearer one with the largest error."""
         if abs(self.value - 1) + self.error < 0.5:
             return "sum"
         return "example_mean" if abs(self.value) + self.error < 0.5 else "unknown"
 
 
 async def noise_of(client: tinker.TrainingClient, rate: float) -> float:
-    """Nats by which gains scatter that should all be about 0: from the rounding of bf16, or an order of sums."""
-    chain = await climb(client, [Step(sgd(rate * 1e-3))] * N_NOISE)
+    """Nats by which gains scatter that should all be about 0: the rounding of bf16, or another order of sums."""
+    chain = await run_chain(client, [TrainStep(sgd(rate * 1e-3))] * N_NOISE)
     middle = statistics.median(chain.gains)
     return max(1e-7 * abs(chain.totals[-1]), *(abs(gain - middle) for gain in chain.gains))
 
 
-async def measure_reduction(client: tinker.TrainingClient, rate: float, noise: float, findings: Findings) -> None:
+async def measure_reduction(client: tinker.TrainingClient, rate: float, noise: float, findings: ProbeFindings) -> None:
     """`rate`: of a step of one nat. Sets fact reduction. Raises BackendError."""
     found: list[Place] = []
     norms: list[Place] | None = None
     for target in TARGETS:
         if target < CLEAR * noise and target != TARGETS[-1]:
             continue
-        chain = await climb(client, programme(rate * target))
+        chain = await run_chain(client, programme(rate * target))
         found, norms = places(chain.gains, noise), norm_places(chain.grad_norms)
         if all(place.meaning != "unknown" for place in found):
             break
     report(findings, found, norms, noise)
 
 
-def programme(rate: float) -> list[Step]:
+def programme(rate: float) -> list[TrainStep]:
     """BLOCK steps for each variant, then a plain one."""
     steps = []
     for variant in VARIANTS:
-        larger = Step(sgd(variant.factor * rate))
-        steps += [Step(sgd(rate)), larger, Step(sgd(rate), variant.calls), larger]
-    return [*steps, Step(sgd(rate))]
+        larger = TrainStep(sgd(variant.factor * rate))
+        steps += [TrainStep(sgd(rate)), larger, TrainStep(sgd(rate), variant.calls), larger]
+    return [*steps, TrainStep(sgd(rate))]
 
 
 def places(gains: Sequence[float], noise: float) -> list[Place]:
-    """Of each variant, from the gains of `programme`."""
+    """The place of each variant, from the gains of `programme`."""
     found = []
     for at in range(0, BLOCK * len(VARIANTS), BLOCK):
         plain = (gains[at] + gains[at + BLOCK]) / 2
@@ -162,7 +166,7 @@ def places(gains: Sequence[float], noise: float) -> list[Place]:
 
 
 def norm_places(norms: Sequence[float | None]) -> list[Place] | None:
-    """The same from the gradient norms that the server reports; None where it reports none."""
+    """The places by the gradient norms that the server reports; None where it reports none."""
     known = [norm for norm in norms if norm]
     if len(known) < len(norms):
         return None
@@ -173,7 +177,7 @@ def norm_places(norms: Sequence[float | None]) -> list[Place] | None:
     return found
 
 
-def report(findings: Findings, found: list[Place], norms: list[Place] | None, noise: float) -> None:
+def report(findings: ProbeFindings, found: list[Place], norms: list[Place] | None, noise: float) -> None:
     """Rows and the fact. Reported norms decide only where noise hides the effect."""
     hidden = any(place.hidden for place in found)
     by_norms = hidden and norms is not None

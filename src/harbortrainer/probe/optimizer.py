@@ -1,22 +1,22 @@
 """Whether Adam's settings reach the optimizer, and whether adapters are kept apart.
 
 Gains are in nats of the summed logprob of the same 24 targets. A setting is honoured when the gain is where Adam puts
-it, ignored when it is where it would be without the setting, and unclear in between: margins of a factor of two.
+it, ignored when it is where it would be without the setting, and unclear in between: the margins are factors of two.
 """
 
 import tinker
 
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
-from harbortrainer.probe.bench import Bench, Climb, Step, adam, climb, idle, sgd, total
-from harbortrainer.probe.report import Findings
+from harbortrainer.probe.report import ProbeFindings
+from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam, idle, run_chain, sgd, total
 
 GROUP, ISOLATION = "optimizer", "several adapters"
 RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # tried in this order until the steps of signs show what eps does
 VISIBLE = 0.5  # nats; what a step must gain before ratios are taken of it: far above a bf16 model's noise
 TARGET = 1.0  # nats a step of plain gradient descent
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
-DECAY = 1e-3  # learning rate times weight decay: 0.1 %, for on some servers it is everybody's
+DECAY = 1e-3  # learning rate times weight decay: only 0.1 %, since on some servers it hits all adapters
 
 
 def share(value: float, whole: float, low: float, high: float) -> bool | None:
@@ -26,35 +26,35 @@ def share(value: float, whole: float, low: float, high: float) -> bool | None:
     return False if abs(value) > high * whole else None
 
 
-async def measure(bench: Bench, client: tinker.TrainingClient, findings: Findings) -> None:
-    """Sets facts adam, reduction, decays_other_adapters and bench.rate. Raises BackendError."""
+async def measure(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
+    """Sets facts adam, reduction, decays_other_adapters and session.rate. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
     norm = await _signs(client, known)
     if known["eps"]:
-        bench.rate = await _rate(client, norm)
-    if not bench.rate:
+        session.rate = await _rate(client, norm)
+    if not session.rate:
         findings.facts["reduction"] = "unknown"
         findings.row(
             losses.GRADIENT, "reduction", "unclear", "unclear", "eps does not reach the optimizer: steps not linear"
         )
     else:
-        await _linear(bench, client, findings, known)
+        await _linear(session, client, findings, known)
     _report(findings, known, norm)
 
 
 async def _signs(client: tinker.TrainingClient, known: Known) -> float | None:
     """Steps with a tiny eps are of the size learning_rate in every element, whatever the gradient."""
-    chain = Climb((), (), ())
+    chain = SgdChain((), (), ())
     for rate in RATES:
         steps = [
-            Step(adam(0.0)),
-            Step(adam(rate)),
-            Step(adam(rate, eps=1e5)),
-            Step(adam(4 * rate)),
-            Step(adam(rate, beta2=0.9999)),  # bias correction of few steps: more than 20 times smaller
-            Step(adam(rate)),
+            TrainStep(adam(0.0)),
+            TrainStep(adam(rate)),
+            TrainStep(adam(rate, eps=1e5)),
+            TrainStep(adam(4 * rate)),
+            TrainStep(adam(rate, beta2=0.9999)),  # bias correction of few steps: more than 20 times smaller
+            TrainStep(adam(rate)),
         ]
-        chain = await climb(client, steps)
+        chain = await run_chain(client, steps)
         if chain.gains[1] > VISIBLE and share(chain.gains[2], chain.gains[1], 0.1, 0.5) is not None:
             break
     still, one, damped, four, remembered, again = chain.gains
@@ -72,43 +72,47 @@ async def _rate(client: tinker.TrainingClient, norm: float | None) -> float:
     """The rate with which one step gains about TARGET; 0 when none is found."""
     rate = TARGET / norm**2 if norm else 1e-9
     for _ in range(8):
-        gain = (await climb(client, [Step(sgd(rate))])).gains[0]
+        gain = (await run_chain(client, [TrainStep(sgd(rate))])).gains[0]
         if TARGET / 4 < gain < TARGET * 4:
             return rate * TARGET / gain
         rate *= min(max(TARGET / gain, 0.01), 30.0) if gain > 0.01 else 30.0
     return 0.0
 
 
-async def _linear(bench: Bench, client: tinker.TrainingClient, findings: Findings, known: Known) -> None:
-    noise = await losses.noise_of(client, bench.rate)
-    await losses.measure_reduction(client, bench.rate, noise, findings)
-    plain = sgd(bench.rate)
-    clipped = Step(sgd(bench.rate, grad_clip_norm=1e-6))
+async def _linear(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings, known: Known) -> None:
+    noise = await losses.noise_of(client, session.rate)
+    await losses.measure_reduction(client, session.rate, noise, findings)
+    plain = sgd(session.rate)
+    clipped = TrainStep(sgd(session.rate, grad_clip_norm=1e-6))
     gains = (
-        await climb(client, [Step(plain), clipped, Step(plain), idle(sgd(bench.rate, beta1=0.9)), idle(plain)])
+        await run_chain(
+            client, [TrainStep(plain), clipped, TrainStep(plain), idle(sgd(session.rate, beta1=0.9)), idle(plain)]
+        )
     ).gains
     base = (gains[0] + gains[2]) / 2
     known["grad_clip_norm"] = share(gains[1], base, 0.1, 0.5)
     moved, unmoved = share(gains[3], base, 0.1, 0.4) is False, share(gains[4], base, 0.1, 0.4) is True
     known["beta1"] = True if moved and unmoved else False if moved != unmoved or not moved else None
-    await _decay(bench, client, findings, known, max(noise, abs(gains[4])))
+    await _decay(session, client, findings, known, max(noise, abs(gains[4])))
 
 
-async def _decay(bench: Bench, client: tinker.TrainingClient, findings: Findings, known: Known, noise: float) -> None:
+async def _decay(
+    session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings, known: Known, noise: float
+) -> None:
     """Weight decay by a step with gradient 0, of this adapter and of another user's."""
     try:
-        twin = await bench.adapter()
+        twin = await session.adapter()
     except BackendError as error:
         twin = None
         findings.row(ISOLATION, "two at once", "not measured: one free slot", "not measured", str(error))
     try:
         start = total_before = 0.0
         if twin is not None:
-            trained = await climb(twin, [Step(sgd(bench.rate)) for _ in range(6)])
+            trained = await run_chain(twin, [TrainStep(sgd(session.rate)) for _ in range(6)])
             start, total_before = trained.totals[0], trained.totals[-1]
-        rate = bench.rate * 1e5
-        chain = await climb(client, [idle(sgd(bench.rate, weight_decay=DECAY / rate))])
-        # the adapter's product A B shrinks by 2 * DECAY, and with it about so much of all that it has gained
+        rate = session.rate * 1e5
+        chain = await run_chain(client, [idle(sgd(session.rate, weight_decay=DECAY / rate))])
+        # the adapter's product A B shrinks by 2 * DECAY, and with it about the same share of its gain
         gained = chain.totals[0] - start if twin is not None else 10 * TARGET
         known["weight_decay"] = _shrunk(chain.gains[0], gained, noise)
         if twin is not None:
@@ -125,11 +129,11 @@ async def _decay(bench: Bench, client: tinker.TrainingClient, findings: Findings
             )
     finally:
         if twin is not None:
-            await bench.release(twin)
+            await session.release(twin)
 
 
 def _shrunk(moved: float, gained: float, noise: float) -> bool | None:
-    """Whether a loss of `gained` nats is that of DECAY; None when it could not be told from noise."""
+    """Whether the weights that gained `gained` nats were decayed by DECAY; None when noise hides it."""
     expected = 2 * DECAY * abs(gained)
     if expected < 4 * noise:
         return None
@@ -146,7 +150,7 @@ NOTES = {
 }
 
 
-def _report(findings: Findings, known: Known, norm: float | None) -> None:
+def _report(findings: ProbeFindings, known: Known, norm: float | None) -> None:
     for name, note in NOTES.items():
         known.setdefault(name, None)
         findings.judge(GROUP, name, known[name], ("reaches the optimizer", "without effect"), note)
@@ -156,5 +160,5 @@ def _report(findings: Findings, known: Known, norm: float | None) -> None:
 
 async def calibrate(client: tinker.TrainingClient) -> float:
     """Rate of plain gradient descent with which a step gains about TARGET; 0 when there is none."""
-    norm = (await climb(client, [Step(adam(0.0))])).grad_norms[0]
+    norm = (await run_chain(client, [TrainStep(adam(0.0))])).grad_norms[0]
     return await _rate(client, norm)

@@ -15,22 +15,23 @@ from rich.text import Text
 
 from harbortrainer.errors import BackendError
 from harbortrainer.policy.chat_template import hub_options
-from harbortrainer.probe.bench import (
+from harbortrainer.probe.optimizer import calibrate
+from harbortrainer.probe.sampling import settings
+from harbortrainer.probe.session import (
     NEW_TOKENS,
     PROMPT,
     PROMPT_TOKENS,
     TOKENS,
-    Bench,
-    Climb,
-    Step,
+    ProbeSession,
+    SgdChain,
+    TrainStep,
     adam,
-    climb,
+    run_chain,
     sgd,
+    summed_loss,
     tokens_of,
     weighted,
 )
-from harbortrainer.probe.optimizer import calibrate
-from harbortrainer.probe.sampling import settings
 
 # Datums of different weights: one gradient when summed, another when each is averaged first.
 DATA = (weighted(), weighted(0.5, tokens_of(1)), weighted(2.0, tokens_of(2)))
@@ -40,9 +41,9 @@ N_SAMPLES, N_BOOTSTRAP = 16, 1000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What two ways of computing the same may differ by.
+    """The largest differences of two computations of the same value.
 
-    fp32: sums in another order differ by 1e-6 of a logprob; steps multiply that, for Adam turns the sign of an element
+    fp32: sums in another order differ by 1e-6 of a logprob; Adam amplifies that, since it flips the sign of an element
     whose gradient is nearly 0. bf16: a logprob has 8 bits, 0.03 nats at 8 nats.
     """
 
@@ -84,25 +85,25 @@ class ParityReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """What one server did. `loss`: as reported, None where it is not. Logprobs are of TOKENS' 24 targets."""
+class ServerResult:
+    """What one server did. `loss`: as reported, or None. Logprobs are of TOKENS' 24 targets."""
 
-    first: Climb
+    first: SgdChain
     loss: float | None
-    chain: Climb
+    chain: SgdChain
     samples: tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]  # tokens and their logprobs
     path: str  # of the sampler after training
 
 
-async def compare(a: Bench, b: Bench, steps: int) -> ParityReport:
-    """Raises BackendError when one of them cannot be measured. Takes away all that it makes."""
+async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
+    """Run the programme on both servers, then remove what it made. Raises BackendError when one cannot be measured."""
     tolerance = await asyncio.to_thread(tolerance_of, a.model_name)
     try:
         scratch = await a.adapter()
         a.rate = b.rate = await calibrate(scratch)
         await a.release(scratch)
-        side_a, side_b = await play(a, steps), await play(b, steps)
-        rows = [*_trained_rows(side_a, side_b, steps, tolerance)]
+        side_a, side_b = await run_programme(a, steps), await run_programme(b, steps)
+        rows = _trained_rows(side_a, side_b, steps, tolerance)
         rows.append(await _kl_row("A", side_a, b, side_b, tolerance))
         rows.append(await _kl_row("B", side_b, a, side_a, tolerance))
     finally:
@@ -111,7 +112,7 @@ async def compare(a: Bench, b: Bench, steps: int) -> ParityReport:
 
 
 def tolerance_of(model_name: str) -> Tolerance:
-    """By the type of the base model's weights; the wider one where that cannot be read."""
+    """The tolerance for the type of the base model's weights; the wider one where that cannot be read."""
     from transformers import AutoConfig  # takes a second: not at import
 
     try:
@@ -121,29 +122,22 @@ def tolerance_of(model_name: str) -> Tolerance:
     return FP32 if "float32" in dtype else BF16
 
 
-async def play(bench: Bench, steps: int) -> Side:
-    """The fixed programme: a look, a step of plain gradient descent, `steps` of Adam, samples."""
-    client = await bench.adapter()
-    first = await climb(client)
-    output = await bench.wait("forward", client.forward(list(DATA), "cross_entropy"))
+async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
+    """The fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
+    client = await session.adapter()
+    first = await run_chain(client)
+    output = await session.wait("forward", client.forward(list(DATA), "cross_entropy"))
     ordinary = tinker.AdamParams(learning_rate=LEARNING_RATE, beta1=0.9, beta2=0.95, eps=1e-12)
-    optimizers = [adam(0.0), sgd(bench.rate or 1e-9), *[ordinary] * steps]
-    chain = await climb(client, [Step(optimizer, (DATA,)) for optimizer in optimizers])
-    path = await bench.published(client, "parity")
-    sampler = await bench.sampler(path)
-    answer = await bench.wait("sampling", sampler.sample(PROMPT, N_SAMPLES, settings(seed=0)))
+    optimizers = [adam(0.0), sgd(session.rate or 1e-9), *[ordinary] * steps]
+    chain = await run_chain(client, [TrainStep(optimizer, (DATA,)) for optimizer in optimizers])
+    path = await session.published(client, "parity")
+    sampler = await session.sampler(path)
+    answer = await session.wait("sampling", sampler.sample(PROMPT, N_SAMPLES, settings(seed=0)))
     samples = tuple((tuple(s.tokens), tuple(map(float, s.logprobs or ()))) for s in answer.sequences)
-    return Side(first, _loss(output), chain, samples, path)
+    return ServerResult(first, summed_loss(output), chain, samples, path)
 
 
-def _loss(output: tinker.ForwardBackwardOutput) -> float | None:
-    parts = [one.get("elementwise_loss") for one in output.loss_fn_outputs]
-    if all(part is not None for part in parts):
-        return math.fsum(float(value) for part in parts if part is not None for value in part.data)
-    return output.metrics.get("loss:sum")
-
-
-def _trained_rows(a: Side, b: Side, steps: int, tolerance: Tolerance) -> list[ParityRow]:
+def _trained_rows(a: ServerResult, b: ServerResult, steps: int, tolerance: Tolerance) -> list[ParityRow]:
     gains = a.chain.gains[1], b.chain.gains[1]
     return [
         _apart("logprobs of the fresh adapter (= base model)", a.first, b.first, tolerance.logprob),
@@ -154,7 +148,7 @@ def _trained_rows(a: Side, b: Side, steps: int, tolerance: Tolerance) -> list[Pa
     ]
 
 
-def _apart(what: str, a: Climb, b: Climb, limit: float) -> ParityRow:
+def _apart(what: str, a: SgdChain, b: SgdChain, limit: float) -> ParityRow:
     apart = float(np.abs(np.array(a.logprobs) - np.array(b.logprobs)).max())
     verdict = "equal" if apart <= limit else "differs"  # NaN differs
     sums = f"{math.fsum(a.logprobs):.4f}", f"{math.fsum(b.logprobs):.4f}"
@@ -169,8 +163,10 @@ def _ratio(what: str, a: float | None, b: float | None, limit: float) -> ParityR
     return ParityRow(what, one, other, f"{apart:.2%}", f"{limit:.1%}", "equal" if apart <= limit else "differs")
 
 
-async def _kl_row(name: str, mine: Side, other: Bench, others: Side, tolerance: Tolerance) -> ParityRow:
-    """Estimate of KL(mine || other's) from my samples, scored there. Samples that ended early are left out."""
+async def _kl_row(
+    name: str, mine: ServerResult, other: ProbeSession, others: ServerResult, tolerance: Tolerance
+) -> ParityRow:
+    """Estimate KL(mine || other) from samples of mine that the other scores, without those that ended early."""
     what = f"KL a token, {name}'s samples scored by the other"
     whole = [(tokens, logprobs) for tokens, logprobs in mine.samples if len(tokens) == NEW_TOKENS]
     mean = f"{np.mean([np.mean(logprobs) for _, logprobs in whole]):.4f}" if whole else ""
@@ -191,19 +187,19 @@ async def _kl_row(name: str, mine: Side, other: Bench, others: Side, tolerance: 
     return ParityRow(what, *values, f"{ratios.mean():.2g} [{low:.2g}, {high:.2g}]", f"{tolerance.kl:g}", verdict)
 
 
-async def _scores(bench: Bench, path: str, samples: Sequence[Sequence[int]]) -> np.ndarray:
+async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[int]]) -> np.ndarray:
     """Logprobs of each sample's tokens under the sampler at `path`, shape (samples, NEW_TOKENS)."""
-    sampler = await bench.sampler(path)
+    sampler = await session.sampler(path)
 
     async def one(tokens: Sequence[int]) -> list[Any]:
         sequence = tinker.ModelInput.from_ints([*TOKENS[:PROMPT_TOKENS], *tokens])
-        return (await bench.wait("prompt logprobs", sampler.compute_logprobs(sequence)))[-NEW_TOKENS:]
+        return (await session.wait("prompt logprobs", sampler.compute_logprobs(sequence)))[-NEW_TOKENS:]
 
     return np.array(await asyncio.gather(*map(one, samples)), float)
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the mean; always the same for the same values."""
+    """95 % interval of the mean; deterministic."""
     drawn = np.random.default_rng(0).choice(values, (N_BOOTSTRAP, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

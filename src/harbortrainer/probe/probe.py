@@ -1,4 +1,4 @@
-"""Probe a server, or take the report of a former probe of exactly this server."""
+"""Probe a server, or load the report of an earlier probe of the same server; make the trainer's contract of it."""
 
 import asyncio
 import hashlib
@@ -16,38 +16,134 @@ from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Cont
 from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, sampling
-from harbortrainer.probe.bench import RANK, Bench
-from harbortrainer.probe.report import Findings, ServerReport, load, store
+from harbortrainer.probe.report import ProbeFindings, ServerReport, load, store
+from harbortrainer.probe.session import RANK, ProbeSession
 
 SERVER = "server"  # a group of rows
 IDENTITY_LIMIT_SEC = 10.0
 log = logging.getLogger("harbortrainer")
 
 
+async def contract_of(session: Session, kind: ServerKind, model_name: str, say: Callable[[str], None]) -> Contract:
+    """The contract by a cached report, else by a new probe; on Tinker cloud without a report, by its documents.
+
+    Raises BackendError when a self-hosted server cannot be measured.
+    """
+    try:
+        report = load((await identify(session.url)).fingerprint, model_name)
+    except BackendError:
+        report = None
+    if report is None and kind.needs_key:
+        return TINKER_DOCUMENTS
+    if report is None:
+        say(f"probing {session.url} with a temporary adapter (the result is cached for this version of the server)")
+        report = await load_or_probe(session, model_name, refresh=True)
+    facts = report.facts
+    frozen, keeps = facts.frozen_samplers, facts.sampling_keeps_training
+    return Contract(
+        source=f"measured {report.measured_at[:16]} (server {report.fingerprint})",
+        reduction=facts.reduction,
+        losses={name: frozenset(settings) for name, settings in facts.losses.items()},
+        adam={name: facts.adam.get(name) for name in ADAM_SETTINGS},
+        decays_other_adapters=facts.decays_other_adapters,
+        frozen_samplers=False if False in (frozen, keeps) else None if None in (frozen, keeps) else True,
+        prompt_logprobs=facts.prompt_logprobs != "refused",
+        can_sample=facts.can_sample,
+    )
+
+
+async def load_or_probe(session: Session, model_name: str, refresh: bool = False) -> ServerReport:
+    """The cached report of this version of the server and model, else that of a new probe (seconds), then cached.
+
+    Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
+    """
+    if not refresh and (known := load((await identify(session.url)).fingerprint, model_name)) is not None:
+        return known
+    report = await probe(session, model_name)
+    try:
+        store(report)
+    except OSError as error:
+        log.warning("the report on %s is not cached: %s", session.url, error)
+    return report
+
+
+async def probe(session: Session, model_name: str) -> ServerReport:
+    """Measure everything on temporary adapters of small rank, which are always removed at the end.
+
+    Raises BackendError when nothing can be measured: no server, no free adapter slot.
+    """
+    identity = await identify(session.url)
+    work, findings = ProbeSession(session, model_name), ProbeFindings()
+    sdk = logging.getLogger("tinker")
+    before = sdk.level
+    sdk.setLevel(logging.CRITICAL)  # some requests are expected to fail
+    try:
+        work.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
+        await _measure(work, identity, findings)
+    finally:
+        await asyncio.shield(work.close())
+        sdk.setLevel(before)
+    return ServerReport(
+        session.url,
+        model_name,
+        identity.fingerprint,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        findings.to_facts(),
+        tuple(findings.rows),
+    )
+
+
+async def _measure(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:
+    """Each part may fail alone. One free slot is enough; a part that lacks a second one reports it."""
+    await findings.section(SERVER, lambda: _describe(session, identity, findings))
+    client = await session.adapter()
+    findings.facts.update(can_sample=False)
+    for part in (losses, optimizer, sampling):
+        await findings.section(part.GROUP, lambda part=part: part.measure(session, client, findings))
+    if session.rate and findings.facts["can_sample"]:
+        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, client, findings))
+    await session.release(client)
+
+
+async def _describe(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:
+    """Rows of what the server reports. Raises BackendError."""
+    server = identity.server
+    name = f"{server.get('name')} on skyrl {server.get('skyrl')}" if server else "unnamed"
+    findings.row(SERVER, "name", name, "info")
+    if server:
+        findings.row(SERVER, "repairs", ", ".join(server.get("repairs", [])) or "none", "info")
+    findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
+    findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")
+    answer = await session.wait("capabilities", session.rest.get_server_capabilities())
+    served = {model.model_name: model.max_context_length for model in answer.supported_models if model.model_name}
+    findings.row(SERVER, "models", ", ".join(sorted(served)[:8]) or "none named", "info")
+    limit = served.get(session.model_name) or server.get("context_limit")
+    note = "" if limit else "context_limit is not checked"
+    findings.row(SERVER, "context length", limit or "not reported", "same" if limit else "differs", note)
+    alpha = server.get("lora_alpha")
+    findings.row(SERVER, "LoRA alpha", "not reported" if alpha is None else alpha, "info")
+
+
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """`server`: what healthz of this project's server reports, {} for other servers."""
 
     fingerprint: str
     server: dict[str, Any]
 
-    @property
-    def name(self) -> str:
-        if not self.server:
-            return "unnamed"
-        return f"{self.server.get('name')} on skyrl {self.server.get('skyrl')}"
 
-
-async def identify(url: str) -> Identity:
-    """From healthz, else from the URL and the API that it describes. Raises httpx.HTTPError without an answer."""
-    async with httpx.AsyncClient(timeout=IDENTITY_LIMIT_SEC) as http:
-        server = _server(await http.get(f"{url}/api/v1/healthz"))
-        if server:
-            lasting = {name: value for name, value in server.items() if name != "instance"}
-            return Identity(_hash(json.dumps(lasting, sort_keys=True)), server)
-        described = await http.get(f"{url}/openapi.json")
-        api = described.text if described.status_code == httpx.codes.OK else ""
-        return Identity(_hash(f"{url}\n{api}"), {})
+async def identify(url: str) -> ServerIdentity:
+    """Identify a server by healthz, else by its URL and API description. Raises BackendError without an answer."""
+    try:
+        async with httpx.AsyncClient(timeout=IDENTITY_LIMIT_SEC) as http:
+            server = _server(await http.get(f"{url}/api/v1/healthz"))
+            text = json.dumps({name: server[name] for name in server if name != "instance"}, sort_keys=True)
+            if not server:
+                described = await http.get(f"{url}/openapi.json")
+                text = f"{url}\n{described.text if described.status_code == httpx.codes.OK else ''}"
+    except httpx.HTTPError as error:
+        raise BackendError(f"{url}: {error or type(error).__name__}; check GET /api/v1/healthz") from None
+    return ServerIdentity(hashlib.sha256(text.encode()).hexdigest()[:16], server)
 
 
 def _server(answer: httpx.Response) -> dict[str, Any]:
@@ -56,127 +152,3 @@ def _server(answer: httpx.Response) -> dict[str, Any]:
     except (ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-async def load_or_probe(session: Session, model_name: str, refresh: bool = False) -> ServerReport:
-    """The cached report of this start of this server and model, else a probe's (seconds), which is then cached.
-
-    Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
-    """
-    identity = await _identify(session.url)
-    known = None if refresh else load(identity.fingerprint, model_name)
-    if known is not None:
-        return known
-    report = await probe(session, model_name)
-    try:
-        store(report)
-    except OSError as error:
-        log.warning("the report on %s is not kept: %s", session.url, error)
-    return report
-
-
-async def probe(session: Session, model_name: str) -> ServerReport:
-    """Measures everything on throw-away weights of small rank and takes away all that it made, whatever happens.
-
-    Raises BackendError when nothing can be measured: no server, no free adapter slot.
-    """
-    identity = await _identify(session.url)
-    bench, findings = Bench(session, model_name), Findings()
-    sdk = logging.getLogger("tinker")
-    before = sdk.level
-    sdk.setLevel(logging.CRITICAL)  # requests that must fail are part of it
-    try:
-        bench.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
-        await _measure(bench, identity, findings)
-    finally:
-        await asyncio.shield(bench.close())
-        sdk.setLevel(before)
-    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return ServerReport(
-        session.url, model_name, identity.fingerprint, measured_at, findings.to_facts(), tuple(findings.rows)
-    )
-
-
-async def _measure(bench: Bench, identity: Identity, findings: Findings) -> None:
-    """Each part may fail alone. One free slot is enough; the parts that need two say so."""
-    await findings.section(SERVER, lambda: describe(bench, identity, findings))
-    client = await bench.adapter()
-    findings.facts.update(can_sample=False)
-    await findings.section(losses.GROUP, lambda: losses.measure(bench, client, findings))
-    await findings.section(optimizer.GROUP, lambda: optimizer.measure(bench, client, findings))
-    await findings.section(sampling.GROUP, lambda: sampling.measure(bench, client, findings))
-    if bench.rate and findings.facts["can_sample"]:
-        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(bench, client, findings))
-    await bench.release(client)
-
-
-async def describe(bench: Bench, identity: Identity, findings: Findings) -> None:
-    """Rows of what the server reports. Raises BackendError."""
-    server = identity.server
-    findings.row(SERVER, "name", identity.name, "info")
-    if server:
-        findings.row(SERVER, "repairs", ", ".join(server.get("repairs", [])) or "none", "info")
-    findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
-    findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")
-    answer = await bench.wait("capabilities", bench.rest.get_server_capabilities())
-    served = {model.model_name: model.max_context_length for model in answer.supported_models if model.model_name}
-    findings.row(SERVER, "models", ", ".join(sorted(served)[:8]) or "none named", "info")
-    limit = served.get(bench.model_name) or server.get("context_limit")
-    note = "" if limit else "context_limit is not checked"
-    findings.row(SERVER, "context length", limit or "not reported", "same" if limit else "differs", note)
-    alpha = server.get("lora_alpha")
-    findings.row(SERVER, "LoRA alpha", alpha if alpha is not None else "not reported", "info")
-
-
-async def _identify(url: str) -> Identity:
-    try:
-        return await identify(url)
-    except httpx.HTTPError as error:
-        raise BackendError(f"{url}: {error or type(error).__name__}; check GET /api/v1/healthz") from None
-
-
-async def contract_of(session: Session, kind: ServerKind, model_name: str, say: Callable[[str], None]) -> Contract:
-    """What a former probe of this server found, else a probe's now; on Tinker cloud, else its documents.
-
-    Raises BackendError when a self-hosted server cannot be measured.
-    """
-    url = session.url
-    report = await _known(url, model_name)
-    if report is None and kind.needs_key:
-        return TINKER_DOCUMENTS
-    if report is None:
-        say(f"measuring what {url} does with throw-away weights; remembered until the server is another one")
-        try:
-            report = await load_or_probe(session, model_name, refresh=True)
-        except httpx.HTTPError as error:
-            raise BackendError(f"{url}: gone while it was measured ({error or type(error).__name__})") from error
-    return from_report(report)
-
-
-async def _known(url: str, model_name: str) -> ServerReport | None:
-    try:
-        return load((await identify(url)).fingerprint, model_name)
-    except httpx.HTTPError:
-        return None
-
-
-def from_report(report: ServerReport) -> Contract:
-    facts = report.facts
-    return Contract(
-        source=f"measured {report.measured_at[:16]} (server {report.fingerprint})",
-        reduction=facts.reduction,
-        losses={name: frozenset(settings) for name, settings in facts.losses.items()},
-        adam={name: facts.adam.get(name) for name in ADAM_SETTINGS},
-        decays_other_adapters=facts.decays_other_adapters,
-        frozen_samplers=_both(facts.frozen_samplers, facts.sampling_keeps_training),
-        prompt_logprobs=facts.prompt_logprobs != "refused",
-        can_sample=facts.can_sample,
-    )
-
-
-def _both(one: bool | None, other: bool | None) -> bool | None:
-    return False if False in (one, other) else None if None in (one, other) else True

@@ -1,4 +1,4 @@
-"""What a probe found: facts for the trainer and rows for people, as a table, as JSON, and kept from run to run."""
+"""The report of a probe: facts for the trainer and rows for people, as a table, as JSON, and cached between runs."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the trainer must know. None = not measured, or measured and unclear."""
+    """Facts for the trainer. None = not measured, or measured and unclear."""
 
     losses: dict[str, tuple[str, ...]] = field(default_factory=dict)  # accepted losses -> settings with an effect
     # learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm: whether it reaches the optimizer
@@ -53,7 +53,7 @@ class ServerReport:
 
     url: str
     model_name: str
-    fingerprint: str  # of the server: another one may behave differently
+    fingerprint: str  # of the server
     measured_at: str  # ISO 8601, UTC
     facts: Facts
     rows: tuple[Row, ...]
@@ -63,7 +63,7 @@ class ServerReport:
 
     @classmethod
     def from_json(cls, text: str) -> "ServerReport":
-        """Raises ValueError for anything that to_json of this version did not write."""
+        """Raises ValueError for text that to_json of this version did not write."""
         try:
             values: dict[str, Any] = json.loads(text)
             if values.pop("format") != FORMAT:
@@ -76,7 +76,7 @@ class ServerReport:
             raise ValueError(f"not a report: {error!r}") from None
 
 
-class Findings:
+class ProbeFindings:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.facts: dict[str, Any] = {}
@@ -89,27 +89,24 @@ class Findings:
         if found is None:
             self.row(group, what, "unclear", "unclear")
         else:
-            self.row(
-                group, what, texts[0] if found else texts[1], "same" if found else "differs", "" if found else note
-            )
+            value, verdict, note = (texts[0], "same", "") if found else (texts[1], "differs", note)
+            self.row(group, what, value, verdict, note)
 
-    async def section(self, group: str, measure: Callable[[], Awaitable[None]]) -> bool:
-        """Runs one measurement; a fault of the server becomes a row, and the other measurements go on."""
+    async def section(self, group: str, measure: Callable[[], Awaitable[None]]) -> None:
+        """Run one measurement; a fault of the server becomes a row and does not stop the others."""
         try:
             await measure()
         except BackendError as error:
             self.row(group, "measurement", f"failed: {error}", "unclear")
-            return False
-        return True
 
     def to_facts(self) -> Facts:
         return Facts(**self.facts)
 
 
 def load(fingerprint: str, model_name: str) -> ServerReport | None:
-    """The report of exactly this server and model; None when there is none that can be read."""
+    """The cached report of exactly this server and model; None when it is missing or unreadable."""
     try:
-        report = ServerReport.from_json(_kept_in(fingerprint, model_name).read_text())
+        report = ServerReport.from_json(_cached(fingerprint, model_name).read_text())
     except (OSError, ValueError):
         return None
     same = (report.fingerprint, report.model_name) == (fingerprint, model_name)
@@ -117,19 +114,19 @@ def load(fingerprint: str, model_name: str) -> ServerReport | None:
 
 
 def store(report: ServerReport) -> None:
-    """Raises OSError when the folder cannot be written."""
-    path = _kept_in(report.fingerprint, report.model_name)
+    """Cache the report. Raises OSError when the folder cannot be written."""
+    path = _cached(report.fingerprint, report.model_name)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, report.to_json())
 
 
-def _kept_in(fingerprint: str, model_name: str) -> Path:
+def _cached(fingerprint: str, model_name: str) -> Path:
     key = hashlib.sha256(f"{fingerprint}\n{model_name}".encode()).hexdigest()
     return cache_folder("contracts") / f"{key[:32]}.json"
 
 
 def show(report: ServerReport, console: Console) -> None:
-    """Rows in groups, and how many of each verdict."""
+    """Print the rows in groups, and the number of each verdict."""
     console.print(f"{report.url} with {report.model_name}, measured {report.measured_at}", highlight=False)
     console.print(table_of(report.rows))
     counts = {verdict: sum(row.verdict == verdict for row in report.rows) for verdict in STYLES}
@@ -138,7 +135,7 @@ def show(report: ServerReport, console: Console) -> None:
 
 
 def table_of(rows: tuple[Row, ...]) -> Table:
-    """What, measured (with what follows from it) and the verdict; three columns, so that 80 characters are enough."""
+    """Three columns, so that 80 characters are enough: what, the measured value (with its note), and the verdict."""
     table = Table(show_edge=False, pad_edge=False)
     for name, ratio in (("what", 5), ("measured", 8)):
         table.add_column(name, overflow="fold", ratio=ratio)

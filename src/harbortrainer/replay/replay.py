@@ -2,12 +2,10 @@
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from rich.console import Console
@@ -22,14 +20,12 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
-from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, group_trajectories
+from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName, group_trajectories
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
 from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.training.schedule import Course
-
-_SLOT = re.compile(r"-p(\d+)-g(\d+)(?:-a\d+)?$")
+from harbortrainer.training.schedule import SettingsByStep
 
 
 class Journal:
@@ -37,23 +33,24 @@ class Journal:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._course = Course((), ConfigHistory(run).configs())
+        self._schedule = SettingsByStep((), ConfigHistory(run).configs())
         self.records = _trained(run)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged
         self.gaps = {row["global_step"] - 1: row.get("logprobs/max_abs_difference") for row in rows}
 
     def config(self, step: int) -> Config:
-        return self._course.at(step).config
+        return self._schedule.at(step).config
 
     def groups(self, step: int) -> list[TrajectoryGroup]:
         """The batch as the trainer had it, without slots in which no trial ended."""
         stored = read_batch(self._run.trajectories("step", step)).values()
-        slots: dict[tuple[int, int], Trajectory] = {}
+        slots: dict[TrialName, Trajectory] = {}
         for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a graded trial takes the slot first
-            if (slot := _SLOT.search(trajectory.trial_name)) is not None:
-                slots.setdefault((int(slot[1]), int(slot[2])), trajectory)
-        members_P = [[slots[slot] for slot in group] for _, group in groupby(sorted(slots), key=itemgetter(0))]
+            slots.setdefault(TrialName.parse(trajectory.trial_name).first, trajectory)
+        members_P = [
+            [slots[name] for name in names] for _, names in groupby(sorted(slots), key=lambda name: name.group)
+        ]
         return [group_trajectories(members[0].task_name, members) for members in members_P]
 
 

@@ -1,14 +1,14 @@
 """Turns the ledger's lines into one row a trial and the funnel of all trials; chooses the trials shown in full."""
 
 import random
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
-_NAME = re.compile(r"([se])(\d{6,})-")  # of a trial: kind and number of its batch
+from harbortrainer.learning.trajectory import TrialName, batch_name
+
 TRAIN, EVALUATION, OTHER = "training", "evaluation", "other"
 
 
@@ -35,20 +35,26 @@ class TrialRow:
 
     @property
     def kind(self) -> str:
-        match = _NAME.match(self.name)
-        return OTHER if match is None else TRAIN if match[1] == "s" else EVALUATION
+        name = self._parsed
+        return OTHER if name is None else TRAIN if name.kind == "step" else EVALUATION
 
     @property
     def folder(self) -> str:
-        """Folder of its batch under rollouts/ and trajectories/; "" = unknown."""
-        match = _NAME.match(self.name)
-        return "" if match is None else f"{'step' if match[1] == 's' else 'eval'}_{match[2]}"
+        """Of its batch, as under rollouts/ and trajectories/; "" = unknown."""
+        return "" if self._parsed is None else batch_name(self._parsed.kind, self._parsed.step)
 
     @property
     def step(self) -> int | None:
         """`global_step` of the row of metrics.jsonl that its batch is in."""
-        match = _NAME.match(self.name)
-        return None if match is None else int(match[2]) + (match[1] == "s")
+        name = self._parsed
+        return None if name is None else name.step + (name.kind == "step")
+
+    @property
+    def _parsed(self) -> TrialName | None:
+        try:
+            return TrialName.parse(self.name)
+        except ValueError:
+            return None
 
 
 def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:

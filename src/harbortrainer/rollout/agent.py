@@ -1,4 +1,4 @@
-"""Terminus-2 as a trainable agent: what the policy causes ends the trial quietly, so that the work is graded."""
+"""Terminus-2 as a trainable agent: a fault of the policy ends the agent without an error, and its work is graded."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ LONGEST_WAIT_SEC = 60.0
 
 
 class AnswerParser(TerminusJSONPlainParser):
-    """Never raises; counts the answers that did not parse; what it returns can be typed, logged and stored."""
+    """Never raises; counts answers that do not parse; removes text that cannot be typed, logged or stored."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class AnswerParser(TerminusJSONPlainParser):
         try:
             result = super().parse_response(response)
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            # valid JSON that Harbor's parser trips over: 5000-digit numbers, a thousand brackets, a list at the top
+            # valid JSON that breaks Harbor's parser: 5000-digit numbers, a thousand brackets, a list at the top
             result = ParseResult([], False, f"Invalid JSON: {type(error).__name__}", "")
         self.failures += bool(result.error)
         return ParseResult(
@@ -66,7 +66,7 @@ def _text(value: Any) -> str:
 
 
 class TrainableTerminus2(Terminus2):
-    """Its LLM is the live one registered under `llm_kwargs["name"]`. Faults of sampling and Docker end the trial."""
+    """Terminus-2 with the live LLM of `llm_kwargs["name"]`. Faults of sampling and Docker end the trial."""
 
     MODEL_CONNECTION = None  # no provider, no key: the policy is sampled in this process
 
@@ -76,7 +76,7 @@ class TrainableTerminus2(Terminus2):
     _looping = False
 
     def __init__(self, *args: Any, command_wait: CommandWait = "prompt", **named: Any) -> None:
-        """`command_wait` as the Terminal's; the rest is Terminus-2's."""
+        """`command_wait`: of the Terminal; the rest is Terminus-2's."""
         self._command_wait: CommandWait = command_wait
         super().__init__(*args, **named)
 
@@ -91,7 +91,7 @@ class TrainableTerminus2(Terminus2):
 
     @override
     async def set_web_tools_disabled(self, disabled: bool, environment: BaseEnvironment) -> None:
-        """Terminus-2 has none; Harbor's own says that as an error in every trial without a network."""
+        """Does nothing: Terminus-2 has no web tools; Harbor's own method logs an error in trials without a network."""
 
     @override
     @boundary
@@ -113,14 +113,14 @@ class TrainableTerminus2(Terminus2):
     @override
     @boundary
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
-        """One attempt at the task. Raises SamplingError and RuntimeError (Docker): those are not the policy's doing."""
+        """One attempt at the task. Raises SamplingError and RuntimeError (Docker), which the policy did not cause."""
         reason: StopReason = "interrupted"
         self._confirmed = False
         deadline = asyncio.timeout_at(self._policy.deadline)
         try:
             async with deadline:
                 await super().run(instruction, environment, context)
-            reason = self._how_it_ended()
+            reason = "done" if self._confirmed else "session_ended" if self._terminal.ended else "max_turns"
         except ContextLengthExceededError:
             reason = "context_length"
         except KeysRefused:
@@ -138,11 +138,6 @@ class TrainableTerminus2(Terminus2):
     async def _execute_commands(self, commands: list[Command], session: TmuxSession) -> tuple[bool, str]:
         return False, self._limit_output_length(await self._terminal.take_turn(commands))
 
-    def _how_it_ended(self) -> StopReason:
-        if self._confirmed:
-            return "done"
-        return "session_ended" if self._terminal.ended else "max_turns"
-
     @override
     async def _run_agent_loop(self, initial_prompt: str, chat: Chat, original_instruction: str = "") -> None:
         self._looping = True
@@ -153,7 +148,7 @@ class TrainableTerminus2(Terminus2):
 
     @override
     def _dump_trajectory(self) -> None:
-        """Once, at the end: Harbor writes the whole file again after every turn, blocking all other trials."""
+        """Only at the end: Harbor rewrites the whole file after every turn, which blocks all other trials."""
         if not self._looping:
             super()._dump_trajectory()
 
@@ -168,7 +163,7 @@ class TrainableTerminus2(Terminus2):
     async def _query_llm(  # pyright: ignore[reportIncompatibleVariableOverride]
         self, chat: Chat, prompt: str, original_instruction: str = "", session: TmuxSession | None = None
     ) -> LLMResponse:
-        """Sample once. Harbor's own tries three times without a pause and invents answers that were never sampled."""
+        """Sample once. Harbor's own method retries without a pause and invents answers that were never sampled."""
         started = time.monotonic()
         try:
             response = await chat.chat(prompt)
@@ -180,7 +175,7 @@ class TrainableTerminus2(Terminus2):
         return response
 
     async def _summary(self, chat: Chat, instruction: str, session: TmuxSession) -> str:
-        """Cut a full history, have the policy summarise it, and return the prompt to go on with."""
+        """Cut a full history, let the policy summarise it, and return the next prompt."""
         room = min(SUMMARY_ROOM, self._policy.get_model_context_limit() // 4)
         self._unwind_messages_to_free_tokens(chat, target_free_tokens=room)
         prompt, self._pending_subagent_refs = await self._summarize(chat, instruction, session)

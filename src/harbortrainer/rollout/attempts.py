@@ -1,143 +1,150 @@
-"""One place in a group: a trial, and a fresh one in its stead while faults keep it from a grade."""
+"""Fills one slot of a group, retrying with a fresh trial while infrastructure faults leave it ungraded."""
 
 import asyncio
 import logging
 import shutil
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.rollout.outcome import Quarantine
 from harbortrainer.rollout.phases import TrialState
-from harbortrainer.rollout.trial import TrialCancelled, TrialRequest, TrialSettings, run_trial
-from harbortrainer.stopping import Stop, Stopped, unless
+from harbortrainer.rollout.trial import TrialCancelled, TrialContext, TrialRequest, run_trial
+from harbortrainer.stopping import Stop, Stopped, run_until
 
-MAX_OUTAGES = 10  # of the daemon in one place's trials; each is waited for, and none counts as a fault of the trial
+MAX_OUTAGES = 10  # of the Docker daemon in one slot; a trial hit by one is replaced and costs no attempt
 log = logging.getLogger("harbortrainer")
 
 OnTrajectory = Callable[[Trajectory], None]
 
 
-class Book(Protocol):
-    """Where every trial that was started is written down. `started` and `ended` block.
+class TrialJournal(Protocol):
+    """Records every trial. `started` and `ended` block. `quarantined`: tasks that were given up, and why."""
 
-    `tried`: how many trials ended at a place already, by earlier processes too, and how many of them cost an attempt.
-    """
+    quarantined: dict[str, str]
 
-    def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
-    def ended(self, trajectory: Trajectory, fate: str) -> None: ...
-    def tried(self, place: str) -> tuple[int, int]: ...
+    def started(self, trial_name: str, task_name: str, attempt: int) -> None:
+        """The trial's container is about to start."""
 
+    def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
 
-class _Nobody:
-    def started(self, trial_name: str, task_name: str, attempt: int) -> None: ...
-    def ended(self, trajectory: Trajectory, fate: str) -> None: ...
-    def tried(self, place: str) -> tuple[int, int]:
+    def attempts(self, first: str) -> tuple[int, int]:
+        """Trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
         return 0, 0
 
 
-NOBODY = _Nobody()
+class _NoJournal(TrialJournal):
+    """Records nothing."""
+
+    def __init__(self) -> None:
+        self.quarantined = {}
 
 
+NO_JOURNAL = _NoJournal()
+
+
+@dataclass(frozen=True, slots=True)
 class Attempts:
-    def __init__(self, settings: TrialSettings, quarantine: Quarantine, book: Book, stop: Stop) -> None:
-        self._settings = settings
-        self._quarantine = quarantine
-        self._book = book
-        self._stop = stop
-        self._most = settings.config.max_attempts
+    """Runs the trials of slots, and records each in the journal."""
+
+    settings: TrialContext
+    quarantine: Quarantine
+    journal: TrialJournal
+    stop: Stop
 
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
     ) -> Trajectory:
-        """The trial that takes the place, or the last one that failed to; goes on where an earlier process was.
+        """The trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
 
-        `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is booked.
+        `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is recorded.
         A trial that an outage of the Docker daemon hit costs no attempt. Once the run is to stop, none is started.
         """
-        tried, failed = self._book.tried(first.name)
+        attempt, failed = self.journal.attempts(first.name)
         outages = 0
         while True:
-            tried += 1
-            request = _numbered(first, tried, self._settings.config.seed)
+            attempt += 1
+            request = self._numbered(first, attempt)
             ran = await self._run(request)
             if ran is None:
                 return _cancelled(request, self._why_not(request))
-            trajectory, hit = ran
-            replaced = policy.replaces(trajectory.outcome)
-            if hit:
+            trajectory, hit_by_outage = ran
+            fault = policy.replaces(trajectory.outcome)
+            if hit_by_outage:
                 outages += 1
             else:
-                failed += replaced
-                self._quarantine.note(trajectory)
-            again = (
-                replaced
-                and failed < self._most
-                and outages < MAX_OUTAGES
-                and trajectory.task_name not in self._quarantine.reasons
-            )
-            fate = _replaced(first, tried, hit) if again else self._last_fate(trajectory)
-            await _in_thread(self._end, trajectory, fate, None if again else keep)
-            if not hit:
+                failed += fault
+                self.quarantine.note(trajectory)
+            quarantined = trajectory.task_name in self.quarantine.reasons
+            retry = fault and not quarantined and failed < self.settings.config.max_attempts and outages < MAX_OUTAGES
+            if retry:
+                after = f" {AFTER_OUTAGE}" if hit_by_outage else ""
+                disposition = f"replaced by {self._numbered(first, attempt + 1).name}{after}"
+            elif trajectory.reward is not None:
+                disposition = "graded"
+            else:
+                disposition = "quarantined" if quarantined else "dropped"
+            await _in_thread(self._end, trajectory, disposition, None if retry else keep)
+            if not hit_by_outage:
                 note(trajectory)
-            if not again:
+            if not retry:
                 return trajectory
-            self._settings.watcher.replaced(request.name)
+            self.settings.observer.replaced(request.name)
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
-        """The trial, and whether the daemon went away during it; None = it is not to be started any more."""
-        gates, daemon, watcher = self._settings.gates, self._settings.daemon, self._settings.watcher
+        """The trial, and whether the Docker daemon went away during it; None = it may not start any more."""
+        gates, daemon, observer = self.settings.gates, self.settings.daemon, self.settings.observer
         async with gates.containers:
             try:
-                await unless(daemon.ready(), self._stop.stopped())
+                await run_until(daemon.ready(), self.stop.stopped())
             except Stopped:
                 return None
-            if request.task.name in self._quarantine.reasons or not self._stop.may_start():
+            if request.task.name in self.quarantine.reasons or not self.stop.may_start():
                 return None
             before = daemon.outages
-            watcher.moved(request.name, TrialState.WAITING)
+            observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
-                trajectory = await run_trial(request, self._settings)
+                trajectory = await run_trial(request, self.settings)
             except asyncio.CancelledError as error:
                 turns = error.turns if isinstance(error, TrialCancelled) else ()
-                self._book.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
+                self.journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
-                watcher.moved(request.name, None)
+                observer.moved(request.name, None)
         if trajectory.outcome in FAULTS:
             await daemon.suspect()
         return trajectory, daemon.outages > before
 
     def _why_not(self, request: TrialRequest) -> str:
         """Why a trial is not run, or not to its end."""
-        if (reason := self._quarantine.reasons.get(request.task.name)) is not None:
+        if (reason := self.quarantine.reasons.get(request.task.name)) is not None:
             return f"its task is quarantined: {reason}"
-        return f"the run was stopped{self._stop.why and ': '}{self._stop.why}"
+        return f"the run was stopped{self.stop.why and ': '}{self.stop.why}"
 
     def _begin(self, request: TrialRequest) -> None:
         leftover = request.trials_dir / request.name  # of a process that was killed during this trial
         if leftover.exists():
             shutil.rmtree(leftover)
-        self._book.started(request.name, request.task.name, request.attempt)
+        self.journal.started(request.name, request.task.name, request.attempt)
 
-    def _end(self, trajectory: Trajectory, fate: str, keep: OnTrajectory | None) -> None:
+    def _end(self, trajectory: Trajectory, disposition: str, keep: OnTrajectory | None) -> None:
         if keep is not None:
             keep(trajectory)
-        self._book.ended(trajectory, fate)
+        self.journal.ended(trajectory, disposition)
 
-    def _last_fate(self, trajectory: Trajectory) -> str:
-        if trajectory.reward is not None:
-            return "graded"
-        return "quarantined" if trajectory.task_name in self._quarantine.reasons else "dropped"
+    def _numbered(self, first: TrialRequest, attempt: int) -> TrialRequest:
+        name = str(replace(TrialName.parse(first.name), attempt=attempt))
+        return replace(first, name=name, seed=trial_seed(self.settings.config.seed, name), attempt=attempt)
 
 
 async def _in_thread[*Args](call: Callable[[*Args], None], *args: *Args) -> None:
-    """What is being written is written when this ends, also when it is cancelled."""
+    """Run a write in a thread; it is complete when this returns, even when cancelled."""
     writing = asyncio.create_task(asyncio.to_thread(call, *args))
     try:
         await asyncio.shield(writing)
@@ -148,25 +155,6 @@ async def _in_thread[*Args](call: Callable[[*Args], None], *args: *Args) -> None
 
 def trial_seed(seed: int, name: str) -> int:
     return zlib.crc32(f"{seed}/{name}".encode())
-
-
-def takes_place_of(name: str, first: str) -> bool:
-    """Whether the trial `name` is `first` or one that was run in its stead."""
-    return name == first or (name.startswith(f"{first}-a") and name.removeprefix(f"{first}-a").isdigit())
-
-
-def _name(first: TrialRequest, attempt: int) -> str:
-    return first.name if attempt == 1 else f"{first.name}-a{attempt}"
-
-
-def _replaced(first: TrialRequest, tried: int, hit: bool) -> str:
-    fate = f"replaced by {_name(first, tried + 1)}"
-    return f"{fate} {AFTER_OUTAGE}" if hit else fate
-
-
-def _numbered(first: TrialRequest, attempt: int, seed: int) -> TrialRequest:
-    name = _name(first, attempt)
-    return replace(first, name=name, seed=trial_seed(seed, name), attempt=attempt)
 
 
 def _cancelled(request: TrialRequest, why: str) -> Trajectory:

@@ -1,4 +1,4 @@
-"""Which Harbor environment runs a task: ours for `docker`, Harbor's own for everything else."""
+"""The Harbor environment of a task: this package's for `docker`, Harbor's own for everything else."""
 
 import difflib
 import fnmatch
@@ -18,12 +18,8 @@ from harbortrainer.errors import UserError
 KEEP = "keep_processes"
 
 
-def _split(value: Any) -> Any:
-    return value.split(",") if isinstance(value, str) else value
-
-
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Words = Annotated[list[_Word], BeforeValidator(_split)]
+_Words = Annotated[list[_Word], BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)]
 
 
 class EngineOptions(BaseModel):
@@ -39,8 +35,8 @@ class EngineOptions(BaseModel):
 
 ENGINE_ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"
 COMPOSE_ENVIRONMENT = "harbortrainer.docker.environment:ComposeEnvironment"
-_OURS = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that are not the user's to set
-_FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _OURS)
+_RESERVED = ("type", "import_path", "kwargs", "stream")  # fields of EnvironmentConfig that users cannot set
+_FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _RESERVED)
 
 
 def environment_config(
@@ -48,16 +44,19 @@ def environment_config(
 ) -> EnvironmentConfig:
     """The environment of a trial of `task_dir`.
 
-    `docker` is our Engine environment, or Harbor's own with our labels where the task has a compose file.
-    `environment_kwargs` may set fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
-    environment itself; ours are `EngineOptions`. Raises UserError: unknown type or option, wrong value, allowlist on
-    Docker.
+    `docker` is the Engine environment, or Harbor's own with our labels where the task has a compose file.
+    `environment_kwargs` sets fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
+    environment, here `EngineOptions`. Raises UserError: unknown type or option, wrong value, allowlist on Docker.
     """
     chosen = _environment_type(environment_type)
     if chosen is not EnvironmentType.DOCKER:
         return _config(environment_kwargs, {}, type=chosen)
     task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
-    _refuse_allowlist(task_dir.name, task)
+    if NetworkMode.ALLOWLIST in network_modes(task):
+        raise UserError(
+            f"task {task_dir.name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
+            "in its task.toml, or another environment_type (daytona, modal, e2b)"
+        )
     options = _engine_options(environment_kwargs)
     own = {name: value for name, value in environment_kwargs.items() if name not in options}
     compose = task_dir / "environment" / COMPOSE
@@ -74,7 +73,7 @@ def environment_config(
 
 
 def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
-    """Whether the environment can be had for all tasks. Raises one UserError that names all that are wrong."""
+    """Check that the environment supports all tasks. Raises one UserError that names every fault."""
     _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
     for task_dir in task_dirs:
@@ -87,7 +86,7 @@ def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kw
 
 
 def _check_sandboxes(kind: EnvironmentType) -> None:
-    """Whether Harbor finds what a service of sandboxes needs here: package, key, program. Raises UserError."""
+    """Check that Harbor finds what a sandbox service needs here: package, key, program. Raises UserError."""
     from harbor.environments.factory import EnvironmentFactory
 
     if kind is EnvironmentType.DOCKER:
@@ -112,8 +111,8 @@ def _environment_type(name: str) -> EnvironmentType:
     return EnvironmentType(name)
 
 
-def _near(name: str, valid: list[str] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+def _near(name: str, valid: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -127,7 +126,7 @@ def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) 
 
 
 def _engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `given` that are options of our environment."""
+    """The options of `given` that belong to EngineOptions."""
     try:
         own = EngineOptions.model_validate({name: given[name] for name in EngineOptions.model_fields if name in given})
     except ValidationError as error:
@@ -139,11 +138,3 @@ def _wrong(error: ValidationError) -> UserError:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}")
-
-
-def _refuse_allowlist(name: str, task: TaskConfig) -> None:
-    if NetworkMode.ALLOWLIST in network_modes(task):
-        raise UserError(
-            f"task {name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
-            "in its task.toml, or another environment_type (daytona, modal, e2b)"
-        )

@@ -1,4 +1,4 @@
-"""How a trial ended, and which tasks are left out of a run because their trials keep failing."""
+"""The outcome of a trial, the quarantine of tasks that keep failing, and verifiers that could not install."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The agent's stop reason -> outcome of a trial that was graded.
 GRADED = {
     "done": Outcome.COMPLETED,
-    "session_ended": Outcome.COMPLETED,  # the policy left its shell: its way to say that it is done
+    "session_ended": Outcome.COMPLETED,  # the policy left its shell: it considers the task done
     "max_turns": Outcome.MAX_TURNS,
     "context_length": Outcome.CONTEXT_LENGTH,
     "timeout": Outcome.AGENT_TIMEOUT,
@@ -25,15 +25,16 @@ GRADED = {
     "policy_error": Outcome.POLICY_ERROR,
 }
 
+log = logging.getLogger("harbortrainer")
 SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
 
-_NO_SPACE = "no space left on device"  # in Docker's answers, which say so in words only
+_NO_SPACE = "no space left on device"  # in the text of Docker's answers
 
 Verdict = tuple[Outcome, str, float | None]  # outcome, detail in one line, reward
 
 
 def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
-    """Outcome, detail and reward of a finished trial. A reward is given exactly where the outcome is trained on."""
+    """Outcome, detail and reward of a finished trial; only trainable outcomes have a reward."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
     fault = ungraded(result)
@@ -45,7 +46,8 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
         return Outcome.VERIFIER_ERROR, problem, None
     if not any(turn.completion_tokens_T for turn in llm.turns):
         return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
-    return GRADED[llm.stop_reason], _detail(llm), reward
+    detail = "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
+    return GRADED[llm.stop_reason], detail, reward
 
 
 def lost_to_server(trajectory: Trajectory) -> bool:
@@ -53,14 +55,14 @@ def lost_to_server(trajectory: Trajectory) -> bool:
 
 
 def blames_task(trajectory: Trajectory) -> bool:
-    """Whether a trial without a reward speaks against its task: not against the server, the policy or Docker's disk."""
+    """Whether a trial without a reward counts against its task, not against the server, the policy or Docker's disk."""
     if _NO_SPACE in trajectory.detail.lower() or lost_to_server(trajectory):
         return False
     return trajectory.outcome in (Outcome.VERIFIER_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 
 
 def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, str]:
-    """The reward, or why there is none: `reward` by name, else the only number there is."""
+    """The value of `reward`, else the only number; or None and the reason."""
     if not rewards:
         return None, "the verifier left no reward"
     if "reward" not in rewards and len(rewards) > 1:
@@ -76,14 +78,14 @@ def recorded(result: "TrialResult") -> "list[ExceptionInfo]":
 
 
 def ungraded(result: "TrialResult") -> "ExceptionInfo | None":
-    """The first exception that kept a trial from its grade; a timeout of the agent does not."""
+    """The first exception that prevented a grade; a timeout of the agent does not."""
     from harbor.trial.errors import AgentTimeoutError
 
     return next((info for info in recorded(result) if info.exception_type != AgentTimeoutError.__name__), None)
 
 
 def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:
-    """The verifier's, when Harbor's table says so or its phase had begun; otherwise the infrastructure's."""
+    """The verifier's fault, when Harbor's table says so or its phase had begun; otherwise the infrastructure's."""
     from harbor.models.trial.error_policy import FailureCause
 
     if fault.policy.cause is FailureCause.CANCELLED:
@@ -93,15 +95,8 @@ def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:
     return Outcome.VERIFIER_ERROR if verifier else Outcome.INFRASTRUCTURE_ERROR
 
 
-def _detail(llm: TinkerLLM) -> str:
-    return "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
-
-
-log = logging.getLogger("harbortrainer")
-
-
 class Quarantine:
-    """`limit` faults of a task in a row, none of the server's or the policy's, and it is not started again; 0 = never.
+    """Excludes a task after `limit` faults in a row that are not the server's or the policy's; 0 = never.
 
     `reasons`: task name -> why, those of an earlier process included.
     """
@@ -135,7 +130,7 @@ _LOCAL = r"(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[::1\])"
 _ADDRESS = re.compile(r"https?://([^\s/:\"']+|\[::1\])")
 _IS_LOCAL = re.compile(rf"{_LOCAL}\b|--noproxy|/dev/tcp/", re.IGNORECASE)
 _MOST = 65536  # bytes of a verifier's output that are read, of its beginning and of its end
-# An installer's own word that it failed.
+# An installer's report of its failure.
 _FAILED = re.compile(
     r"^(E: (?:Unable to (?:locate package|fetch)|Failed to fetch|Package .* has no installation candidate).*"
     r"|W: Failed to fetch.*|Err:\d+ .*|.*Temporary failure (?:resolving|in name resolution).*|.*NewConnectionError.*"
@@ -160,36 +155,32 @@ _TESTS_RAN = re.compile(
 
 
 def failed_install(task: Path, trial: Path) -> str:
-    """Why the tests of a verifier never ran: what it could not install; "" = there is no sign of that. Blocks.
+    """What the verifier could not install, so that its tests never ran; "" without signs of that. Blocks.
 
-    Asked only of trials that earned nothing. It takes all of: a script that installs something, an installer's own
-    error in its output, a program or module missing afterwards that the script installs (or uv, which runs the tests,
-    unable to fetch them), and no trace of a test that ran. One who forges them gains nothing: such a trial is
-    neither trained on nor counted.
+    For trials that earned nothing. The signs, all of them: a script that installs something, an installer's error in
+    its output, then a missing program or module that the script installs (or uv, which runs the tests, unable to
+    fetch them), and no trace of a test that ran. A policy that forges them gains nothing: such a trial is neither
+    trained on nor counted.
     """
     wanted = _installed("\n".join(code(file) for file in scripts(task)))
-    if not wanted:
-        return ""
-    for file in sorted(trial.glob("**/verifier/test-stdout.txt")):
-        if found := _diagnose(_read(file), wanted):
-            return found
-    return ""
+    outputs = sorted(trial.glob("**/verifier/test-stdout.txt")) if wanted else []
+    return next((found for file in outputs if (found := _diagnose(_read(file), wanted))), "")
 
 
 def fetching(script: str) -> list[str]:
-    """Commands of a shell script that fetch from the network, each line's; those that only talk to this host do not."""
+    """The commands of a shell script that fetch from the network, without those that only reach this host."""
     addresses = _ADDRESS.findall(script)
     only_local = bool(addresses) and all(re.fullmatch(_LOCAL, address) for address in addresses)
     return [word for line in _lines(script) for word in FETCHES.findall(line) if _goes_out(word, line, only_local)]
 
 
 def scripts(task: Path) -> list[Path]:
-    """Of its verifier."""
+    """The shell scripts of the task's verifier."""
     return [*task.glob("tests/**/*.sh"), *task.glob("steps/*/tests/**/*.sh")]
 
 
 def code(file: Path) -> str:
-    """Without its comment lines."""
+    """The text without comment lines."""
     lines = file.read_bytes().decode(errors="replace").splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
@@ -206,7 +197,7 @@ def _diagnose(output: str, wanted: set[str]) -> str:
 
 
 def _installed(script: str) -> set[str]:
-    """Names in the commands that fetch something."""
+    """The names in commands that fetch something."""
     commands = [part for line in _lines(script) for part in re.split(r"&&|;|\|\|", line) if fetching(part)]
     names = {name for command in commands for name in re.findall(r"[A-Za-z_][\w.+-]*", command)}
     return names | ({"uvx"} if "uv" in names else set())

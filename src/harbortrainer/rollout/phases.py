@@ -1,8 +1,9 @@
-"""Where each trial is, told to whoever wants to show it: by default to nobody."""
+"""The phases of a trial: the observer of trial states, the limits on concurrency, and the hooks that apply them."""
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -11,63 +12,6 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.harbor import boundary
 from harbortrainer.learning.trajectory import Trajectory
-
-
-class TrialState(StrEnum):
-    STARTING = "starting"  # its environment, or the image of that
-    WAITING = "waiting"  # for its turn: to run the agent, to be verified
-    SAMPLING = "sampling"
-    COMMAND = "in command"  # the agent works in the terminal
-    VERIFYING = "verifying"
-
-
-class Watcher(Protocol):
-    """Called from any thread, some times a turn of every trial: it must be cheap, and neither block nor raise."""
-
-    def moved(self, trial_name: str, state: TrialState | None) -> None:
-        """None: the trial is over, whatever became of it."""
-        ...
-
-    def sampled(self, tokens: int) -> None: ...
-    def replaced(self, trial_name: str) -> None:
-        """By a fresh trial at the same place."""
-        ...
-
-    def kept(self, trajectory: Trajectory) -> None:
-        """An earlier process ran it."""
-        ...
-
-
-class _Nobody:
-    def moved(self, trial_name: str, state: TrialState | None) -> None: ...
-    def sampled(self, tokens: int) -> None: ...
-    def replaced(self, trial_name: str) -> None: ...
-    def kept(self, trajectory: Trajectory) -> None: ...
-
-
-UNWATCHED: Watcher = _Nobody()
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """One trial's line to the watcher; its policy tells when it is asked and when it has answered."""
-
-    trial_name: str
-    watcher: Watcher = UNWATCHED
-
-    def moved(self, state: TrialState | None) -> None:
-        self.watcher.moved(self.trial_name, state)
-
-    def asked(self) -> None:
-        self.moved(TrialState.SAMPLING)
-
-    def answered(self, tokens: int) -> None:
-        self.watcher.sampled(tokens)
-        self.moved(TrialState.COMMAND)
-
-
-NOT_WATCHED = Watched("")
-
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -79,13 +23,63 @@ N_PARALLEL_STARTS = 8  # environments that start at once, at most
 SLOW_START_SEC = 5.0  # a start below this is never slow,
 SLOW_RATIO = 5.0  # nor one below this many times the fastest
 STARTS_BEFORE_MORE = 8  # good starts in a row before one more at once is tried
+VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 log = logging.getLogger("harbortrainer")
 
 
-class StartLimit:
-    """At most `most` starts at once. Slow starts halve the number.
+class TrialState(StrEnum):
+    STARTING = "starting"  # its environment, or the environment's image
+    WAITING = "waiting"  # for a slot: to run the agent, to be verified
+    SAMPLING = "sampling"
+    COMMAND = "in command"  # the agent works in the terminal
+    VERIFYING = "verifying"
 
-    Additive increase, multiplicative decrease (Chiu & Jain 1989): the daemon is shared with others we cannot see.
+
+class TrialObserver(Protocol):
+    """Called from any thread, several times in every turn: calls must be cheap, and neither block nor raise."""
+
+    def moved(self, trial_name: str, state: TrialState | None) -> None:
+        """None: the trial has ended."""
+
+    def sampled(self, tokens: int) -> None:
+        """By the policy, in one turn of any trial."""
+
+    def replaced(self, trial_name: str) -> None:
+        """By a fresh trial in the same slot."""
+
+    def kept(self, trajectory: Trajectory) -> None:
+        """An earlier process ran it."""
+
+
+class _NoObserver(TrialObserver):
+    """Ignores every call."""
+
+
+UNOBSERVED = _NoObserver()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTrial:
+    """Reports the states of one trial; its policy reports each request and each answer."""
+
+    trial_name: str
+    observer: TrialObserver = UNOBSERVED
+
+    def moved(self, state: TrialState | None) -> None:
+        self.observer.moved(self.trial_name, state)
+
+    def asked(self) -> None:
+        self.moved(TrialState.SAMPLING)
+
+    def answered(self, tokens: int) -> None:
+        self.observer.sampled(tokens)
+        self.moved(TrialState.COMMAND)
+
+
+class StartLimit:
+    """Allows at most `most` starts at once, and fewer while starts are slow.
+
+    Additive increase, multiplicative decrease (Chiu & Jain 1989): other programs use the daemon too.
     """
 
     def __init__(self, most: int) -> None:
@@ -104,7 +98,7 @@ class StartLimit:
         self._under_way += 1
 
     def release(self, seconds: float | None = None) -> None:
-        """`seconds`: how long the start took; None = it failed or was cancelled, which says nothing."""
+        """`seconds`: how long the start took; None = it failed or was cancelled, which is not counted."""
         self._under_way -= 1
         self._changed.set()
         if seconds is None:
@@ -112,8 +106,11 @@ class StartLimit:
         self._fastest = min(self._fastest, seconds)
         if seconds > max(SLOW_START_SEC, SLOW_RATIO * self._fastest):
             self._slow_down(seconds)
-        else:
-            self._speed_up()
+            return
+        self._good += 1
+        if self.limit < self._most and self._good >= STARTS_BEFORE_MORE:
+            self._good = 0
+            self.limit += 1
 
     def _slow_down(self, seconds: float) -> None:
         self._good = 0
@@ -127,16 +124,10 @@ class StartLimit:
             seconds, self._fastest, self.limit, before,
         )  # fmt: skip
 
-    def _speed_up(self) -> None:
-        self._good += 1
-        if self.limit < self._most and self._good >= STARTS_BEFORE_MORE:
-            self._good = 0
-            self.limit += 1
-
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What all trials of a run pass. A trial holds a container's place throughout, and one of the others at a time."""
+    """Concurrency limits of a run. A trial holds a container slot throughout, and one of the others at a time."""
 
     containers: asyncio.Semaphore
     starting: StartLimit
@@ -154,14 +145,11 @@ class Gates:
 
 
 def n_containers(config: Config) -> int:
-    """Environments alive at once: those whose agent runs or that are verified, and those started ahead."""
+    """The most environments at once: those whose agent runs or that are verified, and those started ahead."""
     warm = config.n_warm_envs
-    if warm is None:  # a cloud's environments cost money from their start
+    if warm is None:  # environments in a cloud cost money from their start
         warm = -(-config.n_parallel_envs // 4) if config.environment_type == "docker" else 0
     return config.n_parallel_envs + warm
-
-
-VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 
 
 class HasDeadline(Protocol):
@@ -169,7 +157,10 @@ class HasDeadline(Protocol):
 
 
 class Phases:
-    """`clock` is the limit of the whole trial; waiting for a place stops it. `waited`: seconds at all gates."""
+    """Harbor hooks that make each phase of a trial wait for a concurrency slot; the trial's clock is paused meanwhile.
+
+    `clock`: the limit of the whole trial; `waited`: seconds at all gates.
+    """
 
     def __init__(
         self,
@@ -178,7 +169,7 @@ class Phases:
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
-        watched: Watched = NOT_WATCHED,
+        observed: ObservedTrial = ObservedTrial(""),
     ) -> None:
         from harbor.trial.hooks import TrialEvent
 
@@ -188,10 +179,11 @@ class Phases:
         self._llm = llm
         self._gates = gates
         self._daemon = daemon
-        self._watched = watched
-        self._reserve = _reserve(limit_sec, trial.verifier_timeout_sec)
+        self._observed = observed
+        # the part of the trial's time that the agent has to leave to the verifier
+        self._reserve = min(trial.verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: asyncio.Semaphore | None = None
-        self._starting: float | None = None  # since when it holds a place among the starting
+        self._starting: float | None = None  # when it took its slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
         trial.add_hook(TrialEvent.AGENT_START, self._before_agent)
@@ -199,7 +191,7 @@ class Phases:
         trial.add_hook(TrialEvent.VERIFICATION_START, self._before_verifier)
 
     def leave(self) -> None:
-        """Give back whatever place is held. Safe to repeat."""
+        """Release the slots that are held. Safe to repeat."""
         if self._held is not None:
             self._held.release()
             self._held = None
@@ -212,7 +204,7 @@ class Phases:
         await self._wait(self._daemon.ready())
         await self._wait(self._gates.starting.acquire())
         self._starting = time.monotonic()
-        self._watched.moved(TrialState.STARTING)
+        self._observed.moved(TrialState.STARTING)
 
     @boundary
     async def _before_agent(self, _: object) -> None:
@@ -220,7 +212,7 @@ class Phases:
             self._gates.starting.release(time.monotonic() - self._starting)
             self._starting = None
         await self._enter(self._gates.running)
-        self._watched.moved(TrialState.COMMAND)
+        self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1
         if (due := self.clock.when()) is not None:
             self._llm.deadline = due - self._reserve
@@ -234,7 +226,7 @@ class Phases:
     @boundary
     async def _before_verifier(self, _: object) -> None:
         await self._enter(self._gates.verifying)
-        self._watched.moved(TrialState.VERIFYING)
+        self._observed.moved(TrialState.VERIFYING)
         if (environment := self._engine_environment()) and self._verified_inside():
             steps = self._trial.task.config.steps or ()
             await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
@@ -262,12 +254,12 @@ class Phases:
 
     async def _enter(self, gate: asyncio.Semaphore) -> None:
         self.leave()
-        self._watched.moved(TrialState.WAITING)
+        self._observed.moved(TrialState.WAITING)
         await self._wait(gate.acquire())
         self._held = gate
 
-    async def _wait(self, turn) -> None:
-        """Await `turn` with the clock stopped; cancelled, the clock does not matter any more."""
+    async def _wait(self, turn: Awaitable[object]) -> None:
+        """Await `turn` with the clock stopped."""
         began, due = time.monotonic(), self.clock.when()
         self.clock.reschedule(None)
         await turn
@@ -275,8 +267,3 @@ class Phases:
         self.waited += waited
         if due is not None:
             self.clock.reschedule(due + waited)
-
-
-def _reserve(limit_sec: float, verifier_timeout_sec: float) -> float:
-    """Part of a trial's time that the agent has to leave to the verifier."""
-    return min(verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)

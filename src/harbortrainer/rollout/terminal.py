@@ -1,4 +1,4 @@
-"""The tmux session that the policy types into: bounded, ready before it is read, and ended without a fuss."""
+"""The tmux session that the policy types into, and the scripts that run a whole turn in one exec."""
 
 import asyncio
 import math
@@ -8,21 +8,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, override
+from typing import TYPE_CHECKING, Any, Literal, override
 
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 from harbor.environments.base import ExecResult
 
 from harbortrainer.docker.shell import IN_SHELL
 
-# The scripts of a terminal turn: one run in the container types, waits and reads the screen.
-#
-# How it tells that a command has ended is invisible to the policy: from /proc, and the terminal's mode (`terminal.sh`).
+if TYPE_CHECKING:  # imports litellm
+    from harbor.agents.terminus_2.terminus_2 import Command
 
+CommandWait = Literal["prompt", "duration"]
 AT_REST_SEC, AT_REST_LONG_SEC = 0.01, 0.15  # that shell and tmux sleep before a prompt counts; after a lot of input
 LONG_INPUT = 1000  # bytes; a terminal's buffer takes 4096
-START_LIMIT_SEC = 5  # for the shell's first prompt; then go on without
+START_LIMIT_SEC = 5  # for the shell's first prompt; after that the session continues without one
 FAILED = "failed "
+SCROLLBACK_LINES = 2000  # kept and captured; the agent shows the policy at most 10 kB of it
+LOG_BYTES = 2_000_000  # of everything that was printed: `yes` fills a disk in minutes
+EXEC_MARGIN_SEC = 60  # for a script beyond the time that it waits on purpose; after that the environment hangs
+SCRIPT_BYTES = 60_000  # of the keys of one exec; a process argument holds 128 kB
+
+# tmux's messages when the policy has ended its shell, killed the server or removed its socket
+ENDED = ("no server running", "error connecting to", "can't find", "no sessions", "lost server", "server exited")
+MISSING = (126, 127)  # exit codes when the policy removed tmux, or bash itself
+NO_PROCESS = 254  # exit code of the Docker shell when the policy has used up all processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +44,8 @@ class Pane:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One command of an answer; `typed` = its keys were typed before."""
+class TypedStep:
+    """One command of an answer; `typed`: its keys were typed before."""
 
     keys: str
     seconds: float
@@ -44,13 +53,13 @@ class Step:
 
     @property
     def settle(self) -> float:
-        """Seconds that the shell must be at rest: tmux may still be at typing long keys."""
+        """Seconds that the shell must be at rest: tmux may still be typing long keys."""
         return AT_REST_LONG_SEC if self.typed or len(self.keys) >= LONG_INPUT else AT_REST_SEC
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A capture: the scrollback's end and the visible screen behind it, `height` lines."""
+    """A capture: the end of the scrollback, then the visible screen of `height` lines."""
 
     text: str
     height: int
@@ -61,11 +70,12 @@ class Screen:
         return "\n".join([*lines[-self.height :], ""]) if self.text and self.height else self.text
 
 
-def turn_script(steps: Sequence[Step], send: Callable[[str], str], capture: str, pane: Pane | None) -> str:
-    """Take the steps one after the other, then run `capture`. Without a `pane` every step takes its whole time.
+def turn_script(steps: Sequence[TypedStep], send: Callable[[str], str], capture: str, pane: Pane | None) -> str:
+    """A script that takes the steps in order, then runs `capture`. Without a `pane` every step takes its whole time.
 
-    `send(keys)` is the shell command that types keys. Where it fails, the script prints FAILED and the step's number
-    and ends with its exit code.
+    It finds the end of a command from /proc and the terminal's mode (`terminal.sh`), invisibly to the policy.
+    `send(keys)` is the shell command that types keys; if it fails, the script prints FAILED and the step's number and
+    ends with its exit code.
     """
     where = f"P={pane.shell} S={pane.server} T={shlex.quote(pane.tty)}" if pane else "P= S= T="
     lines = [IN_SHELL]
@@ -78,14 +88,14 @@ def turn_script(steps: Sequence[Step], send: Callable[[str], str], capture: str,
         lines.append(f"begin {round(100 * step.seconds)}")
         if step.keys:
             lines.append(f"{send(step.keys)} || failed {i}")
-        else:  # a policy that only waits, before a shell that has nothing to do, waits for something else
+        else:  # a policy that only waits while its shell is idle waits for something else
             lines.append("K0=" if step.typed else "rests && asks && L0=")
         lines.append(f"await {step.settle}")
     return "\n".join([*lines, capture or ":"])
 
 
 def start_script(launch: str, session: str) -> str:
-    """Run `launch`, which prints the pane's shell, tmux and terminal, print those, and wait for the first prompt."""
+    """A script that runs `launch`, prints its output (a Pane: shell, tmux, terminal), and awaits the first prompt."""
     column = f"tmux display-message -p -t {session} '#{{cursor_x}}'"
     return f"""{IN_SHELL}
 {_library()}
@@ -104,13 +114,13 @@ tmux has-session -t {session}
 
 
 def failed_step(stdout: str) -> int | None:
-    """The number of the step that `turn_script` says could not be typed."""
+    """The number of the step that `turn_script` could not type."""
     found = re.search(rf"^{FAILED}(\d+)\s*$", stdout, re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def read_pane(stdout: str) -> Pane | None:
-    """From the output of `start_script`; None where tmux did not tell."""
+    """Parse the output of `start_script`; None where it lacks the pane."""
     match stdout.split():
         case [shell, server, tty] if shell.isdigit() and server.isdigit():
             return Pane(int(shell), int(server), tty)
@@ -118,7 +128,7 @@ def read_pane(stdout: str) -> Pane | None:
 
 
 def read_screen(stdout: str) -> Screen:
-    """From the pane's height in a line of its own and what `tmux capture-pane` printed."""
+    """Parse a capture: a line with the pane's height, then the output of `tmux capture-pane`."""
     height, _, text = stdout.partition("\n")
     return Screen(text, int(height) if height.strip().isdigit() else 0)
 
@@ -128,18 +138,6 @@ def _library() -> str:
     """`terminal.sh` without its comments and indentation."""
     lines = (line.partition(" # ")[0].strip() for line in Path(__file__).with_suffix(".sh").read_text().splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("#"))
-
-
-CommandWait = Literal["prompt", "duration"]
-SCROLLBACK_LINES = 2000  # kept and captured; the agent shows the policy at most 10 kB of it
-LOG_BYTES = 2_000_000  # of everything that was ever printed: `yes` fills a disk in minutes
-EXEC_MARGIN_SEC = 60  # for a command of ours beyond the time it waits on purpose; then the environment hangs
-SCRIPT_BYTES = 60_000  # of the keys of one exec; a process argument holds 128 kB
-
-# What tmux says when the policy has ended its shell, killed the server or removed its socket.
-ENDED = ("no server running", "error connecting to", "can't find", "no sessions", "lost server", "server exited")
-MISSING = (126, 127)  # the policy removed tmux, or bash itself
-NO_PROCESS = 254  # our Docker shell's answer when the policy has used up all processes
 
 
 class KeysRefused(Exception):
@@ -154,28 +152,21 @@ class CommandFailed(RuntimeError):
         self.result = result
 
 
-class TypedCommand(Protocol):
-    """Terminus-2's command."""
-
-    keystrokes: str
-    duration_sec: float
-
-
 class Terminal(TmuxSession):
-    """Terminus-2's session, a turn in one exec. A shell that the policy ended is no error: the agent asks and stops."""
+    """Terminus-2's session with one exec for each turn; `ended`: the policy ended its shell, and the agent stops."""
 
     def __init__(self, *args: Any, command_wait: CommandWait = "prompt", **named: Any) -> None:
-        """`command_wait`: a command's wait ends with its shell's next prompt, or only after its whole duration."""
+        """`command_wait`: a command ends at its shell's next prompt, or only after its whole duration."""
         super().__init__(*args, **named)
         self._wait: CommandWait = command_wait
         self._pane: Pane | None = None
-        self._screen: Screen | None = None  # of the last turn, not told yet
+        self._screen: Screen | None = None  # of the last turn
         self.ended = False
 
     @property
     @override
     def _tmux_start_session(self) -> str:
-        """Harbor's, bounded, with `sh` where there is no bash; prints what `Pane` holds."""
+        """Harbor's command, with bounded output and `sh` where bash is missing; prints the fields of `Pane`."""
         changes = {
             f"cat > {self._logging_path}": f"head -c {LOG_BYTES} > {self._logging_path}",
             "tmux new-session": f"tmux start-server \\; set-option -g history-limit {SCROLLBACK_LINES} \\; new-session",
@@ -188,7 +179,7 @@ class Terminal(TmuxSession):
 
     @override
     def _tmux_capture_pane(self, capture_entire: bool = False) -> str:
-        """One client, one look: the visible screen is the end of the whole."""
+        """Capture once with one client: the visible screen is the end of the whole."""
         target = f"-t {self._session_name}"
         return (
             f"tmux display-message -p {target} '#{{pane_height}}' \\; capture-pane -p -S -{SCROLLBACK_LINES} {target}"
@@ -196,24 +187,24 @@ class Terminal(TmuxSession):
 
     @override
     async def start(self) -> None:
-        """Start the shell and wait for its prompt: keys sent before that can be lost or run after the verifier."""
+        """Start the shell and wait for its prompt: earlier keys can be lost or run after the verifier."""
         script = start_script(self._tmux_start_session, self._session_name)
         result = await self._exec(script, START_LIMIT_SEC)
         if result.return_code in MISSING:
             await self._attempt_tmux_installation()
             result = await self._exec(script, START_LIMIT_SEC)
         if result.return_code != 0:
-            raise RuntimeError(f"tmux did not start: {_said(result)}")
+            raise RuntimeError(f"tmux did not start: {_text(result)}")
         if self._wait == "prompt":
             self._pane = read_pane(result.stdout or "")
 
     @override
     async def is_session_alive(self) -> bool:
-        """As the last command found it: Terminus-2 asks before every turn, and asking tmux costs a process."""
+        """The state at the last command: Terminus-2 asks before every turn, and asking tmux costs a process."""
         return not self.ended
 
-    async def take_turn(self, commands: Sequence[TypedCommand]) -> str:
-        """Type and wait for one command after the other, and return what Harbor shows the policy then.
+    async def take_turn(self, commands: "Sequence[Command]") -> str:
+        """Type each command and wait for it, then return what Harbor shows the policy.
 
         Raises KeysRefused for keys that no terminal takes, RuntimeError and TimeoutError where the environment fails.
         """
@@ -232,19 +223,21 @@ class Terminal(TmuxSession):
 
     @override
     async def capture_pane(self, capture_entire: bool = False) -> str:
-        """The screen as the last turn found it; empty when the session has ended."""
+        """The screen after the last turn; empty when the session has ended."""
         if self.ended or self._screen is None:
             return ""
         return self._screen.text if capture_entire else self._screen.visible
 
-    async def _type(self, commands: Sequence[TypedCommand]) -> Screen:
-        """All in one exec, unless tmux takes the keys of a command only by a paste buffer. Raises CommandFailed."""
-        steps = [Step(_typeable(command.keystrokes), command.duration_sec) for command in commands]
+    async def _type(self, commands: "Sequence[Command]") -> Screen:
+        """Type all in one exec, unless tmux needs a paste buffer for a command's keys. Raises CommandFailed."""
+        steps = [TypedStep(_typeable(command.keystrokes), command.duration_sec) for command in commands]
         while True:
             if steps and self._key_requires_paste(steps[0].keys):
                 steps[0] = await self._pasted(steps[0])
             n = self._fitting(steps)
-            result = await self._take_steps(steps[:n], last=n == len(steps))
+            capture = self._tmux_capture_pane() if n == len(steps) else ""
+            script = turn_script(steps[:n], lambda keys: self._send_keys_command([keys]), capture, self._pane)
+            result = await self._exec(script, sum(step.seconds for step in steps[:n]))
             if result.return_code == 0 and n == len(steps):
                 return read_screen(result.stdout or "")
             refused = failed_step(result.stdout or "")
@@ -254,15 +247,10 @@ class Terminal(TmuxSession):
                 steps = [await self._pasted(steps[refused]), *steps[refused + 1 :]]
             else:
                 action = "reading" if refused is None else "typing into"
-                raise CommandFailed(f"{action} the terminal failed with {result.return_code}: {_said(result)}", result)
+                raise CommandFailed(f"{action} the terminal failed with {result.return_code}: {_text(result)}", result)
 
-    async def _take_steps(self, steps: Sequence[Step], *, last: bool) -> ExecResult:
-        capture = self._tmux_capture_pane() if last else ""
-        script = turn_script(steps, lambda keys: self._send_keys_command([keys]), capture, self._pane)
-        return await self._exec(script, sum(step.seconds for step in steps))
-
-    def _fitting(self, steps: Sequence[Step]) -> int:
-        """How many of them one exec can take, at least one."""
+    def _fitting(self, steps: Sequence[TypedStep]) -> int:
+        """The number of steps that one exec can take, at least one."""
         size = 0
         for i, step in enumerate(steps):
             size += len(step.keys.encode())
@@ -270,34 +258,34 @@ class Terminal(TmuxSession):
                 return i
         return len(steps)
 
-    async def _pasted(self, step: Step) -> Step:
-        """Type the step's keys through a paste buffer; what is left of it is the wait."""
+    async def _pasted(self, step: TypedStep) -> TypedStep:
+        """Type the step's keys through a paste buffer. Returns a step that only waits."""
         async with asyncio.timeout(EXEC_MARGIN_SEC):
             await self._paste_key(step.keys, "long")
-        return Step("", step.seconds, typed=True)
+        return TypedStep("", step.seconds, typed=True)
 
     @override
     def _send_keys_error(self, action: str, command: str, result: ExecResult) -> RuntimeError:
-        return CommandFailed(f"typing into the terminal failed with {result.return_code}: {_said(result)}", result)
+        return CommandFailed(f"typing into the terminal failed with {result.return_code}: {_text(result)}", result)
 
     async def _ended_by_policy(self, result: ExecResult) -> bool:
-        """Whether there is no terminal any more while the container still runs commands."""
+        """Whether the terminal is gone while the container still runs commands."""
         probe = f"tmux has-session -t {self._session_name} 2>/dev/null && echo alive || echo gone"
         answer = await self._exec(f"{IN_SHELL}\necho up; {probe}")
-        said = (answer.stdout or "").split()
-        if answer.return_code not in (*MISSING, NO_PROCESS) and (answer.return_code != 0 or "up" not in said):
-            return False  # where nothing runs, it was not the policy that ended tmux
-        return _shows_end(result) or _shows_end(answer) or "gone" in said
+        words = (answer.stdout or "").split()
+        if answer.return_code not in (*MISSING, NO_PROCESS) and (answer.return_code != 0 or "up" not in words):
+            return False  # where no command runs, the policy did not end tmux
+        return _shows_end(result) or _shows_end(answer) or "gone" in words
 
     async def _exec(self, command: str, seconds: float = 0) -> ExecResult:
-        """Run what waits `seconds` on purpose. Raises RuntimeError or TimeoutError when late."""
+        """Run a command that waits `seconds` on purpose. Raises RuntimeError or TimeoutError when late."""
         limit = math.ceil(seconds) + EXEC_MARGIN_SEC
         async with asyncio.timeout(limit + EXEC_MARGIN_SEC):
             return await self.environment.exec(command, user=self._user, timeout_sec=limit)
 
 
 def _typeable(keys: str) -> str:
-    """`keys`, if a process argument can hold them: no NUL, no lone surrogate. The parser removes those it knows of."""
+    """`keys`, if a process argument can hold them: no NUL, no lone surrogate. Raises KeysRefused."""
     try:
         if "\0" in keys:
             raise KeysRefused("a NUL byte cannot be typed")
@@ -307,10 +295,10 @@ def _typeable(keys: str) -> str:
     return keys
 
 
-def _said(result: ExecResult) -> str:
+def _text(result: ExecResult) -> str:
     return f"{result.stdout or ''} {result.stderr or ''}".strip()
 
 
 def _shows_end(result: ExecResult) -> bool:
-    said = _said(result).lower()
-    return result.return_code in (*MISSING, NO_PROCESS) or any(sign in said for sign in ENDED)
+    text = _text(result).lower()
+    return result.return_code in (*MISSING, NO_PROCESS) or any(sign in text for sign in ENDED)

@@ -1,4 +1,4 @@
-"""One Harbor trial: container, agent, verifier -> one trajectory, whatever happens in between."""
+"""One Harbor trial: container, agent, verifier -> one trajectory, whatever fails in between."""
 
 import asyncio
 import time
@@ -18,20 +18,19 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tinker_llm import PolicySampler, TinkerLLM, registered
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
-from harbortrainer.rollout.phases import UNWATCHED, Gates, Watched, Watcher
+from harbortrainer.rollout.phases import UNOBSERVED, Gates, ObservedTrial, Phases, TrialObserver
 from harbortrainer.tasks.task import Task
 
 if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import TrialConfig
-    from harbor.models.trial.result import TimingInfo, TrialResult
+    from harbor.models.trial.result import TrialResult
     from harbor.trial.trial import Trial
 
 MODE = "HARBORTRAINER_MODE"  # set in every container: train or eval
-CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; the reaper takes what is left
+CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; after that the reaper does
 
 
 async def new_trial(config: "TrialConfig") -> "Trial":
-    """Harbor's own."""
     from harbor.trial.trial import Trial
 
     return await Trial.create(config)
@@ -42,7 +41,7 @@ NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """One trial of one task. `name` is its directory, and unique among running trials."""
+    """One trial of one task. `name`: of its directory; unique among running trials."""
 
     name: str
     task: Task
@@ -54,8 +53,8 @@ class TrialRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSettings:
-    """What all trials of a run share."""
+class TrialContext:
+    """The objects that all trials of a run share."""
 
     config: Config
     sampler: PolicySampler
@@ -63,24 +62,23 @@ class TrialSettings:
     run_id: str
     gates: Gates
     daemon: Daemon
-    watcher: Watcher = UNWATCHED
+    observer: TrialObserver = UNOBSERVED
     new_trial: NewTrial = new_trial
 
 
 class TrialCancelled(asyncio.CancelledError):
-    """`turns`: what the trial had sampled by then; it was paid for."""
+    """`turns`: sampled before the cancellation, and paid for."""
 
     def __init__(self, turns: tuple[Turn, ...]) -> None:
         super().__init__()
         self.turns = turns
 
 
-async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajectory:
-    """Run one trial within `trial_timeout_sec`, and grade what the policy did until then.
+async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory:
+    """Run one trial within `trial_timeout_sec`, not counting waits for slots, and grade what the policy did.
 
-    Time spent waiting for a place among the running is not the trial's. Faults end in the trajectory's outcome; only
-    cancellation, a UserError of the environment, DiskFault and errors in our own code are raised. Cancelled, it raises
-    TrialCancelled when the trial has stopped its environment.
+    Faults become the trajectory's outcome. Raises only TrialCancelled, once the trial has stopped its environment,
+    UserError of the environment, DiskFault, and errors in this package.
     """
     folder = request.trials_dir / request.name
     config = settings.config
@@ -91,14 +89,14 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
         temperature=request.temperature,
         context_limit=config.context_limit,
         seed=request.seed,
-        listener=Watched(request.name, settings.watcher),
+        listener=ObservedTrial(request.name, settings.observer),
     )
     with registered(request.name, llm), forget_loggers(request.name), disk_errors(folder):
         try:
             verdict, times = await _run(request, settings, llm)
         except asyncio.CancelledError:
             raise TrialCancelled(tuple(llm.turns)) from None
-    if verdict[0] in FAULTS:  # of a disk that is full, rather: then it is nobody's fault, and nothing can be kept
+    if verdict[0] in FAULTS:  # a full disk may be the real cause: then nothing can be kept
         await asyncio.to_thread(require_writable, request.trials_dir)
     outcome, detail, reward = verdict
     return Trajectory(
@@ -115,10 +113,8 @@ async def run_trial(request: TrialRequest, settings: TrialSettings) -> Trajector
     )
 
 
-async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
-    """How the trial ended, and seconds by stage. Raises OSError when its files cannot be written."""
-    from harbortrainer.rollout.phases import Phases
-
+async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
+    """The verdict, and seconds by stage. Raises OSError when the trial's files cannot be written."""
     started = time.monotonic()
     try:
         trial = await settings.new_trial(trial_config(request, settings))
@@ -127,8 +123,8 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
     limit = settings.config.trial_timeout_sec
-    watched = Watched(request.name, settings.watcher)
-    phases = Phases(trial, llm, settings.gates, settings.daemon, limit, watched)
+    observed = ObservedTrial(request.name, settings.observer)
+    phases = Phases(trial, llm, settings.gates, settings.daemon, limit, observed)
     try:
         with noting() as noted:
             result = await run_to_end(trial.run(), phases.clock)
@@ -141,16 +137,16 @@ async def _run(request: TrialRequest, settings: TrialSettings, llm: TinkerLLM) -
         raise_noted(fault, noted, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = classify(result, llm)
-    if verdict[2] is not None and verdict[2] <= 0:  # by the policy, or for want of what the tests need
+    if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
         cause = await asyncio.to_thread(failed_install, request.task.path, request.trials_dir / request.name)
         verdict = (Outcome.VERIFIER_ERROR, cause, None) if cause else verdict
-    if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own doing, but nobody could grade it
+    if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
     return verdict, stage_times(result, llm) | times
 
 
-def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig":
-    """Harbor's description of the trial. It is stored as JSON: the live LLM is found by the trial's name."""
+def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig":
+    """Harbor's description of the trial. It is stored as JSON, so the agent finds the live LLM by the trial's name."""
     from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
 
     from harbortrainer.rollout.environment import environment_config
@@ -183,7 +179,7 @@ def trial_config(request: TrialRequest, settings: TrialSettings) -> "TrialConfig
 
 
 async def run_to_end[T](work: Coroutine[Any, Any, T], clock: asyncio.Timeout) -> T:
-    """Result of `work`. Late by the clock or cancelled, it is cancelled once and its clean-up awaited.
+    """Result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
 
     A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
     """
@@ -206,7 +202,7 @@ async def _settle(task: "asyncio.Task[Any]") -> None:
         except asyncio.CancelledError:
             cancelled = True
     if task.done() and not task.cancelled():
-        task.exception()  # seen: it is not what ended the trial
+        task.exception()  # marks it as seen: it did not end the trial
     if cancelled:
         raise asyncio.CancelledError
 
@@ -220,10 +216,14 @@ def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
         "agent": [step.agent_execution for step in steps],
         "verifier": [step.verifier for step in steps],
     }
-    times = {name: sum(map(_seconds, ran)) for name, timings in stages.items() if (ran := [t for t in timings if t])}
+    times = {
+        name: sum(_seconds(timing.started_at, timing.finished_at) for timing in ran)
+        for name, timings in stages.items()
+        if (ran := [timing for timing in timings if timing])
+    }
     times["sampling"] = sum(turn.seconds for turn in llm.turns)
-    if result.verifier is not None:
-        times |= _between("teardown", result.verifier.finished_at, result.finished_at)
+    if result.verifier is not None and result.verifier.finished_at and result.finished_at:
+        times["teardown"] = _seconds(result.verifier.finished_at, result.finished_at)
     return times
 
 
@@ -231,11 +231,5 @@ def _since(started: float) -> float:
     return time.monotonic() - started
 
 
-def _seconds(timing: "TimingInfo") -> float:
-    if timing.started_at is None or timing.finished_at is None:
-        return 0.0
-    return (timing.finished_at - timing.started_at).total_seconds()
-
-
-def _between(name: str, first: datetime | None, last: datetime | None) -> dict[str, float]:
-    return {name: (last - first).total_seconds()} if first and last else {}
+def _seconds(first: datetime | None, last: datetime | None) -> float:
+    return (last - first).total_seconds() if first and last else 0.0

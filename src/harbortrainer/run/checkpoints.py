@@ -1,4 +1,4 @@
-"""Which training states of this run lie on the server, and which of them to keep."""
+"""The training states of a run on the server: their records, which ones to keep, and which one to resume from."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,18 +18,18 @@ class Checkpoint:
     path: str  # tinker://MODEL_ID/weights/NAME
     model_name: str
     lora_rank: int
-    renderer: str  # how its conversations were rendered: chat template,
-    thinking: str  # and its thinking switch
+    renderer: str  # chat template of its conversations
+    thinking: str  # the template's thinking switch
 
     @property
     def model(self) -> str:
-        """The model that was saved, as the server names it."""
+        """The server's name for the saved model."""
         return self.path.removeprefix("tinker://").split("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What a run trains; a state of anything else cannot go on in it."""
+class PolicyIdentity:
+    """What a run trains; it can resume only from a state of the same identity."""
 
     model_name: str
     lora_rank: int
@@ -42,22 +42,22 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which states stay: the `last` ones (0 = all), and the `best` by evaluation."""
+    """Which states to keep: the `last` ones (0 = all), and the `best` by evaluation."""
 
     last: int
     best: int = 0
 
     def choose(self, steps: Sequence[int], scores: Mapping[int, float]) -> set[int]:
-        """Of `steps`, in order, those to keep.
+        """The steps to keep of `steps`, which are in order.
 
-        `scores`: of the steps that were evaluated; more is better, and of equal ones the first.
+        `scores`: of the steps that were evaluated; more is better, and of equal scores the first step wins.
         """
         chosen = set(steps[-self.last :]) if self.last else set(steps)
         evaluated = sorted((step for step in steps if step in scores), key=lambda step: (-scores[step], step))
         return chosen | set(evaluated[: self.best])
 
     def most(self, total_steps: int, save_every: int) -> int:
-        """States on the server at once, at most, in a run of so many steps: those kept, and a new one."""
+        """The most states on the server at once in a run of `total_steps`: those kept, and a new one."""
         saved = 2 + (total_steps // save_every if save_every else 0)  # the first, the last, and those between
         if not self.last:
             return saved
@@ -67,14 +67,13 @@ class Keep:
 class CheckpointLog:
     """checkpoints.jsonl: a record is written when the server has the state, and removed before it is deleted there.
 
-    models.jsonl: the models that this run has had on the server, to find what a killed process left there.
+    models.jsonl: the models that this run has had on the server, to find leftovers of a killed process.
     """
 
-    def __init__(self, path: Path, keep: int | Keep) -> None:
-        """`keep`: a Keep, or how many of the last (0 = all)."""
+    def __init__(self, path: Path, keep: Keep = Keep(0)) -> None:
         self._path = path
         self._models = path.with_name("models.jsonl")
-        self._keep = keep if isinstance(keep, Keep) else Keep(keep)
+        self._keep = keep
         cut_torn_line(path)
         cut_torn_line(self._models)
         self.records = [Checkpoint(**record) for record in read_lines(path)]
@@ -87,7 +86,7 @@ class CheckpointLog:
         return {record.path for record in self.records}
 
     async def add(self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]]) -> None:
-        """Record a new state, then delete those that are not to be kept."""
+        """Record a new state, then delete the states that `keep` leaves out."""
         append_line(self._path, asdict(checkpoint))
         self.records.append(checkpoint)
         kept = self._keep.choose([record.step for record in self.records], self._scores())
@@ -96,7 +95,7 @@ class CheckpointLog:
             await delete(record.path)
 
     def drop(self, checkpoint: Checkpoint) -> None:
-        """Take a state out of the list."""
+        """Remove a state from the records."""
         self.records.remove(checkpoint)
         rewrite(self._path, [asdict(record) for record in self.records])
 
@@ -106,12 +105,12 @@ class CheckpointLog:
         return list(dict.fromkeys([*known, *(record.model for record in self.records)]))
 
     def note_model(self, model_id: str) -> None:
-        """To be called before anything of this model is saved."""
+        """Call this before saving anything of the model."""
         if model_id not in self.models():
             append_line(self._models, {"model": model_id})
 
     def forget_models(self, gone: Collection[str]) -> None:
-        """These have nothing on the server any more."""
+        """Forget models that have nothing left on the server."""
         rewrite(self._models, [{"model": model} for model in self.models() if model not in gone])
 
     def _scores(self) -> dict[int, float]:
@@ -120,8 +119,8 @@ class CheckpointLog:
         return {row["global_step"]: row[SCORE] for row in rows if SCORE in row}
 
 
-def require_checkpoint(log: CheckpointLog, wanted: Policy, run: str) -> Checkpoint:
-    """The state to resume from. Raises UserError when there is none, or one of another model or renderer."""
+def require_checkpoint(log: CheckpointLog, wanted: PolicyIdentity, run: str) -> Checkpoint:
+    """The state to resume from. Raises UserError when none was saved, or one of another model or renderer."""
     checkpoint = log.latest()
     if checkpoint is None:
         raise UserError(f"resume={run}: no checkpoint was saved there (save_every); start a new run instead")

@@ -1,4 +1,4 @@
-"""The configuration of a run over its processes: what was changed, from which step on, and what is refused."""
+"""The configuration of a run over its processes: changes on resume, the step that each holds from, and refusals."""
 
 import json
 import time
@@ -30,9 +30,9 @@ class Change:
 
 
 class ConfigHistory:
-    """The configuration that a run was started with, and what was changed from which step on.
+    """The configuration that a run was started with, and each later change with its first step.
 
-    Raises UserError when a file of it is damaged.
+    Raises UserError when one of the files is damaged.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -48,11 +48,11 @@ class ConfigHistory:
 
     @property
     def latest(self) -> dict[str, Any]:
-        """Values of the last process, by field; those of ADDRESS left out."""
+        """Values of the last process by field, without those of ADDRESS."""
         return self._values(len(self._records))
 
     def changes(self, config: Config) -> list[Change]:
-        """What `config` has otherwise than the last process. Raises UserError for a fixed field."""
+        """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
         before, now = self.latest, to_json(config)
         changed = [Change(name, before[name], now[name]) for name in FIELDS if name in before]
         changed = [change for change in changed if change.before != change.now]
@@ -65,7 +65,7 @@ class ConfigHistory:
         return changed
 
     def record(self, changes: list[Change], from_step: int) -> None:
-        """Write down what holds from `from_step` on."""
+        """Record `changes`, which hold from `from_step` on."""
         if changes:
             values = {change.field: {"before": change.before, "now": change.now} for change in changes}
             record = {"time": round(time.time(), 3), "from_step": from_step, "changes": values}
@@ -85,7 +85,7 @@ class ConfigHistory:
 
 
 def note(change: Change, from_step: int) -> str:
-    """One line for a change that is taken."""
+    """One line for an accepted change."""
     text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
     if SETTINGS[change.field].resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"

@@ -1,4 +1,4 @@
-"""Whole conversations with reward and outcome, kept as JSON lines."""
+"""Conversations of trials with reward and outcome: cut into messages, and written as JSON lines."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +17,14 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Transcriber:
-    """Cuts the template's own text from prompts. What it does not recognise is given whole, as role "prompt"."""
+    """Turns trajectories into messages without the template's own text; an unrecognised prompt has role "prompt"."""
 
     template: ChatTemplate
 
     def conversation(self, trajectory: Trajectory) -> list[Message]:
-        """Messages in order: role, content; of the policy's also thinking, tokens and whether it was truncated.
+        """Messages in order: role and content; answers also have thinking, tokens and whether they were truncated.
 
-        A new segment (the history was rewritten) begins with a message that says so.
+        A message of role "history" begins each new segment: there the history was rewritten.
         """
         messages: list[Message] = []
         segment = 0
@@ -55,12 +55,12 @@ class Transcriber:
 
     @cached_property
     def _opening(self) -> tuple[str, str]:
-        """What the template puts around the first user message."""
+        """The template's text before and after the first user message."""
         return self._around(self.template.first_prompt([{"role": "user", "content": MARKER}]))
 
     @cached_property
     def _joining(self) -> tuple[str, str]:
-        """What it puts around each later one, from the end of the answer before to the header of the next."""
+        """Its text around each later message: from the end of the last answer to the header of the next."""
         return self._around(self.template.continuation(MARKER))
 
     def _around(self, ids: list[int]) -> tuple[str, str]:
@@ -68,7 +68,7 @@ class Transcriber:
         return before, after
 
     def _rendered(self, body: str) -> bool:
-        """Whether a turn ends in it: then it is several messages."""
+        """Whether a turn ends in it: then it holds several messages."""
         end = self._decode([self.template.turn_end]) if self.template.turn_end is not None else self._joining[0]
         return end in body
 
@@ -80,19 +80,19 @@ FOLDER = "conversations"
 
 
 class Conversations:
-    """Keeps them as a run goes on: `conversations/eval_000010.jsonl`, `conversations/step_000010.jsonl`."""
+    """Writes a run's `conversations/eval_000010.jsonl` and `conversations/step_000010.jsonl`."""
 
     def __init__(self, run: RunDirectory, template: ChatTemplate) -> None:
         self._folder = run.path / FOLDER
         self._transcriber = Transcriber(template)
 
     def save(self, batch: str, groups_P: Iterable[TrajectoryGroup]) -> None:
-        """Every trial of an evaluation, sampled ones of a training batch. Blocks. Raises DiskFault."""
+        """Write all trials of an evaluation, or `sampled_of` a training batch. Blocks. Raises DiskFault."""
         trials = [t for group in groups_P for t in (*group.trajectories_G, *group.lost)]
         self.write(batch, sampled_of(trials) if batch.startswith("step") else trials)
 
     def write(self, name: str, trajectories: Iterable[Trajectory]) -> Path:
-        """One line a trial: task, trial, reward, outcome, weights and all messages."""
+        """Write one line for each trial: task, trial, reward, outcome, weights and all messages."""
         make_folder(self._folder)
         path = self._folder / f"{name}.jsonl"
         replace_text(path, "".join(json.dumps(record(t, self._transcriber)) + "\n" for t in trajectories))
@@ -113,7 +113,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
 
 
 def sampled_of(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """Of each task in a training batch the first trial of each reward: what was rewarded, beside what was not."""
+    """For each task, the first trial with each distinct reward."""
     seen: set[tuple[str, float | None]] = set()
     for trajectory in trajectories:
         key = (trajectory.task_name, trajectory.reward)

@@ -1,4 +1,4 @@
-"""The run directory: where everything of one run lies, and under which names."""
+"""The run directory: paths of a run's files, its creation, its ids and its lock."""
 
 import contextlib
 import fcntl
@@ -14,87 +14,59 @@ from typing import Any
 
 from harbortrainer.durable.files import make_folder, read_json, sync_folder, write_json
 from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import BatchKind, batch_name
+
+
+class _Entry:
+    """The path of one file or folder of a RunDirectory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunDirectory", _: object = None) -> Path:
+        return run.path / self._name
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """Paths of one run.
 
-    run.json (RunIds), config.json as it was started and config_changes.jsonl since, tasks.json (their digests),
-    effective.json (loss, optimizer and server as they really are), metrics.jsonl, checkpoints.jsonl, ledger.jsonl (what
-    became of every trial), pending_row.json (of a step that was stopped before its evaluation), run.lock (held while a
-    process runs it), curriculum.jsonl (each step's tasks, where `curriculum_band` chooses them);
-    `rollouts/step_000012/` and `rollouts/eval_000010/` hold Harbor's trial folders (`harbor view RUN/rollouts --jobs`),
-    `trajectories/` the same trials as training data, `log_ratios/` each step's trainer against its sampler,
-    `conversations/` what was said. run.log has what libraries say.
+    Besides the entries below: `trajectories/` holds the trials as training data, `log_ratios/` each step's trainer
+    against its sampler, `conversations/` messages with rewards, run.log the log lines of libraries.
     """
 
     path: Path
+    ids = _Entry("run.json")  # RunIds
+    config = _Entry("config.json")  # as the run was started
+    config_changes = _Entry("config_changes.jsonl")  # since then
+    effective = _Entry("effective.json")  # loss, optimizer and server as they really are
+    metrics = _Entry("metrics.jsonl")
+    pending_row = _Entry("pending_row.json")  # metrics of a step that was stopped before its evaluation
+    checkpoints = _Entry("checkpoints.jsonl")
+    ledger = _Entry("ledger.jsonl")  # what became of every trial
+    lock = _Entry("run.lock")  # held while a process runs the run
+    rollouts = _Entry("rollouts")  # Harbor's trial folders by batch (`harbor view RUN/rollouts --jobs`)
 
     @property
     def name(self) -> str:
         return self.path.name
 
     @property
-    def ids(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def config_changes(self) -> Path:
-        return self.path / "config_changes.jsonl"
-
-    @property
-    def tasks(self) -> Path:
-        return self.path / "tasks.json"
-
-    @property
-    def effective(self) -> Path:
-        return self.path / "effective.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def pending_row(self) -> Path:
-        return self.path / "pending_row.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints.jsonl"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger.jsonl"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "run.lock"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.path / "rollouts"
-
-    @property
     def resume(self) -> str:
-        """The command that continues it."""
+        """The command that continues the run."""
         return f"python -m src.train resume={self.path}"
 
-    def batch(self, kind: str, step: int) -> Path:
-        """Folder of Harbor trials of one batch; kind is "step" or "eval"."""
-        return self.rollouts / f"{kind}_{step:06d}"
+    def batch(self, kind: BatchKind, step: int) -> Path:
+        """Harbor's trial folders of one batch."""
+        return self.rollouts / batch_name(kind, step)
 
-    def trajectories(self, kind: str, step: int) -> Path:
-        return self.path / "trajectories" / f"{kind}_{step:06d}"
+    def trajectories(self, kind: BatchKind, step: int) -> Path:
+        return self.path / "trajectories" / batch_name(kind, step)
 
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """What identifies a run outside of its folder, whatever the folder's name: on Docker, and at wandb."""
+    """Names a run on Docker and at wandb, independent of its folder's name."""
 
     run_id: str
     wandb_id: str
@@ -106,9 +78,9 @@ class RunIds:
 
 
 def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mapping[str, Any]) -> RunDirectory:
-    """The folder of a new run, `name` or `label` and the time. It appears with these JSON files in it, or not at all.
+    """Create the folder of a new run: `name`, or `label` and the time. It appears with all `files` (JSON) and run.json.
 
-    run.json is one more of them. Raises UserError when the folder cannot be written or exists already, DiskFault.
+    Raises UserError when the folder cannot be written or exists already, DiskFault.
     """
     folder = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = RunDirectory(Path(logs_dir).expanduser().resolve() / folder)
@@ -134,7 +106,7 @@ def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mappin
 
 
 def find_run(logs_dir: str, name: str) -> RunDirectory | None:
-    """The run of that name, None when there is none. Raises UserError for something else of that name."""
+    """The run of that name, or None. Raises UserError when the folder holds something else."""
     run = RunDirectory(Path(logs_dir).expanduser().resolve() / name)
     if not run.path.exists():
         return None
@@ -156,7 +128,7 @@ def open_run_directory(path: str, field: str = "resume=") -> RunDirectory:
 
 
 def run_ids(run: RunDirectory) -> RunIds:
-    """The run's own. A folder of an earlier version gets them now, and keeps the name that it has at wandb.
+    """Read the run's ids. A folder of an earlier version gets them now, and keeps the name that it has at wandb.
 
     Raises UserError when run.json is damaged.
     """
@@ -171,7 +143,7 @@ def run_ids(run: RunDirectory) -> RunIds:
 
 @contextlib.contextmanager
 def held(run: RunDirectory) -> Iterator[None]:
-    """Within the block no other process runs it; the system lets go when this one dies. Raises UserError."""
+    """Lock the run for this process, whose death frees the lock. Raises UserError when another process holds it."""
     with run.lock.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,8 +156,3 @@ def held(run: RunDirectory) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
-
-
-def read_config(run: RunDirectory) -> dict[str, Any]:
-    """The configuration that the run was started with. Raises UserError when the file is damaged."""
-    return read_json(run.config)

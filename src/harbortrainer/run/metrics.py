@@ -1,15 +1,16 @@
-"""Numbers of one batch of groups, named `group/name`. Pure; every input may be empty."""
+"""Metrics of a run, named `group/name`: of a batch, by domain and source, of a step's resources; and metrics.jsonl."""
 
 import contextlib
 import re
 import resource
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from harbortrainer.docker.daemon import client_cpu_seconds
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.policy.tinker_llm import PolicySampler
@@ -84,8 +85,7 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
 def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     stages = sorted({stage for t in trajectories for stage in t.times})
     metrics = {f"trial_time/{s}": _mean([t.times[s] for t in trajectories if s in t.times]) for s in stages}
-    walls = [t.times["total"] for t in trajectories if "total" in t.times]
-    if walls:
+    if walls := [t.times["total"] for t in trajectories if "total" in t.times]:
         metrics["rollout/tail_ratio"] = max(walls) / max(_mean(walls), 1e-9)
     return metrics
 
@@ -95,12 +95,12 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(values)) if values else 0.0
 
 
-MOST = 20  # names of a kind that have columns of their own: those with most tasks
-OTHER = "other"
+MOST = 20  # names of a kind that have their own columns: those with most tasks
+OTHER = "other"  # the column that the rest shares
 
 
 class Breakdown:
-    """For the tasks of one run, so that names stay the same from step to step. A single name has no columns."""
+    """Metrics by domain and source, with the same columns at every step of a run; a single name has no columns."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         source, domain = ({task.name: getattr(task, kind) for task in tasks} for kind in ("source", "domain"))
@@ -110,18 +110,17 @@ class Breakdown:
         self._label = {kind: _labels(names) for kind, names in kinds.items() if len(set(names.values())) > 1}
 
     def batch(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Of a training batch; a name without a graded trial has no mean."""
+        """Metrics of a training batch; a name without a graded trial has no mean."""
         metrics: dict[str, float] = {}
         for part, groups in self._parts(groups_P):
-            rewards = [reward for group in groups for reward in group.rewards_G]
-            if rewards:
+            if rewards := [reward for group in groups for reward in group.rewards_G]:
                 metrics[f"reward/mean/{part}"] = float(np.mean(rewards))
             metrics[f"group/count/{part}"] = float(len(groups))
             metrics[f"group/constant_fraction/{part}"] = float(np.mean([group.constant for group in groups]))
         return metrics
 
     def evaluation(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Of an evaluation, as `eval_metrics`; an interval where at least two tasks were graded."""
+        """Metrics of an evaluation; an interval where at least two tasks were graded."""
         metrics: dict[str, float] = {}
         for part, groups in self._parts(groups_P):
             reward = estimate_reward([group.rewards_G for group in groups])
@@ -150,13 +149,12 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
 
 
 class StepUsage:
-    """Counts from the start of a step; `metrics` holds what was measured so far."""
+    """Time, CPU and sampler load since the start of a step; `metrics` holds what was measured so far."""
 
-    def __init__(self, sampler: PolicySampler, docker_cpu: Callable[[], float]) -> None:
+    def __init__(self, sampler: PolicySampler) -> None:
         self.metrics: dict[str, float] = {}
         self._sampler = sampler
-        self._docker_cpu = docker_cpu
-        self._docker_cpu_before = docker_cpu()
+        self._docker_cpu = client_cpu_seconds()
         self._wall = time.monotonic()
         self._own_cpu = time.process_time()
         self._children_cpu = _children_cpu()
@@ -167,7 +165,7 @@ class StepUsage:
     def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> None:
         """Read the clocks when the step's last trial has ended."""
         wall = max(time.monotonic() - self._wall, 1e-9)
-        docker = self._docker_cpu() - self._docker_cpu_before
+        docker = client_cpu_seconds() - self._docker_cpu
         trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
         turns = max(sum(len(trial.turns) for trial in trials), 1)
         counted = self._sampler.counters
@@ -190,7 +188,7 @@ class StepUsage:
         self.metrics[f"time/{part}"] = time.monotonic() - started
 
     def ended(self) -> dict[str, float]:
-        """All that was measured, with the whole step's time."""
+        """All metrics, with the whole step's time."""
         return self.metrics | {"time/step": time.monotonic() - self._wall}
 
 
@@ -200,17 +198,17 @@ def _children_cpu() -> float:
 
 
 class RowSink(Protocol):
-    """Gets every row in order and skips those it has."""
+    """Takes every row in order and skips the rows that it has."""
 
     def log(self, row: dict[str, Any]) -> None: ...
     def finish(self, exit_code: int | None = None) -> None: ...
 
 
 class MetricsLog:
-    """`log` is called once for each `global_step`, which only grows; the wandb run ends in `close` and nowhere else.
+    """metrics.jsonl and wandb: one row for each `global_step`, which only grows. Only `close` ends the wandb run.
 
-    A row stays when the run goes on from a state before it: the same trials make the same step again. On resume,
-    earlier rows are replayed to wandb, which skips those it has.
+    A row stays when a run continues from an earlier state: the same trials repeat the same step. On resume, earlier
+    rows are replayed to wandb, which skips the rows that it has.
     """
 
     def __init__(self, run: RunDirectory, wandb: RowSink | None = None) -> None:

@@ -1,50 +1,51 @@
-"""The held-out evaluation of a run that trains."""
+"""The held-out evaluations of a training run."""
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.run.metrics import Breakdown, eval_metrics
 from harbortrainer.stopping import Stopped, first_error
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course, evaluation_due
+from harbortrainer.training.schedule import SettingsByStep, evaluation_due
 from harbortrainer.watch.display import Display
 
 Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
 
 
+@dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Knows when the held-out tasks are due, and turns their trials into metrics."""
+    """Decides when the held-out tasks are evaluated, and turns their trials into metrics."""
 
-    def __init__(self, tasks: Sequence[Task], course: Course, breakdown: Breakdown, display: Display) -> None:
-        self.tasks = list(tasks)
-        self._course = course
-        self._breakdown = breakdown
-        self._display = display
+    tasks: Sequence[Task]
+    schedule: SettingsByStep
+    breakdown: Breakdown
+    display: Display
 
     def due(self, step: int, every: int) -> bool:
         """Whether an evaluation follows after `step` steps: at the start, every `every` steps or epoch, at the end."""
         if not self.tasks or step == 0:
             return bool(self.tasks)
-        return step == self._course.total_steps or evaluation_due(every, self._course.at(step - 1).order, step - 1)
+        return step == self.schedule.total_steps or evaluation_due(every, self.schedule.at(step - 1).order, step - 1)
 
     async def evaluate(self, step: int, run: Callable[..., Trials]) -> dict[str, float]:
         """The metrics after `step`. `run`: makes the trials of a batch, with the trainer's arguments."""
-        config, started = self._course.at(step).config, time.monotonic()
+        config, started = self.schedule.at(step).config, time.monotonic()
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
         groups_P = await run("eval", self.tasks, config.eval_group_size, temperature)
-        row = eval_metrics(groups_P) | self._breakdown.evaluation(groups_P)
+        row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P)
         row["time/evaluate"] = time.monotonic() - started
-        self._display.evaluation(step, row)
+        self.display.evaluation(step, row)
         return row
 
 
 async def run_both[A, B](one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Results of both. When one fails the other is cancelled, its clean-up awaited, and that failure is raised.
+    """Results of both. When one fails, the other is cancelled, its clean-up awaited, and the failure is raised.
 
-    Stopped is no failure of one: the other was asked to stop too, and may let its trials end.
+    Stopped does not cancel the other: it was asked to stop too, and its trials may finish.
     """
     try:
         async with asyncio.TaskGroup() as group:

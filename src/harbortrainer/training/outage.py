@@ -1,9 +1,10 @@
-"""What a run does when its server goes away: wait and restore the newest state, or stop without waiting."""
+"""A server that goes away: wait for it and restore the newest state, or stop the run without waiting."""
 
 import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from harbortrainer.backend.connect import Backend
@@ -20,49 +21,38 @@ FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 30.0
 ANSWER_LIMIT_SEC = 20.0  # for the server to answer once the run is to stop
 
 
+@dataclass(slots=True)
 class Outage:
-    """Brings the policy back after a lost server, and knows whether the server is lost now.
+    """Restores the policy after a lost server; `save_at_end` and `gone_at_stop` never wait for an absent server."""
 
-    `limit_sec`: how long the server may stay away. `save_at_end` and `gone_at_stop` never wait for an absent server.
-    """
-
-    def __init__(
-        self,
-        policy: PolicyTrainer,
-        sampler: PolicySampler,
-        checkpoints: CheckpointLog,
-        display: Display,
-        stop: Stop,
-        limit_sec: float,
-    ) -> None:
-        self.limit_sec = limit_sec
-        self._policy = policy
-        self._sampler = sampler
-        self._checkpoints = checkpoints
-        self._display = display
-        self._stop = stop
-        self._lost = False
-        self._furthest = -1  # step at which the server was lost last
-        self._losses = 0
+    policy: PolicyTrainer
+    sampler: PolicySampler
+    checkpoints: CheckpointLog
+    display: Display
+    stop: Stop
+    limit_sec: float  # how long the server may stay away
+    _lost: bool = False  # now
+    _furthest: int = -1  # the last step at which the server was lost
+    _losses: int = 0  # in a row at that step
 
     async def restore(self, error: ServerLost, step: int) -> int:
         """Restore the newest state once the server answers. Returns its step.
 
-        Raises BackendError when the server is away for too long, or lost again and again.
+        Raises BackendError when the server stays away for too long or is lost again and again.
         """
         self._lost = True
         self._losses = 1 if step > self._furthest else self._losses + 1
         self._furthest = max(step, self._furthest)
         if self._losses > MAX_LOSSES:
             raise error
-        self._display.say(f"{error}; {self._next()} as soon as the server answers")
-        await self._sampler.abandon()
+        self.display.say(f"{error}; {self._next()} as soon as the server answers")
+        await self.sampler.abandon()
         began = time.monotonic()
         await self._until_reloaded(began)
-        await delete_orphans(self._policy, self._checkpoints)
-        checkpoint = self._checkpoints.latest()
+        await delete_orphans(self.policy, self.checkpoints)
+        checkpoint = self.checkpoints.latest()
         what = checkpoint.path if checkpoint else "the adapter as the seed makes it"
-        self._display.say(f"restored {what} after {time.monotonic() - began:.0f} s")
+        self.display.say(f"restored {what} after {time.monotonic() - began:.0f} s")
         self._lost = False
         return checkpoint.step if checkpoint else 0
 
@@ -70,38 +60,38 @@ class Outage:
         pause = FIRST_PAUSE_SEC
         while True:
             left = self.limit_sec - (time.monotonic() - began)
-            await self._policy.until_answering(max(0.0, left))
+            await self.policy.until_answering(max(0.0, left))
             try:
                 return await self._reload()
-            except ServerLost as again:  # it answers before it can work
+            except ServerLost as error:  # the server answers before it can work
                 if left <= 0:
-                    raise BackendError(f"{again}; continue with resume=RUN_DIR when the server works") from again
+                    raise BackendError(f"{error}; continue with resume=RUN_DIR when the server works") from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SEC)
 
     async def _reload(self) -> None:
-        """Load the newest state that the server still has, else the seed's."""
+        """Load the newest state that the server still has, else restart from the seed."""
 
-        async def again(path: str) -> PolicyTrainer:
-            await self._policy.reload(path)
-            return self._policy
+        async def reload(path: str) -> PolicyTrainer:
+            await self.policy.reload(path)
+            return self.policy
 
         def lost(text: str) -> None:
-            self._display.say(f"{text}; {self._next()} instead")
+            self.display.say(f"{text}; {self._next()} instead")
 
-        if await _newest(self._checkpoints, again, lost) is None:
-            await self._policy.reload(None)
+        if await _newest(self.checkpoints, reload, lost) is None:
+            await self.policy.reload(None)
 
     def _next(self) -> str:
-        checkpoint = self._checkpoints.latest()
+        checkpoint = self.checkpoints.latest()
         if checkpoint is not None:
             return f"step {checkpoint.step} is restored"
-        return "no saved state is left: step 0 is made again from the seed, and all updates from the trials on disk"
+        return "no saved state is left: training restarts from the seed and repeats all updates from the trials on disk"
 
     async def gone_at_stop(self) -> NoReturn:
-        """An end for `waiting.unless`: raises Stopped when the run is to stop and the server does not answer."""
+        """An end for `run_until`: raises Stopped when the run is asked to stop and the server does not answer."""
         try:
-            await self._stop.stopped()
+            await self.stop.stopped()
         except Stopped:
             if await self._answers():
                 await asyncio.Event().wait()
@@ -109,9 +99,9 @@ class Outage:
             raise
 
     async def save_at_end(self, step: int, save: Callable[[], Awaitable[None]]) -> None:
-        """Save a checkpoint of `step` unless it exists. A server that cannot save one costs no trial."""
-        await self._sampler.abandon()
-        latest = self._checkpoints.latest()
+        """Save a checkpoint of `step` unless it exists. A server that cannot save costs no trial."""
+        await self.sampler.abandon()
+        latest = self.checkpoints.latest()
         if latest is not None and latest.step == step:
             return
         problem = "the server does not answer"
@@ -122,11 +112,11 @@ class Outage:
             except BackendError as error:
                 problem = str(error)
         since = f"the updates since step {latest.step}" if latest else "all updates"
-        self._display.say(f"no checkpoint: {problem}; the trials on disk are enough: {since} are made again from them")
+        self.display.say(f"no checkpoint: {problem}; a resume repeats {since} from the trials on disk")
 
     async def _answers(self) -> bool:
         try:
-            await self._policy.until_answering(ANSWER_LIMIT_SEC)
+            await self.policy.until_answering(ANSWER_LIMIT_SEC)
         except BackendError:
             return False
         return True
@@ -137,7 +127,7 @@ async def create_or_restore(
 ) -> PolicyTrainer:
     """The adapter of this process, from the newest state that the server has, else from the seed.
 
-    The updates since are made again from the trials on disk. Adapters of killed processes give their slots back first.
+    Adapters of killed processes are unloaded first. Later updates are repeated from the trials on disk.
     """
     await free_slots(backend, checkpoints.models())
     restore = functools.partial(PolicyTrainer.restore, backend, config)
@@ -151,7 +141,7 @@ async def create_or_restore(
 async def _newest(
     checkpoints: CheckpointLog, restore: Callable[[str], Awaitable[PolicyTrainer]], lost: Callable[[str], None]
 ) -> PolicyTrainer | None:
-    """Restore the newest state that the server has; None = it has none. `lost` gets a line for each that is gone."""
+    """Restore the newest state that the server has, None without one. `lost` gets a line for each missing state."""
     while (checkpoint := checkpoints.latest()) is not None:
         try:
             return await restore(checkpoint.path)
@@ -162,7 +152,7 @@ async def _newest(
 
 
 async def delete_orphans(policy: PolicyTrainer, checkpoints: CheckpointLog) -> None:
-    """Delete what earlier models of this run left on the server and no record names; then note today's model."""
+    """Delete what earlier models of this run left on the server without a record; then note the current model."""
     empty = []
     for model in checkpoints.models():
         if model == policy.model_id:

@@ -1,4 +1,4 @@
-"""Everything through which a run reaches beyond its own process: a test hands in an Outside of its own."""
+"""Everything outside of the process that a run uses; tests pass their own Outside."""
 
 import contextlib
 import logging
@@ -56,7 +56,7 @@ class Outside:
 
     @contextlib.asynccontextmanager
     async def connected(self, config: Config, display: Display) -> AsyncIterator[Backend]:
-        """The same, closed at the end of the block."""
+        """Like `connect`; closes the server's session at the end of the block."""
         display.doing(f"connecting to the {config.backend} server")
         backend, done = await self.connect(config, display.say), False
         try:
@@ -66,5 +66,5 @@ class Outside:
             await backend.close(done=done)
 
     def host(self, config: Config) -> Host:
-        """Where the environments of this configuration are."""
+        """The host of this configuration's environments."""
         return self.docker if config.environment_type == "docker" else RemoteHost()

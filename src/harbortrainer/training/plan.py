@@ -1,4 +1,4 @@
-"""What a run is going to do, known before anything is spent; of a resumed one, what it did."""
+"""The plan of a run, made before anything is spent: tasks, length, prices, settings by step, and disk of the server."""
 
 import contextlib
 import time
@@ -13,6 +13,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, sync_folder
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_json
@@ -22,18 +23,18 @@ from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, save_split, split_record, split_tasks
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import Course, task_order
+from harbortrainer.training.schedule import SettingsByStep, task_order
 from harbortrainer.watch.display import Display
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     config: Config
     train: list[Task]
     held_out: list[Task]
     sources: list[Source]
     total_steps: int
-    earlier: RunDirectory | None  # of the run that goes on
+    earlier: RunDirectory | None  # of the run that is resumed
     pricing: Pricing
 
     @property
@@ -52,15 +53,15 @@ class Plan:
 
     @property
     def finished(self) -> bool:
-        """Whether the run that would go on has nothing left to do."""
+        """Whether the run to resume has nothing left to do."""
         if self.earlier is None or self.earlier.pending_row.exists():
             return False
-        checkpoint = CheckpointLog(self.earlier.checkpoints, 0).latest()
+        checkpoint = CheckpointLog(self.earlier.checkpoints).latest()
         return checkpoint is not None and checkpoint.step >= self.total_steps
 
 
-def make_plan(config: Config) -> Plan:
-    """Raises UserError: wrong tasks, no such run, other tasks than it was started with, a cap that nothing measures."""
+def make_plan(config: Config) -> RunPlan:
+    """Raises UserError: wrong tasks, no such run, tasks that differ from those of its start, a cap without a price."""
     pricing = pricing_of(config)
     sources = find_sources(config.tasks_dir)
     check_weights(config.task_weights, sources)
@@ -74,26 +75,24 @@ def make_plan(config: Config) -> Plan:
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
         save_split(earlier.path, train, held_out, config.allow_family_overlap, resumed=True)
-    return Plan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
+    return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
 
 
-def start_directory(plan: Plan) -> RunDirectory:
-    """The folder of a new run. Raises UserError."""
+def start_directory(plan: RunPlan) -> RunDirectory:
+    """Create the folder of a new run. Raises UserError."""
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
-    split = split_record(plan.train, plan.held_out, config.allow_family_overlap)
-    sources = sources_record(plan.sources, config.task_weights)
     files = {
         "config.json": to_json(config),
         "versions.json": installed_versions(),
-        SPLIT_FILE: split,
-        SOURCES_FILE: sources,
+        SPLIT_FILE: split_record(plan.train, plan.held_out, config.allow_family_overlap),
+        SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 
-def take_course(plan: Plan, run: RunDirectory, ledger: Ledger, display: Display) -> Course:
-    """Settings by step; what was changed for this process is written down and told. Raises UserError."""
+def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Display) -> SettingsByStep:
+    """Settings by step; records and prints what this process changes. Raises UserError."""
     history = ConfigHistory(run)
     changes = history.changes(plan.config)
     for line in _set_aside(run, changes, ledger.steps_trained):
@@ -104,22 +103,26 @@ def take_course(plan: Plan, run: RunDirectory, ledger: Ledger, display: Display)
     curriculum = open_curriculum(plan.config, run.path, plan.train)
     if curriculum is not None:
         display.say(curriculum.summary)
-    return Course(plan.train, history.configs(), curriculum)
+    return SettingsByStep(plan.train, history.configs(), curriculum)
 
 
 def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Iterator[str]:
-    """Take finished trials out of the batches that changed settings hold for, to run them again; a line for each batch.
+    """Set aside finished trials of batches whose settings have changed, to run them again; a line for each batch.
 
-    They are moved before the change is recorded: a process that is killed in between makes the change again.
+    They are moved before the change is recorded: after a kill in between, the next process makes the same change.
     """
     changed = {change.field for change in changes} & {*TRIAL_SETTINGS, "eval_temperature"}
     rows = read_lines(run.metrics)
     evaluated = bool(rows) and rows[-1]["global_step"] >= step
-    for kind, done, fields in (("step", False, changed - {"eval_temperature"}), ("eval", evaluated, changed)):
+    batches: tuple[tuple[BatchKind, bool, set[str]], ...] = (
+        ("step", False, changed - {"eval_temperature"}),
+        ("eval", evaluated, changed),
+    )
+    for kind, done, fields in batches:
         files = sorted(run.trajectories(kind, step).glob("*.npz"))
         if done or not fields or not files:
             continue
-        aside = run.path / "trajectories" / f"{kind}_{step:06d}_before_{time.strftime('%Y%m%d-%H%M%S')}"
+        aside = run.path / "trajectories" / f"{batch_name(kind, step)}_before_{time.strftime('%Y%m%d-%H%M%S')}"
         make_folder(aside)
         with disk_errors(aside):
             for file in files:
@@ -130,12 +133,12 @@ def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Itera
         what = f"step {step + 1}" if kind == "step" else f"the evaluation after step {step}"
         yield (
             f"{len(files)} finished trials of {what} are not used, they ran with other {', '.join(sorted(fields))}: "
-            f"{names}; they are kept in {aside}, and new ones take their places"
+            f"{names}; they are kept in {aside}, and new ones replace them"
         )
 
 
 def installed_versions() -> dict[str, str]:
-    """Of the packages that shape a run; one that is not installed (wandb is optional) is left out."""
+    """Versions of the packages that shape a run, without those that are not installed (wandb is optional)."""
     found: dict[str, str] = {}
     for name in ("tinker", "harbor", "chz", "transformers", "numpy", "wandb", "docker"):
         with contextlib.suppress(PackageNotFoundError):
@@ -145,22 +148,22 @@ def installed_versions() -> dict[str, str]:
 
 SAMPLERS = 3  # the published one, the one before, and one whose deletion is under way
 FLOAT32, MOMENTS = 4, 2  # bytes; Adam keeps two for each weight
-LOG_MB = 16  # SQLite's write-ahead log, and what comes between two looks at the size
+LOG_MB = 16  # SQLite's write-ahead log, and growth between two checks of the size
 OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
 
 
 def state_bytes(model: BaseModel, rank: int) -> int | None:
-    """A saved state, at most: float32 weights and both moments. None where the model's shape is not known."""
+    """The most bytes of a saved state: float32 weights and both moments. None when the model's shape is unknown."""
     return None if model.lora_width is None else (1 + MOMENTS) * FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def sampler_bytes(model: BaseModel, rank: int) -> int | None:
-    """Sampler weights, at most."""
+    """The most bytes of sampler weights."""
     return None if model.lora_width is None else FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
-    """One line. `about`: what a server of this project says of itself."""
+    """One line on the server's disk. `about`: what a server of this project reports about itself."""
     rank = config.lora_rank
     keep = Keep(config.keep_checkpoints, config.keep_best)
     states = keep.most(total_steps, config.save_every)
@@ -171,12 +174,9 @@ def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping
         f"disk of the server: at most {states} states x {_mb(state)} + {SAMPLERS} samplers x {_mb(sampler)} = "
         f"{_mb(states * state + SAMPLERS * sampler)} (keep_checkpoints)"
     )
-    limit = about.get("keep_results_mb")
-    return (
-        note
-        if limit is None
-        else f"{note}; its database of all users' requests {limit + LOG_MB:g} MB (SKYRL_TX_KEEP_MB)"
-    )
+    if (limit := about.get("keep_results_mb")) is not None:
+        note += f"; its database of all users' requests {limit + LOG_MB:g} MB (SKYRL_TX_KEEP_MB)"
+    return note
 
 
 def _mb(size: int) -> str:

@@ -1,4 +1,4 @@
-"""Which settings hold at which step: a resumed run may change them, and steps that it makes again keep theirs."""
+"""Settings by step: a resumed run may change them; repeated steps use the settings of their first run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from harbortrainer.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Steps from `first_step` on, until a later stretch has them."""
+class Span:
+    """The steps from `first_step` on, up to the first step of a later span."""
 
     first_step: int
     config: Config
     order: TaskOrder
 
 
-class Course:
-    """Of one run, from its first step to the last."""
+class SettingsByStep:
+    """The settings and tasks of every step of a run."""
 
     def __init__(
         self, train: Sequence[Task], configs: Sequence[tuple[int, Config]], curriculum: Curriculum | None = None
@@ -28,23 +28,23 @@ class Course:
         """`configs`: (first step, configuration) in order of time; the last one is in force."""
         self.train = list(train)
         self._curriculum = curriculum
-        self._stretches = [Stretch(step, config, task_order(config, train)) for step, config in configs]
+        self._spans = [Span(step, config, task_order(config, train)) for step, config in configs]
 
     @property
     def total_steps(self) -> int:
-        return self._stretches[-1].order.total_steps
+        return self._spans[-1].order.total_steps
 
-    def at(self, step: int) -> Stretch:
-        """What holds at the 0-based `step`: of what was said for it, the latest."""
-        return next(stretch for stretch in reversed(self._stretches) if stretch.first_step <= step)
+    def at(self, step: int) -> Span:
+        """The most recent settings that apply to the 0-based `step`."""
+        return next(span for span in reversed(self._spans) if span.first_step <= step)
 
     def batch(self, step: int) -> list[Task]:
-        """Tasks of the 0-based `step`. Raises DiskFault."""
+        """The tasks of the 0-based `step`. Raises DiskFault."""
         order = self.at(step).order
         return order.batch(step) if self._curriculum is None else self._curriculum.batch(step, order)
 
     def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """To be called with every step's trials before the next step. Its metrics. Raises DiskFault."""
+        """Update the curriculum with a step's trials, before the next step. Returns its metrics. Raises DiskFault."""
         if self._curriculum is None:
             return {}
         self._curriculum.measured(step, groups_P)

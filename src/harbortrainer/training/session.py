@@ -20,7 +20,7 @@ from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, Policy, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory, held, open_run_directory, run_ids
@@ -29,16 +29,16 @@ from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import Plan, disk_note, make_plan, start_directory, take_course
+from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is known of a run before a server is asked. `notes`: lines for the user."""
+    """All that is known about a run before it connects to a server. `notes`: lines for the user."""
 
-    plan: Plan
+    plan: RunPlan
     template: ChatTemplate
     host: Host
     notes: list[str]
@@ -46,9 +46,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that is wired: `train` needs nothing else."""
+    """A wired run: `train` needs nothing else."""
 
-    directory: RunDirectory
     trainer: Terminus2Trainer
     backend: Backend
     outside: Outside
@@ -60,10 +59,10 @@ async def run_training(
     outside: Outside | None = None,
     loop: "Callable[[Run], Awaitable[int]] | None" = None,
 ) -> int:
-    """Prepare, wire and train, until the end or until `stop` is asked. Exit status: 0 done, else what `stop` says.
+    """Prepare, wire and train, to the end or until `stop` is asked. Exit status: 0 done, else that of `stop`.
 
-    `outside`, `loop`: what a test hands in place of the world outside and of `train`.
-    Raises UserError for what the user can mend; the run directory can then be resumed.
+    `outside`, `loop`: a test's replacements of the world outside and of `train`.
+    Raises UserError for what the user can fix; the run directory can then be resumed.
     """
     stop, outside = stop or Stop(), outside or Outside()
     display = Display(mode=config.display)
@@ -76,14 +75,14 @@ async def run_training(
         for note in prepared.notes:
             display.say(note)
         if prepared.plan.finished:
-            display.announce(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")
+            display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs or max_steps")
             return 0
         async with wire(prepared, display, stop, outside) as run:
             return await (loop or train)(run)
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check all that can be known without a server: tasks, split, Docker, chat template. Raises UserError."""
+    """Check everything that needs no server: tasks, split, Docker, chat template. Raises UserError."""
     plan = make_plan(config)
     host = outside.host(config)
     notes = []
@@ -106,35 +105,37 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
-        place = _open_workspace(plan, stack, display, stop)
-        trained = _identity(prepared, place)
-        course = take_course(plan, place.run, place.ledger, display)
-        effective = _record_effective(plan, place, backend, trained, terms)
+        workspace = _open_workspace(plan, stack, display, stop)
+        trained = _identity(prepared, workspace)
+        schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
+        effective = _record_effective(plan, workspace, backend, trained, terms)
         sampler = PolicySampler(
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
         )
-        rollouts = _rollouts(prepared, place, sampler, outside)
-        policy = await stack.enter_async_context(_policy(plan, place, backend))
-        await stack.enter_async_context(cleaned(prepared.host, place.run_id, display.say))
+        rollouts = _rollouts(prepared, workspace, sampler, outside)
+        policy = await stack.enter_async_context(_policy(plan, workspace, backend))
+        await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
-        await asyncio.gather(rollouts.warm_up(), _build_images(prepared, place))
-        await delete_orphans(policy, place.checkpoints)
-        record = to_json(config) | {"effective": effective}
-        wandb = outside.start_wandb(place.run, config.wandb_project, config.wandb_name, record, display.say)
+        paths = [task.path for task in plan.tasks]
+        images = build_images(prepared.host, paths, workspace.run_id, display.building, display.say)
+        await asyncio.gather(rollouts.warm_up(), images)
+        await delete_orphans(policy, workspace.checkpoints)
+        run, record = workspace.run, to_json(config) | {"effective": effective}
+        wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
         parts = Parts(
-            policy, trained, sampler, rollouts, MetricsLog(place.run, wandb), place.checkpoints, place.ledger, display,
-            stop, Conversations(place.run, prepared.template), place.budget,
+            policy, trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints, workspace.ledger,
+            display, stop, Conversations(run, prepared.template), workspace.budget,
         )  # fmt: skip
-        latest = place.checkpoints.latest()
+        latest = workspace.checkpoints.latest()
         start = latest.step if latest else 0
         if plan.earlier is not None:
-            place.ledger.resumed(start)
-        yield Run(place.run, Terminus2Trainer(config, place.run, parts, course, plan.held_out, start), backend, outside)
+            workspace.ledger.resumed(start)
+        yield Run(Terminus2Trainer(config, run, parts, schedule, plan.held_out, start), backend, outside)
 
 
 async def train(run: Run) -> int:
-    """The loop, and what a run leaves. Exit status."""
-    trainer, parts = run.trainer, run.trainer.parts
+    """Run the loop, then write the pages and summaries. Exit status."""
+    trainer, parts, directory = run.trainer, run.trainer.parts, run.trainer.run_directory
     stop, say = parts.stop, parts.display.announce
     status = 1
     try:
@@ -144,14 +145,14 @@ async def train(run: Run) -> int:
         status = stop.status
     finally:
         parts.metrics.close(1 if status == 1 else 0)
-        say(run.outside.leave_pages(run.directory, trainer.config.model_name))
+        say(run.outside.leave_pages(directory, trainer.config.model_name))
         say(parts.ledger.summary())
         say(parts.budget.summary())
         if status:
             why = f" ({stop.why})" if stop.asked else ""
-            say(f"stopped after step {trainer.step}{why}; continue with: {run.directory.resume}")
+            say(f"stopped after step {trainer.step}{why}; continue with: {directory.resume}")
     if not status:
-        say(f"done; metrics.jsonl and reward_curve.png are in {run.directory.path}")
+        say(f"done; metrics.jsonl and reward_curve.png are in {directory.path}")
     return status
 
 
@@ -168,18 +169,18 @@ class _Workspace:
     stop: Stop
 
 
-def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
-    """The run's folder, locked until the stack closes, and its journals."""
+def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
+    """Open or create the run's folder, locked until the stack closes, and its journals."""
     config, run = plan.config, plan.earlier
     if run is None:
         run = start_directory(plan)
         stack.enter_context(held(run))
     display.keep_log(run, plan.total_steps)
     display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
-    stop.then = f"finished trials are on disk, go on with: {run.resume} (it removes containers that are left)"
+    stop.resume_hint = f"finished trials are saved, resume with: {run.resume} (it removes leftover containers)"
     budget = Budget(config, plan.pricing)
     ledger = Ledger(run.ledger, budget.count)
-    budget.watched_by(stop.request_soon)
+    budget.on_cap(stop.request_soon)
     display.spent = budget.brief
     stop.limit_spending(budget.over)
     stop.limit_trials(config.max_trials, ledger.counts["started"])
@@ -187,22 +188,24 @@ def _open_workspace(plan: Plan, stack: contextlib.AsyncExitStack, display: Displ
     return _Workspace(run, run_ids(run).run_id, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
 
 
-def _identity(prepared: Prepared, place: _Workspace) -> Policy:
-    """What is trained. Raises UserError when the saved states are of something else."""
+def _identity(prepared: Prepared, workspace: _Workspace) -> PolicyIdentity:
+    """What is trained. Raises UserError when the saved states are of another policy."""
     config, renderer = prepared.plan.config, prepared.template.renderer
-    trained = Policy(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
-    if place.checkpoints.latest() is not None:
-        require_checkpoint(place.checkpoints, trained, str(place.run.path))
+    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
+    if workspace.checkpoints.latest() is not None:
+        require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
     return trained
 
 
-def _record_effective(plan: Plan, place: _Workspace, backend: Backend, trained: Policy, terms: Terms) -> dict[str, Any]:
-    """What the run really trains with: written to its folder, returned for wandb, and said in lines."""
-    config, say = plan.config, place.display.say
+def _record_effective(
+    plan: RunPlan, workspace: _Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
+) -> dict[str, Any]:
+    """What the run really trains with: written to its folder, printed, and returned for wandb."""
+    config, say = plan.config, workspace.display.say
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    write_json(place.run.effective, effective)
+    write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
     for note in (*plan.length_note, *terms.notes, disk):
         say(note)
@@ -213,43 +216,36 @@ def _record_effective(plan: Plan, place: _Workspace, backend: Backend, trained: 
     return effective
 
 
-def _rollouts(prepared: Prepared, place: _Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
-    ledger = place.ledger
+def _rollouts(prepared: Prepared, workspace: _Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
     return Rollouts(
         prepared.plan.config,
         sampler,
         prepared.template,
-        place.run_id,
-        ledger,
-        ledger.quarantined,
-        place.stop,
-        ledger.faults_in_a_row,
-        place.display.watcher,
+        workspace.run_id,
+        workspace.ledger,
+        workspace.stop,
+        workspace.ledger.faults_in_a_row,
+        workspace.display.watcher,
         prepared.host.ping,
         outside.new_trial,
     )
 
 
 @contextlib.asynccontextmanager
-async def _policy(plan: Plan, place: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end whatever happened.
+async def _policy(plan: RunPlan, workspace: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
+    """The adapter on the server, freed at the end of the block.
 
     A new run that is refused leaves no folder; one whose server is lost can be resumed.
     """
     try:
-        policy = await create_or_restore(backend, plan.config, place.checkpoints, place.display)
+        policy = await create_or_restore(backend, plan.config, workspace.checkpoints, workspace.display)
     except UserError as error:
         if isinstance(error, ServerLost):
-            place.display.say(f"{place.run.path} is kept; continue with: {place.run.resume}")
+            workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
         elif plan.earlier is None:
-            shutil.rmtree(place.run.path)
+            shutil.rmtree(workspace.run.path)
         raise
     try:
         yield policy
     finally:
         await policy.close()
-
-
-async def _build_images(prepared: Prepared, place: _Workspace) -> None:
-    paths, display = [task.path for task in prepared.plan.tasks], place.display
-    await build_images(prepared.host, paths, place.run_id, display.building, display.say)

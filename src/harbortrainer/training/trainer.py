@@ -3,9 +3,9 @@
 GRPO on Harbor trials. A batch is `batch_size` tasks with `group_size` trials each, sampled from the current weights.
 The advantage of a trial is its reward minus its group's mean (or the mean of the others; over the group's standard
 deviation on request); every sampled token of the trial carries it. Departures: no critic, no clipping unless the loss
-clips (ppo, cispo), KL to the base model only as an advantage penalty and off by default, trials without a grade are
-left out (never reward 0), groups with equal rewards teach nothing and may be left out. Strictly on-policy: weights are
-published, sampled at once, and trained on; no older sampler is ever used again.
+clips (ppo, cispo), KL to the base model only as an advantage penalty and off by default. Trials without a grade are
+left out (never reward 0); groups with equal rewards carry no signal and may be left out. Strictly on-policy: weights
+are published, sampled at once, and trained on; no older sampler is used again.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost
 from harbortrainer.learning.batch import TrainingBatch, assemble
-from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
 from harbortrainer.policy.tinker_llm import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import CheckpointLog, Policy
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import Breakdown, MetricsLog, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
-from harbortrainer.stopping import Stop, Stopped, unless
+from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.evaluation import HeldOut, run_both
 from harbortrainer.training.outage import Outage
-from harbortrainer.training.schedule import Course
+from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.update import Updater
 from harbortrainer.watch.display import Display
 
 
 class StepRows:
-    """At most one row is open: of a step that was trained on, and whose evaluation may still be under way.
+    """Holds back the row of a step while its evaluation runs beside the next batch; at most one row is open.
 
     A row is logged before its checkpoint is saved, so no step has two rows. A stopped run keeps its open row on disk.
     """
@@ -54,7 +54,7 @@ class StepRows:
         return self._row is not None
 
     def open(self, step: int, row: dict[str, float]) -> bool:
-        """Take the row of `step`. False when that step has a row already: a restored state made it again."""
+        """Open the row of `step`. False when that step has a row already: a restored state repeated it."""
         self._step, self._row = step, row
         if step <= self._metrics.last_step:
             self._close()
@@ -68,7 +68,7 @@ class StepRows:
         self._close()
 
     def keep(self) -> None:
-        """Write an open row to disk: its evaluation comes later, perhaps in another process."""
+        """Write an open row to disk: its evaluation follows later, perhaps in another process."""
         if self._row is not None:
             write_json(self._file, {"global_step": self._step, **self._row})
 
@@ -77,7 +77,7 @@ class StepRows:
         self._row = None
 
     def kept(self, step: int) -> dict[str, float] | None:
-        """The row on disk, where it is that of `step` and not logged yet."""
+        """The row on disk, if it belongs to `step` and is not logged yet."""
         row: dict[str, float] = read_json(self._file) if self._file.exists() else {}
         return row if row.pop("global_step", -1) == step > self._metrics.last_step else None
 
@@ -88,10 +88,10 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the trainer drives; wired by `session.py`."""
+    """The objects that the trainer drives; wired by `session.py`."""
 
     policy: PolicyTrainer
-    trained: Policy
+    trained: PolicyIdentity
     sampler: PolicySampler
     rollouts: Rollouts
     metrics: MetricsLog
@@ -99,44 +99,44 @@ class Parts:
     ledger: Ledger
     display: Display
     stop: Stop
-    conversations: Conversations | None = None  # None = not kept
+    conversations: Conversations | None = None  # None = not written
     budget: Budget = field(default_factory=Budget)
 
 
 class Terminus2Trainer:
-    """Runs the steps after `start_step` to the end and leaves a run directory that can be resumed."""
+    """Runs the steps after `start_step` to the end; the run directory can be resumed at any time."""
 
     def __init__(
         self,
         config: Config,
         run: RunDirectory,
         parts: Parts,
-        course: Course,
+        schedule: SettingsByStep,
         held_out: Sequence[Task],
         start_step: int,
     ) -> None:
         self.config = config
         self.run_directory = run
         self.parts = parts
-        self.course = course
+        self.schedule = schedule
         self.step = start_step
-        self._breakdown = Breakdown([*course.train, *held_out])
-        self._held_out = HeldOut(held_out, course, self._breakdown, parts.display)
+        self._breakdown = Breakdown([*schedule.train, *held_out])
+        self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._rows = StepRows(run, parts.metrics, parts.budget)
         self.outage = Outage(
             parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
         )
 
     async def run(self) -> None:
-        """Train to the end. Raises Stopped when the run was asked to stop, after a checkpoint of where it is.
+        """Train to the end. Raises Stopped when the run was asked to stop, after saving a checkpoint.
 
-        An update under way is finished before that, trials and evaluations are not. Cancelled, or at a fault, it stops
-        where it is: the last checkpoint and finished trials stay. After a lost server the last checkpoint is restored,
-        and the updates since are made again from the trials on disk.
+        An update under way is finished first, trials and evaluations are not. A cancellation or a fault ends it at
+        once: the last checkpoint and finished trials stay. After a lost server the last checkpoint is restored, and
+        later updates are repeated from the trials on disk.
         """
-        with self.parts.stop.heeded():
+        with self.parts.stop.polled():
             try:
-                await unless(self._to_the_end(), self.outage.gone_at_stop())
+                await run_until(self._to_the_end(), self.outage.gone_at_stop())
             except Stopped:
                 self._rows.keep()
                 await self.outage.save_at_end(self.step, self._save)
@@ -147,7 +147,7 @@ class Terminus2Trainer:
             try:
                 return await self._continue()
             except ServerLost as error:
-                self.step = await unless(self.outage.restore(error, self.step), self.parts.stop.stopped())
+                self.step = await run_until(self.outage.restore(error, self.step), self.parts.stop.stopped())
                 await asyncio.to_thread(self.parts.ledger.resumed, self.step)
 
     async def _continue(self) -> None:
@@ -159,13 +159,13 @@ class Terminus2Trainer:
             await self._conclude({})
         if (row := self._rows.kept(self.step)) is not None:
             await self._conclude(row)
-        while self.step < self.course.total_steps:
+        while self.step < self.schedule.total_steps:
             await self._conclude(await self._train_step())
 
     async def _train_step(self) -> dict[str, float]:
         """One batch: sample, score, assemble, update, publish. Returns the step's metrics."""
-        config = self.course.at(self.step).config
-        usage = StepUsage(self.parts.sampler, lambda: self.parts.rollouts.docker_cpu_seconds)
+        config = self.schedule.at(self.step).config
+        usage = StepUsage(self.parts.sampler)
         groups_P, scores = await self._sample_and_score(config)
         usage.sampled(groups_P)
         batch = assemble(groups_P, config)
@@ -174,26 +174,26 @@ class Terminus2Trainer:
         with usage.timed("publish"):
             await self._publish(changed=bool(batch.sequences_D))
         row = scores | batch.metrics | updated | self.parts.ledger.metrics() | usage.ended()
-        self.parts.display.step(self.step, self.course.total_steps, row)
+        self.parts.display.step(self.step, self.schedule.total_steps, row)
         return row
 
     async def _sample_and_score(self, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-        """The step's trials with their rewards, and their metrics. An evaluation that was put off runs beside them."""
-        tasks_P = self.course.batch(self.step)
-        n_beside = len(self._held_out.tasks) * config.eval_group_size if self._rows.is_open else 0
-        trials = self._run_trials("step", tasks_P, config.group_size, config.temperature, n_beside)
+        """The step's trials with their rewards, and their metrics. A postponed evaluation runs at the same time."""
+        tasks_P = self.schedule.batch(self.step)
+        n_evaluated = len(self._held_out.tasks) * config.eval_group_size if self._rows.is_open else 0
+        trials = self._run_trials("step", tasks_P, config.group_size, config.temperature, n_evaluated)
         if self._rows.is_open:
             evaluated, groups_P = await run_both(self._evaluate(), trials)
             self._rows.log(evaluated)
         else:
             groups_P = await trials
-        measured = self.course.measured(self.step, groups_P)
+        measured = self.schedule.measured(self.step, groups_P)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured
 
     async def _update(self, batch: TrainingBatch) -> dict[str, float]:
-        """Train on the batch and record it. The step counts from here on."""
+        """Train on the batch and record it; this completes the step."""
         await self.parts.sampler.drain()
-        now = self.course.at(self.step)
+        now = self.schedule.at(self.step)
         updater = Updater(now.config, self.parts.policy, now.order.total_steps)
         updated = await updater.update(self.step, batch)
         await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials)
@@ -202,7 +202,7 @@ class Terminus2Trainer:
         return updated
 
     async def _publish(self, *, changed: bool = True) -> None:
-        """New weights to the sampler. On the self-hosted server the older sampler must never be used again."""
+        """Give the sampler the new weights. On the self-hosted server the older sampler must never be used again."""
         if changed:
             await self.parts.sampler.drain()
             client = await self.parts.policy.publish(self.step)
@@ -210,7 +210,7 @@ class Terminus2Trainer:
 
     async def _conclude(self, row: dict[str, float]) -> None:
         """Evaluate where it is due, log the step's row, then save a checkpoint where it is due."""
-        last = self.step == self.course.total_steps
+        last = self.step == self.schedule.total_steps
         if self._rows.open(self.step, row):
             if not self._held_out.due(self.step, self.config.eval_every):
                 self._rows.log({})
@@ -227,14 +227,14 @@ class Terminus2Trainer:
         return await self._held_out.evaluate(self.step, self._run_trials)
 
     async def _run_trials(
-        self, kind: str, tasks_P: Sequence[Task], group_size: int, temperature: float, n_beside: int = 0
+        self, kind: BatchKind, tasks_P: Sequence[Task], group_size: int, temperature: float, n_evaluated: int = 0
     ) -> list[TrajectoryGroup]:
-        """Run a batch of trials; each is on disk before it counts, and those already there are not run again."""
+        """Run a batch of trials; each is on disk before it counts, and stored trials are not run again."""
         stop = self.parts.stop
-        if not stop.may_go_on():
+        if not stop.may_continue():
             raise Stopped(stop.why)
         folder = self.run_directory.trajectories(kind, self.step)
-        with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size + n_beside) as show:
+        with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size + n_evaluated) as show:
 
             def finished(trajectory: Trajectory) -> None:
                 write_trajectory(folder, trajectory)
@@ -244,13 +244,13 @@ class Terminus2Trainer:
                 list(tasks_P),
                 group_size,
                 self.run_directory.batch(kind, self.step),
-                prefix=f"{kind[0]}{self.step:06d}",
+                kind=kind,
+                step=self.step,
                 temperature=temperature,
                 on_trajectory=finished,
-                done=self.parts.ledger.standing(kind, self.step, read_batch(folder)),
-                training=kind == "step",
+                done=self.parts.ledger.reusable(kind, self.step, read_batch(folder)),
             )
-            groups_P = await unless(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
+            groups_P = await run_until(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
         if self.parts.conversations is not None:
             await asyncio.to_thread(self.parts.conversations.save, folder.name, groups_P)
         return groups_P

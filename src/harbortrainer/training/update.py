@@ -1,4 +1,4 @@
-"""Learning rate of each optimizer step; the client decides it, the server applies it."""
+"""The update of a batch: optimizer steps over minibatches, each with its scheduled learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def learning_rate(
     schedule: Literal["constant", "linear", "cosine"],
     warmup_steps: int = 0,
 ) -> float:
-    """Rate of optimizer step `step` (from 0) of `total_steps`: linear warm-up to `peak`, then the schedule towards 0.
+    """The rate of optimizer step `step` (from 0) of `total_steps`: linear warm-up to `peak`, then `schedule` towards 0.
 
     The last step's rate is above 0. cosine: arXiv 1608.03983, one half period.
     """
@@ -37,57 +37,46 @@ def learning_rate(
 
 
 class Updater:
-    """`num_substeps` real optimizer steps a batch, over shuffled minibatches, at the scheduled learning rate."""
+    """Takes `num_substeps` optimizer steps on one batch, over shuffled minibatches, at the scheduled learning rate."""
 
     def __init__(self, config: Config, policy: PolicyTrainer, total_steps: int) -> None:
         self._config = config
         self._policy = policy
         self._optimizer_steps = total_steps * config.num_substeps
-        self.trials: list[list[str]] = []  # of each optimizer step of the last update, in order
-        self.log_ratios: dict[str, np.ndarray] = {}  # of the last update, trainer to sampler, by trial
+        self.trials: list[list[str]] = []  # of each optimizer step, in order
+        self.log_ratios: dict[str, np.ndarray] = {}  # trainer to sampler, by trial
 
     async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
-        """Train on one batch. A batch without any signal takes no optimizer step and is counted."""
-        self.trials, self.log_ratios = [], {}
+        """Train on the batch. A batch without any signal takes no optimizer step and is counted."""
         if not batch.sequences_D:
             return {"train/skipped_batch": 1.0}
-        sequences_D, metrics = await self._penalised(batch.sequences_D)
+        sequences_D, metrics = batch.sequences_D, {}
+        if self._config.kl_penalty_coef:
+            base_D = await self._policy.base_logprobs(sequences_D)
+            sequences_D, metrics = apply_kl_penalty(sequences_D, base_D, self._config.kl_penalty_coef)
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
-            rate = self._rate(step * self._config.num_substeps + substep)
+            adam = self._adam(step * self._config.num_substeps + substep)
             result = await self._policy.update(
-                part,
-                loss_fn=self._config.loss_fn,
-                loss_fn_config=loss_settings(self._config),
-                adam=tinker.AdamParams(**adam_settings(self._config) | {"learning_rate": rate}),
+                part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
             )
             results.append((part, result))
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
-            metrics["optim/learning_rate"] = rate
+            metrics["optim/learning_rate"] = adam.learning_rate
             self.log_ratios |= log_ratios(part, result.logprobs_D)
         return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
 
-    async def _penalised(
-        self, sequences_D: Sequence[TrainingSequence]
-    ) -> tuple[Sequence[TrainingSequence], dict[str, float]]:
-        if not self._config.kl_penalty_coef:
-            return sequences_D, {}
-        base_D = await self._policy.base_logprobs(sequences_D)
-        return apply_kl_penalty(sequences_D, base_D, self._config.kl_penalty_coef)
-
-    def _rate(self, optimizer_step: int) -> float:
-        return learning_rate(
-            optimizer_step,
-            self._optimizer_steps,
-            peak=self._config.learning_rate,
-            schedule=self._config.lr_schedule,
-            warmup_steps=self._config.warmup_steps,
+    def _adam(self, optimizer_step: int) -> tinker.AdamParams:
+        c, total = self._config, self._optimizer_steps
+        rate = learning_rate(
+            optimizer_step, total, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps
         )
+        return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})
 
 
 def _result_metrics(results: Sequence[tuple[Sequence[TrainingSequence], UpdateResult]]) -> dict[str, float]:
-    """Server metrics of the last substep; sampler against trainer logprobs of the first, when weights were equal."""
+    """Server metrics of the last substep; sampler against trainer logprobs of the first, whose weights are equal."""
     part, first = results[0]
     differences = [
         trained[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]

@@ -16,7 +16,7 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType, Segment
 
-from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.rollout.phases import TrialState
 
 N_REWARDS = 60  # steps in the sparkline
@@ -45,7 +45,7 @@ class Batch:
     failed: int = 0
     replaced: int = 0
     tokens: int = 0
-    groups: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # rewards
+    groups: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # problem -> rewards
 
     @property
     def with_signal(self) -> int:
@@ -98,15 +98,15 @@ class RunState:
     def finished(self, trajectory: Trajectory) -> None:
         """Count a filled slot, graded or not; take rewards of the batch itself, not of an evaluation beside it."""
         with self.lock:
-            batch, name = self.batch, trajectory.trial_name
+            batch, name = self.batch, TrialName.parse(trajectory.trial_name)
             if batch is None:
                 return
             if trajectory.reward is None:
                 batch.failed += 1
                 return
             batch.done += 1
-            if name.startswith("s" if batch.training else "e"):
-                batch.groups[name.rpartition("-g")[0]].append(trajectory.reward)
+            if batch.training == (name.kind == "step"):
+                batch.groups[name.problem].append(trajectory.reward)
 
     kept = finished
 

@@ -1,4 +1,4 @@
-"""Throw-away weights on a server, and what is done with them. Everything made here is taken away again."""
+"""A session of temporary adapters on a server, and chains of training steps on them. All that it makes is removed."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ HTTP_TIMEOUT_SEC = 15.0
 log = logging.getLogger("harbortrainer")
 
 
-class Bench:
-    """`rate`: step of plain gradient descent that raises the summed logprob of TOKENS by about one nat."""
+class ProbeSession:
+    """`rate`: of a plain gradient step that raises the summed logprob of TOKENS by about one nat; 0 = not measured."""
 
     def __init__(self, session: Session, model_name: str) -> None:
         self.service, self.rest, self.url, self.model_name = session.service, session.rest, session.url, model_name
@@ -36,13 +36,9 @@ class Bench:
         self._models: list[str] = []
         self._paths: list[str] = []
 
-    def name(self, label: str) -> str:
-        """For a checkpoint; unique to this probe."""
-        return f"probe-{self._run}-{label}"
-
-    async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float = CALL_LIMIT_SEC) -> T:
+    async def wait[T](self, what: str, work: Awaitable[T]) -> T:
         """Raises BackendError, one line, when the server refuses or does not answer."""
-        return await awaited(what, work, limit_sec)
+        return await awaited(what, work, CALL_LIMIT_SEC)
 
     async def adapter(self) -> tinker.TrainingClient:
         """A fresh adapter, always from the same seed. Raises BackendError."""
@@ -52,22 +48,26 @@ class Bench:
         return client
 
     async def published(self, client: tinker.TrainingClient, label: str) -> str:
-        """Path of sampler weights."""
-        saving = client.save_weights_for_sampler(self.name(label))
-        return self._note((await self.wait("save_weights_for_sampler", saving)).path)
+        """Save sampler weights under a name that is unique to this probe. Returns their path."""
+        saving = client.save_weights_for_sampler(f"probe-{self._run}-{label}")
+        path = (await self.wait("save_weights_for_sampler", saving)).path
+        # sampler paths of the stock server lack a part that the SDK's delete wants
+        head, _, name = path.rpartition("/")
+        self._paths.append(path if head.endswith("weights") else f"{head}/sampler_weights/{name}")
+        return path
 
     async def sampler(self, path: str) -> tinker.SamplingClient:
         creating = self.service.create_sampling_client(model_path=path)
         return await self.wait("creating a sampling client", creating)
 
     async def release(self, client: tinker.TrainingClient) -> None:
-        """Gives an adapter's slot back."""
+        """Free an adapter's slot."""
         if client.model_id in self._models:
             self._models.remove(client.model_id)
             await self._unload(client.model_id)
 
     async def close(self) -> None:
-        """Unloads the models and deletes the checkpoints that are still there."""
+        """Unload the remaining models and delete the checkpoints."""
         for path in self._paths:
             try:
                 await asyncio.wait_for(self.rest.delete_checkpoint_from_tinker_path(path), HTTP_TIMEOUT_SEC)
@@ -78,7 +78,7 @@ class Bench:
         await self.http.aclose()
 
     async def _unload(self, model_id: str) -> None:
-        """Without the SDK, which would ask a failing server for minutes."""
+        """Unload without the SDK, which would retry on a failing server for minutes."""
         body = {"model_id": model_id, "type": "unload_model"}
         try:
             promise = (await self.http.post("unload_model", json=body)).raise_for_status().json()
@@ -86,23 +86,17 @@ class Bench:
         except (httpx.HTTPError, ValueError, KeyError) as error:
             log.warning("probe: could not unload %s: %s", model_id, error or type(error).__name__)
 
-    def _note(self, path: str) -> str:
-        """Sampler paths of the stock server lack the part that the SDK's delete wants: noted as it wants them."""
-        head, _, name = path.rpartition("/")
-        whole = path if head.endswith("weights") else f"{head}/sampler_weights/{name}"
-        self._paths.append(whole)
-        return path
-
 
 EPS = 1e5  # far above any element of a gradient
-N_TOKENS = 25  # 24 positions in training, 25 as a prompt
+N_TOKENS = 25
+N_TARGETS = N_TOKENS - 1  # in training
 PROMPT_TOKENS = 17
 NEW_TOKENS = N_TOKENS - PROMPT_TOKENS  # so that prompt and answer together are as long as the rest
 LOW_ID, HIGH_ID = 20, 220
 
 
 def tokens_of(seed: int) -> list[int]:
-    """N_TOKENS ids, the same everywhere for one seed."""
+    """N_TOKENS ids, the same on every machine for one seed."""
     return np.random.default_rng(seed).integers(LOW_ID, HIGH_ID, N_TOKENS).tolist()
 
 
@@ -112,27 +106,15 @@ SEQUENCE = tinker.ModelInput.from_ints(TOKENS)
 
 
 def datum(tokens: Sequence[int] = TOKENS, **inputs: Sequence[float]) -> tinker.Datum:
-    """tokens[:-1] -> tokens[1:], with inputs of the loss as given."""
+    """A datum tokens[:-1] -> tokens[1:] with these inputs of the loss."""
     tensors = {name: tinker.TensorData(data=list(values), dtype="float32") for name, values in inputs.items()}
     tensors["target_tokens"] = tinker.TensorData(data=list(tokens[1:]), dtype="int64")
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(list(tokens[:-1])), loss_fn_inputs=tensors)
 
 
 def weighted(weight: float = 1.0, tokens: Sequence[int] = TOKENS) -> tinker.Datum:
-    """For cross_entropy, the same weight for every target."""
+    """A datum for cross_entropy, with the same weight for every target."""
     return datum(tokens, weights=[weight] * (len(tokens) - 1))
-
-
-def policy(logprobs: Sequence[float], advantages: Sequence[float] | float, **more: Sequence[float]) -> tinker.Datum:
-    """For the policy losses; `logprobs` of the sampling policy, one for each target."""
-    n = len(TOKENS) - 1
-    values = [advantages] * n if isinstance(advantages, int | float) else list(advantages)
-    return datum(TOKENS, logprobs=logprobs, advantages=values, **more)
-
-
-def still() -> tinker.Datum:
-    """For importance_sampling: its gradient is exactly 0."""
-    return policy([-1.0] * (len(TOKENS) - 1), 0.0)
 
 
 def sgd(rate: float, **changes: float) -> tinker.AdamParams:
@@ -141,27 +123,28 @@ def sgd(rate: float, **changes: float) -> tinker.AdamParams:
 
 
 def adam(learning_rate: float, eps: float = 1e-12, **changes: float) -> tinker.AdamParams:
-    """Without memory unless `changes` give it one."""
+    """Adam without memory unless `changes` add it."""
     return tinker.AdamParams(**({"learning_rate": learning_rate, "beta1": 0.0, "beta2": 0.0, "eps": eps} | changes))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Calls of forward_backward, then a step. The first datum of the first call must be of TOKENS."""
+class TrainStep:
+    """Calls of forward_backward, then an optimizer step. The first datum of the first call must be of TOKENS."""
 
     optimizer: tinker.AdamParams
     calls: tuple[tuple[tinker.Datum, ...], ...] = ((weighted(),),)
     loss_fn: Any = "cross_entropy"
 
 
-def idle(optimizer: tinker.AdamParams) -> Step:
-    """A step whose gradient is 0."""
-    return Step(optimizer, ((still(),),), "importance_sampling")
+def idle(optimizer: tinker.AdamParams) -> TrainStep:
+    """A step whose gradient is exactly 0: all advantages are."""
+    still = datum(TOKENS, logprobs=[-1.0] * N_TARGETS, advantages=[0.0] * N_TARGETS)
+    return TrainStep(optimizer, ((still,),), "importance_sampling")
 
 
 @dataclass(frozen=True, slots=True)
-class Climb:
-    """`totals`: summed logprob before each step and after the last. `grad_norms`: as reported, None where not."""
+class SgdChain:
+    """`totals`: summed logprob before each step and after the last. `grad_norms`: as reported, or None."""
 
     totals: tuple[float, ...]
     grad_norms: tuple[float | None, ...]
@@ -172,8 +155,8 @@ class Climb:
         return tuple(after - before for before, after in zip(self.totals, self.totals[1:], strict=False))
 
 
-async def climb(client: tinker.TrainingClient, steps: Sequence[Step] = ()) -> Climb:
-    """All requests are sent before any is awaited. Raises BackendError when one fails."""
+async def run_chain(client: tinker.TrainingClient, steps: Sequence[TrainStep] = ()) -> SgdChain:
+    """Take the steps; all requests are sent before any is awaited. Raises BackendError when one fails."""
     firsts, others, stepped = [], [], []
     for step in steps:
         passes = [client.forward_backward(list(call), step.loss_fn) for call in step.calls]
@@ -184,17 +167,19 @@ async def climb(client: tinker.TrainingClient, steps: Sequence[Step] = ()) -> Cl
     results = await _all([*firsts, last, *stepped, *others])
     outputs, metrics = results[: len(steps) + 1], results[len(steps) + 1 : 2 * len(steps) + 1]
     logprobs = [[float(value) for value in output.loss_fn_outputs[0]["logprobs"].data] for output in outputs]
-    return Climb(tuple(map(math.fsum, logprobs)), tuple(_norm(m.metrics or {}) for m in metrics), tuple(logprobs[-1]))
+    return SgdChain(
+        tuple(map(math.fsum, logprobs)), tuple(_norm(m.metrics or {}) for m in metrics), tuple(logprobs[-1])
+    )
 
 
 async def total(client: tinker.TrainingClient) -> float:
-    """Summed logprob of TOKENS under the weights in training; changes nothing."""
-    return (await climb(client)).totals[-1]
+    """The summed logprob of TOKENS under the weights in training; changes nothing."""
+    return (await run_chain(client)).totals[-1]
 
 
 async def _all(futures: Sequence[Any]) -> list[Any]:
-    """CALL_LIMIT_SEC is for each next answer: on a slow machine a chain takes minutes."""
-    tasks = [asyncio.ensure_future(_one(future)) for future in futures]
+    """Await all; CALL_LIMIT_SEC is for each next answer: on a slow machine a chain takes minutes."""
+    tasks = [asyncio.ensure_future(future) for future in futures]
     try:
         for task in tasks:
             done, _ = await asyncio.wait({task}, timeout=CALL_LIMIT_SEC)
@@ -209,9 +194,13 @@ async def _all(futures: Sequence[Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
-async def _one(future: Any) -> Any:
-    return await future
-
-
 def _norm(metrics: dict[str, float]) -> float | None:
     return next((value for name, value in metrics.items() if name.rsplit("/", 1)[-1] == "grad_norm"), None)
+
+
+def summed_loss(output: tinker.ForwardBackwardOutput) -> float | None:
+    """The reported loss, summed over all datums; None where none is reported."""
+    parts = [one.get("elementwise_loss") for one in output.loss_fn_outputs]
+    if all(part is not None for part in parts):
+        return math.fsum(float(value) for part in parts if part is not None for value in part.data)
+    return output.metrics.get("loss:sum")
