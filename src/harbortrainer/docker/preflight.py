@@ -167,7 +167,7 @@ def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings
         )
     if slow := [task for task in too_many if not task.compose]:
         findings.warnings.append(
-            f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it will be slower than intended"
+            f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it will be slower"
         )
     mean = sum(task.cpus for task in needs) / max(1, len(needs))
     if mean * n > BUSY_CPUS * have:
@@ -262,7 +262,7 @@ def _named(tasks: Sequence[TaskNeeds]) -> str:
 
 
 def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNeeds:
-    """Needs by task.toml, or by override_cpus and override_memory_mb in `environment_kwargs`. Raises UserError, OSError."""
+    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml. Raises UserError, OSError."""
     config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
     environments = list(_environments(config))
     cpus = _override(environment_kwargs, "override_cpus") or max(float(one.cpus or 0) for one in environments)
