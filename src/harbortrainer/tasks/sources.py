@@ -41,7 +41,7 @@ class Source:
 
 
 def find_sources(tasks_dir: str) -> list[Source]:
-    """The sources in `a,b`: folders, `git+URL[@REV][#FOLDER]`, `NAME@VERSION`; fetches missing ones. Raises UserError."""
+    """The sources in `a,b`: folders, `git+URL[@REV][#FOLDER]`, `NAME@VERSION`, fetched if missing. Raises UserError."""
     given = [part.strip() for part in tasks_dir.split(",") if part.strip()]
     if not given:
         raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of Harbor task directories")
