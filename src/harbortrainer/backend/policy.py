@@ -184,7 +184,12 @@ class SavedWeights:
 
     async def delete(self, path: str) -> None:
         """Delete saved weights; missing ones are ignored."""
-        await self._try(f"delete {path}", self._backend.rest.delete_checkpoint_from_tinker_path(path))
+        try:
+            await asyncio.wait_for(self._backend.rest.delete_checkpoint_from_tinker_path(path), CALL_LIMIT_SEC)
+        except tinker.NotFoundError:
+            return
+        except (TimeoutError, *SDK_ERRORS) as error:
+            _log.warning("could not delete %s: %s", path, plain(error))
 
     def delete_later(self, path: str) -> None:
         """Delete in the background; `close` waits for it."""
@@ -217,21 +222,14 @@ class SavedWeights:
                 _log.warning("%s: the server deletes it at %s; save again before, or copy it", path, one.expires_at)
 
     async def _listed(self, model_id: str) -> list[tinker.types.Checkpoint] | None:
-        """The weights of a model; None when the server did not list them."""
-        answered, answer = await self._try(
-            f"list the weights of {model_id}", self._backend.rest.list_checkpoints(model_id)
-        )
-        return (answer.checkpoints if answer else []) if answered else None
-
-    async def _try[T](self, what: str, call: Awaitable[T]) -> tuple[bool, T | None]:
-        """Whether the server answered, and its answer; None = it knows no such weights."""
         try:
-            return True, await asyncio.wait_for(call, CALL_LIMIT_SEC)
+            answer = await asyncio.wait_for(self._backend.rest.list_checkpoints(model_id), CALL_LIMIT_SEC)
         except tinker.NotFoundError:
-            return True, None
+            return []
         except (TimeoutError, *SDK_ERRORS) as error:
-            _log.warning("could not %s: %s", what, plain(error))
-            return False, None
+            _log.warning("could not list the weights of %s: %s", model_id, plain(error))
+            return None
+        return answer.checkpoints
 
 
 async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import requests
 from docker.errors import DockerException
@@ -21,8 +21,8 @@ Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 
 
-class Host:
-    """What a run asks of it; by default, nothing is done."""
+class Host(Protocol):
+    """What a run asks of it; the methods here do nothing."""
 
     def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
         """Warnings for the user. Blocking. Raises UserError when the host cannot carry the run."""
@@ -52,7 +52,7 @@ class RemoteHost(Host):
     """A sandbox service: each trial checks, builds and cleans for itself."""
 
 
-class DockerHost(Host):
+class DockerHost:
     """The daemon of this machine, or of DOCKER_HOST."""
 
     check = staticmethod(check_docker)

@@ -115,7 +115,7 @@ def restore_tools(container: str, image: Image, path: tuple[str, ...], run_id: s
 
 def restore_folder(container: str, image: Image, folder: str, run_id: str) -> None:
     """Copy the image's files of `folder` into the container's. Raises docker.errors.APIError."""
-    with _temporary(image, run_id) as source:
+    with _temporary(image, run_id, command=["true"]) as source:
         chunks, _ = engine().get_archive(source, folder)
         engine().put_archive(container, str(PurePosixPath(folder).parent), b"".join(chunks))
 
@@ -164,7 +164,10 @@ def _misleads(container: str, known: Tools) -> bool:
 
 def _archive(image: Image, folders: Sequence[str], copies: Sequence[str], links: dict[str, str], run_id: str) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar, _temporary(image, run_id) as source:
+    with (
+        tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        _temporary(image, run_id, command=["true"]) as source,
+    ):
         for folder in folders:
             tar.addfile(_entry(folder, tarfile.DIRTYPE))
         for path in copies:
@@ -188,7 +191,7 @@ def _entry(path: str, kind: bytes) -> tarfile.TarInfo:
 def _temporary(image: Image, run_id: str, **options: Any) -> Iterator[str]:
     """Name of a container of the image, created and not started."""
     name = container_name("tools")
-    engine().create_container(image.reference, name=name, labels=labels(run_id), **{"command": ["true"]} | options)
+    engine().create_container(image.reference, name=name, labels=labels(run_id), **options)
     try:
         yield name
     finally:
