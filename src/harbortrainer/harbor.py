@@ -1,7 +1,6 @@
 """Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm, writes job files."""
 
 import logging
-import os
 import sys
 import traceback
 import uuid
@@ -15,12 +14,12 @@ from statistics import fmean
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, override
 
-from harbortrainer.durable.disk import refuse, telling
+from harbortrainer.durable.disk import refuse
+from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
 
 if TYPE_CHECKING:
-    from harbor.models.trial.config import AgentConfig
-    from harbor.models.trial.result import ExceptionInfo, TrialResult
+    from harbor.models.trial.result import ExceptionInfo
 
 HARBOR = "harbor.utils.logger"
 _SOURCE = Path(__file__).resolve().parents[1]
@@ -140,7 +139,7 @@ def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
     from harbor.models.trial.result import TrialResult
     from pydantic import ValidationError
 
-    results = []
+    results: list[TrialResult] = []
     for path in sorted(trials_dir.glob("*/result.json")):
         try:
             results.append(TrialResult.model_validate_json(path.read_bytes()))
@@ -150,7 +149,7 @@ def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
     config = JobConfig(
         job_name=trials_dir.name,
         jobs_dir=trials_dir.parent,
-        agents=[_agent(results[0])] if results else [],
+        agents=[r.config.agent.model_copy(update={"kwargs": {}, "name": r.agent_info.name}) for r in results[:1]],
         tasks=list({result.config.task.path: result.config.task for result in results}.values()),
     )
     result = JobResult(
@@ -164,17 +163,5 @@ def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
     for evaluated in result.stats.evals.values():
         rewards = [value for value, trials in evaluated.reward_stats.get("reward", {}).items() for _ in trials]
         evaluated.metrics = [{"mean": fmean(rewards)}] if rewards else []
-    _write(trials_dir / "config.json", config.model_dump_json(indent=2, exclude_defaults=True))
-    _write(trials_dir / "result.json", result.model_dump_json(indent=2, exclude={"trial_results"}))
-
-
-def _agent(result: "TrialResult") -> "AgentConfig":
-    """As the list of jobs names it."""
-    return result.config.agent.model_copy(update={"kwargs": {}, "name": result.agent_info.name})
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with telling(path):
-        temporary.write_text(text)
-        os.replace(temporary, path)
+    replace_text(trials_dir / "config.json", config.model_dump_json(indent=2, exclude_defaults=True))
+    replace_text(trials_dir / "result.json", result.model_dump_json(indent=2, exclude={"trial_results"}))

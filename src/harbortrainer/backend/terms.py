@@ -132,8 +132,8 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
         )
     if config.weight_decay and contract.decays_other_adapters:
         yield (
-            f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; share it "
-            "with nobody"
+            f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; use "
+            "that server alone"
         )
     for name, field in FIELDS.items():
         if contract.adam.get(name) is None:

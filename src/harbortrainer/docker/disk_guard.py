@@ -153,8 +153,13 @@ def disk_probe(run_id: str) -> DiskProbe:
     client = engine()
     root = client.info().get("DockerRootDir", "")
     if client.base_url.startswith("http+docker") and os.path.isdir(root):
-        return DiskProbe(lambda: Space((usage := shutil.disk_usage(root)).free, usage.total), LOCAL_SEC)
+        return DiskProbe(lambda: _of_folder(root), LOCAL_SEC)
     return DiskProbe(lambda: _below_a_container(run_id), REMOTE_SEC)
+
+
+def _of_folder(root: str) -> Space:
+    usage = shutil.disk_usage(root)
+    return Space(usage.free, usage.total)
 
 
 def _below_a_container(run_id: str) -> Space | None:

@@ -28,7 +28,7 @@ from harbortrainer.docker.images import Image
 
 PRELOAD, CACHE = "/etc/ld.so.preload", "/etc/ld.so.cache"
 CONFIGURATION = (PRELOAD, CACHE, "/etc/nsswitch.conf")  # decide which libraries every program loads
-OTHER_DIRS = ("/bin", "/sbin", "/etc/alternatives")  # programs are found by way of them, whatever PATH is
+OTHER_DIRS = ("/bin", "/sbin", "/etc/alternatives")  # lead to programs whatever PATH is
 _ACCOUNTS = ("/etc/passwd", "/etc/group")  # the task may change them; without them nothing starts
 _NAMES = """[ awk base64 basename bash busybox cat chgrp chmod chown cmp comm coreutils cp curl cut dash date dd diff
 dirname du echo egrep env expr false fgrep find gawk git grep gunzip gzip head hostname id install kill ldd ln ls make
@@ -115,7 +115,7 @@ def restore_tools(container: str, image: Image, path: tuple[str, ...], run_id: s
 
 def restore_folder(container: str, image: Image, folder: str, run_id: str) -> None:
     """Copy the image's files of `folder` into the container's. Raises docker.errors.APIError."""
-    with _temporary(image, run_id, command=["true"]) as source:
+    with _temporary(image, run_id) as source:
         chunks, _ = engine().get_archive(source, folder)
         engine().put_archive(container, str(PurePosixPath(folder).parent), b"".join(chunks))
 
@@ -166,7 +166,7 @@ def _archive(image: Image, folders: Sequence[str], copies: Sequence[str], links:
     buffer = io.BytesIO()
     with (
         tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar,
-        _temporary(image, run_id, command=["true"]) as source,
+        _temporary(image, run_id) as source,
     ):
         for folder in folders:
             tar.addfile(_entry(folder, tarfile.DIRTYPE))
@@ -188,10 +188,10 @@ def _entry(path: str, kind: bytes) -> tarfile.TarInfo:
 
 
 @contextlib.contextmanager
-def _temporary(image: Image, run_id: str, **options: Any) -> Iterator[str]:
+def _temporary(image: Image, run_id: str, command: Sequence[str] = ("true",), **options: Any) -> Iterator[str]:
     """Name of a container of the image, created and not started."""
     name = container_name("tools")
-    engine().create_container(image.reference, name=name, labels=labels(run_id), **options)
+    engine().create_container(image.reference, name=name, command=[*command], labels=labels(run_id), **options)
     try:
         yield name
     finally:
