@@ -1,35 +1,27 @@
-"""What we need of Harbor beside its trials: typed faults, its log, its agent without litellm, its job files."""
+"""Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm, writes job files."""
 
+import logging
+import sys
 import traceback
+import uuid
 from collections.abc import Iterator
 from contextlib import AsyncContextDecorator, contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from statistics import fmean
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, override
 
 from harbortrainer.durable.disk import refuse
+from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
 
 if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo
-import logging
-import os
-import sys
-import uuid
-from datetime import UTC, datetime
-from itertools import accumulate
-from statistics import fmean
-from types import ModuleType
-from typing import override
 
-from harbortrainer.durable.disk import disk_errors
-
-if TYPE_CHECKING:
-    from harbor.models.trial.config import AgentConfig
-    from harbor.models.trial.result import TrialResult
-
-
+HARBOR = "harbor.utils.logger"
 _SOURCE = Path(__file__).resolve().parents[1]
 _BUGS = (TypeError, AttributeError, NameError, KeyError, IndexError, AssertionError)
 _noted: ContextVar[list[Exception] | None] = ContextVar("noted", default=None)
@@ -43,12 +35,12 @@ class _Boundary(AsyncContextDecorator):
             noted.append(error)
 
 
-boundary = _Boundary()  # decorates the methods that Harbor calls
+boundary = _Boundary()  # decorates the methods that Harbor calls, since Harbor keeps only the texts of errors
 
 
 @contextmanager
 def noting() -> Iterator[list[Exception]]:
-    """Collect what crosses a `boundary` within the block, in the tasks that it starts too."""
+    """Collect the errors that leave a `boundary` within the block, also in tasks that it starts."""
     token = _noted.set(noted := [])
     try:
         yield noted
@@ -57,9 +49,9 @@ def noting() -> Iterator[list[Exception]]:
 
 
 def raise_noted(fault: "ExceptionInfo", noted: list[Exception], folder: Path) -> None:
-    """Raise what must stop the run rather than fail the trial whose files are in `folder`.
+    """Raise `fault` if it must stop the run rather than fail the trial whose files are in `folder`.
 
-    That is a UserError, DiskFault for a disk that cannot be written, and RuntimeError for a bug in our code.
+    Raises UserError, DiskFault for a disk that cannot be written, RuntimeError for a bug in this package.
     """
     recorded = fault.exception_type, fault.exception_message
     for error in noted:
@@ -68,19 +60,13 @@ def raise_noted(fault: "ExceptionInfo", noted: list[Exception], folder: Path) ->
         refuse(error, folder)
         if isinstance(error, UserError):
             raise error
-        if isinstance(error, _BUGS) and _is_ours(error):
+        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        if isinstance(error, _BUGS) and raised_in.is_relative_to(_SOURCE):
             raise RuntimeError("a bug in harbortrainer ended a trial") from error
 
 
-def _is_ours(error: Exception) -> bool:
-    return Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(_SOURCE)
-
-
-HARBOR = "harbor.utils.logger"
-
-
 class _Forward(logging.Handler):
-    """Harbor's warnings to our own log, each text once."""
+    """Passes Harbor's warnings to the package's log, each text once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -95,8 +81,8 @@ class _Forward(logging.Handler):
 
 
 def quiet_harbor_log() -> None:
-    """Call once Harbor is imported; calling it again changes nothing."""
-    logging.raiseExceptions = False  # a trial's log on a full disk: the run stops with one line, not with tracebacks
+    """Keep Harbor's log off the terminal but for warnings. Call it after Harbor is imported; repeating is harmless."""
+    logging.raiseExceptions = False  # a full disk stops the run with one line, not with tracebacks of a trial's log
     logger = logging.getLogger(HARBOR)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -106,7 +92,7 @@ def quiet_harbor_log() -> None:
 
 @contextmanager
 def forget_loggers(trial_name: str) -> Iterator[None]:
-    """Afterwards drop the loggers that were made for a trial: Python keeps them all otherwise."""
+    """After the block, remove the loggers made for a trial, which Python otherwise keeps."""
     try:
         yield
     finally:
@@ -120,7 +106,7 @@ def forget_loggers(trial_name: str) -> Iterator[None]:
 
 
 class LiteLLM:
-    """Stands for Harbor's client of hosted models, which a TrainableTerminus2 never makes."""
+    """Replaces Harbor's client of hosted models, which TrainableTerminus2 never uses."""
 
     def __init__(self, **_: object) -> None:
         raise RuntimeError("litellm was left out of this process (src/harbortrainer/harbor.py)")
@@ -128,7 +114,7 @@ class LiteLLM:
 
 @contextmanager
 def without_litellm() -> Iterator[None]:
-    """Within it, `litellm` and Harbor's client on it are empty modules; afterwards they can be imported as ever."""
+    """In the block, `litellm` and Harbor's client for it are empty modules; afterwards they can be imported."""
     if "litellm" in sys.modules:
         yield
         return
@@ -144,26 +130,26 @@ def without_litellm() -> Iterator[None]:
 
 
 def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
-    """Summarise the trials that are on disk; `n_total_trials`: how many the batch asked for. Raises DiskFault.
+    """Write a job's files over the trials on disk; `n_total_trials`: how many the batch has. Raises DiskFault.
 
-    The reward of the list of jobs is the mean over graded trials: Harbor's own counts those without a grade as 0.
+    The job's reward is the mean over graded trials; Harbor's own counts ungraded ones as 0.
     """
     from harbor.models.job.config import JobConfig
     from harbor.models.job.result import JobResult, JobStats
     from harbor.models.trial.result import TrialResult
     from pydantic import ValidationError
 
-    results = []
+    results: list[TrialResult] = []
     for path in sorted(trials_dir.glob("*/result.json")):
         try:
             results.append(TrialResult.model_validate_json(path.read_bytes()))
-        except ValidationError:  # cut off when an earlier process was killed; its trial runs again
+        except ValidationError:  # incomplete, since an earlier process was killed; its trial runs again
             continue
     now = datetime.now(UTC)
     config = JobConfig(
         job_name=trials_dir.name,
         jobs_dir=trials_dir.parent,
-        agents=[_agent(results[0])] if results else [],
+        agents=[r.config.agent.model_copy(update={"kwargs": {}, "name": r.agent_info.name}) for r in results[:1]],
         tasks=list({result.config.task.path: result.config.task for result in results}.values()),
     )
     result = JobResult(
@@ -177,17 +163,5 @@ def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
     for evaluated in result.stats.evals.values():
         rewards = [value for value, trials in evaluated.reward_stats.get("reward", {}).items() for _ in trials]
         evaluated.metrics = [{"mean": fmean(rewards)}] if rewards else []
-    _write(trials_dir / "config.json", config.model_dump_json(indent=2, exclude_defaults=True))
-    _write(trials_dir / "result.json", result.model_dump_json(indent=2, exclude={"trial_results"}))
-
-
-def _agent(result: "TrialResult") -> "AgentConfig":
-    """As the list of jobs names it."""
-    return result.config.agent.model_copy(update={"kwargs": {}, "name": result.agent_info.name})
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with disk_errors(path):
-        temporary.write_text(text)
-        os.replace(temporary, path)
+    replace_text(trials_dir / "config.json", config.model_dump_json(indent=2, exclude_defaults=True))
+    replace_text(trials_dir / "result.json", result.model_dump_json(indent=2, exclude={"trial_results"}))

@@ -8,7 +8,7 @@ import requests
 
 from harbortrainer.docker import disk_guard
 from harbortrainer.docker.cleaning import TRIAL
-from harbortrainer.docker.disk_guard import GIB, DiskGuard, Gauge, Space, eviction_reason, reserve_of
+from harbortrainer.docker.disk_guard import GIB, DiskGuard, DiskProbe, Space, eviction_reason, reserve_of
 
 EVERY_SEC = 2.0
 
@@ -19,7 +19,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, **written: int) -> None:
         self.free = free
         self.written = written
-        self.guard = DiskGuard("r", Gauge(lambda: Space(self.free, 100 * GIB), EVERY_SEC))
+        self.guard = DiskGuard("r", DiskProbe(lambda: Space(self.free, 100 * GIB), EVERY_SEC))
         monkeypatch.setattr(disk_guard, "engine", lambda: self)
         monkeypatch.setattr(disk_guard, "remove_container", self.remove)
         monkeypatch.setattr(disk_guard, "_ended", {})
@@ -42,11 +42,11 @@ def test_the_reserve_is_a_share_within_limits_and_never_most_of_what_is_left(
 
 def test_the_biggest_writer_goes_until_the_reserve_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch, 20 * GIB, a__env=GIB, b__env=3 * GIB, c__env=2 * GIB)
-    assert disk.guard.look() == EVERY_SEC
+    assert disk.guard.check_once() == EVERY_SEC
     disk.free = 1 * GIB
-    assert disk.guard.look() == 0.0 and set(disk.written) == {"a__env", "c__env"}
-    assert disk.guard.look() == 0.0 and set(disk.written) == {"a__env"}
-    assert disk.guard.look() == EVERY_SEC and set(disk.written) == {"a__env"}
+    assert disk.guard.check_once() == 0.0 and set(disk.written) == {"a__env", "c__env"}
+    assert disk.guard.check_once() == 0.0 and set(disk.written) == {"a__env"}
+    assert disk.guard.check_once() == EVERY_SEC and set(disk.written) == {"a__env"}
     assert eviction_reason("b").startswith("its container had written 3.00 GiB when Docker's disk had 1.00 GiB left")
     assert eviction_reason("c") and not eviction_reason("a")
 
@@ -55,11 +55,11 @@ def test_nobody_is_ended_for_what_others_write(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Disk(monkeypatch, 20 * GIB, a__env=GIB // 10)
-    disk.guard.look()
+    disk.guard.check_once()
     disk.free = GIB
     with caplog.at_level(logging.WARNING, "harbortrainer"):
-        disk.guard.look()
-        disk.guard.look()
+        disk.guard.check_once()
+        disk.guard.check_once()
     assert set(disk.written) == {"a__env"}
     assert caplog.text.count("no container of this run holds much") == 1
 
@@ -86,11 +86,11 @@ def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
         guard._closed.set()
         return None
 
-    guard = DiskGuard("r", Gauge(read, 0.001))
+    guard = DiskGuard("r", DiskProbe(read, 0.001))
     guard.start()
     guard._thread.join(10)
     assert guard._closed.is_set()
 
 
 def test_an_unknown_space_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert DiskGuard("r", Gauge(lambda: None, 7.0)).look() == 7.0
+    assert DiskGuard("r", DiskProbe(lambda: None, 7.0)).check_once() == 7.0

@@ -6,7 +6,8 @@ import pytest
 import pytest_asyncio
 
 from harbortrainer.docker import shell
-from harbortrainer.docker.shell import IN_SHELL, Command, Shell, ShellGone
+from harbortrainer.docker.environment import found_no_process
+from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shell, ShellGone
 
 
 class _Writer:
@@ -76,3 +77,19 @@ async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.Strea
 def test_only_scripts_that_say_so_run_in_the_shell_itself(command: str) -> None:
     assert b"eval" not in shell._script("MARK", Command(command))
     assert b"eval" in shell._script("MARK", Command(f"{IN_SHELL}\n{command}"))
+
+
+@pytest.mark.parametrize(
+    ("return_code", "stderr", "none_left"),
+    [
+        (254, b"", True),
+        (143, b"bash: fork: retry: Resource temporarily unavailable\n", True),
+        (254, b"bash: fork: Resource temporarily unavailable\n", True),
+        (143, b"", False),
+        (143, b"read: Resource temporarily unavailable\n", False),
+        (1, b"bash: fork: retry: Resource temporarily unavailable\n", False),
+    ],
+)
+def test_a_bash_that_cannot_fork_found_no_process(return_code: int, stderr: bytes, none_left: bool) -> None:
+    """After its retries, bash ends its own pipeline with SIGTERM: 143."""
+    assert found_no_process(Output(b"", stderr, return_code)) is none_left

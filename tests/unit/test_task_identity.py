@@ -20,7 +20,7 @@ from harbortrainer.tasks.identity import (
     identify,
     template,
 )
-from harbortrainer.tasks.split import duplicates, families, overlaps, overlaps_of
+from harbortrainer.tasks.split import duplicates, families, overlaps
 from harbortrainer.tasks.task import Task, digest, load_tasks
 from tests.support.task_folder import BASE, write_task
 
@@ -89,10 +89,10 @@ def test_a_planted_leak_is_found(tmp_path: Path, quickstart: list[Identity], nam
     others = [task for task in quickstart if task.name.split("-")[0] != name.split("-")[0]]
     train = [*others, *(task for task in quickstart if task.name == name)]
     held_out = [identify(task_at(planted))]
-    assert [(found.train, found.held_out, found.reason) for found in overlaps_of(train, held_out)] == [
+    assert [(found.train, found.held_out, found.reason) for found in overlaps(train, held_out)] == [
         (name, "planted", reason)
     ]
-    assert overlaps_of(others, held_out) == []
+    assert overlaps(others, held_out) == []
 
 
 def test_kinds_of_the_quickstart_are_not_taken_for_each_other(quickstart: list[Identity]) -> None:
@@ -110,13 +110,13 @@ def test_declared_families(tmp_path: Path) -> None:
         toml = f'[metadata]\nfamily = "{family}"\n' if family else ""
         files = {"instruction.md": f"{name * 3} {name * 4} {name * 5}\n", "tests/test.sh": name}
         tasks.append(task_at(write_task(tmp_path / name, toml=toml, files=files, dockerfile=dockerfile)))
-    a, b, c, d = tasks
+    a, b, c, d = map(identify, tasks)
     assert [found.reason for found in overlaps([a], [b])] == [SAME_ENVIRONMENT]
     assert overlaps([a], [c]) == []
     assert [found.reason for found in overlaps([a], [d])] == [SAME_ENVIRONMENT]
-    assert families(list(map(identify, [a, b, c]))) == {"a": "a", "b": "a", "c": "c"}
-    (a.path / "environment" / "Dockerfile").write_text(BASE)
-    assert [found.reason for found in overlaps([a], [b])] == [SAME_FAMILY]
+    assert families([a, b, c]) == {"a": "a", "b": "a", "c": "c"}
+    (tasks[0].path / "environment" / "Dockerfile").write_text(BASE)
+    assert [found.reason for found in overlaps([identify(tasks[0])], [b])] == [SAME_FAMILY]
 
 
 @pytest.mark.parametrize(

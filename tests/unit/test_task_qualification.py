@@ -113,7 +113,7 @@ def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.Lo
     write_quarantine(tmp_path, [Quarantined("a", digests["a"], "flaky:\n x"), Quarantined("b", "old", "y")], ["c"])
     assert [task.name for task in load_tasks(str(tmp_path))] == ["b", "c"]
     assert "task a is left out: quarantine.txt: flaky: x" in caplog.text
-    assert "task b: quarantine.txt is about an earlier content" in caplog.text
+    assert "task b: quarantine.txt names an earlier version of it" in caplog.text
     assert write_quarantine(tmp_path, [], ["a"]) == 1 and set(read_quarantine(tmp_path)) == {"b"}
     (tmp_path / QUARANTINE_FILE).write_text("# by hand\nb - I said so\nc\na\n")
     with pytest.raises(UserError, match="no Harbor task"):

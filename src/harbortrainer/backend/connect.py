@@ -1,4 +1,4 @@
-"""Reach a Tinker API: URL and key rules, health, what it serves. Every failure is one line with its fix."""
+"""Connects to a Tinker API: checks URL, key, health and model. Every failure is one line with its fix."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,17 @@ from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
 from harbortrainer.stopping import End, in_daemon_thread
 
+CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
+
+Measure = Callable[[Session, ServerKind, str], Awaitable[Contract]]
+_log = logging.getLogger("harbortrainer")
+
 
 class Api:
-    """As httpx's transport: a test hands in one of its own, and nothing leaves the process."""
+    """Every request outside the SDK's clients; a test passes one of its own, so that nothing leaves the process."""
 
     async def check_health(self, url: str, config: Config) -> dict[str, Any]:
-        """What a server of this project says of itself, {} of others. Raises UserError."""
+        """What a server of this project reports about itself; {} = another server. Raises UserError."""
         return await health.check_health(url, config)
 
     async def until_answering(self, url: str, limit_sec: float) -> None:
@@ -42,33 +47,27 @@ class Api:
         return await open_session(rest, url, key, say)
 
     async def service(self, url: str, key: str) -> tinker.ServiceClient:
-        """A client with an open session, in place of one that was lost."""
+        """A client with an open session, to replace one that was lost."""
         return await in_daemon_thread(new_service, url, key)
 
     def base_model(self, name: str) -> BaseModel:
-        """What the model's own configuration says. Blocking at the first call for a name."""
+        """The model's own configuration. Blocking at the first call for a name."""
         return read_base_model(name)
 
     async def unload(self, url: str, model_ids: Sequence[str]) -> None:
-        """Take adapters off a self-hosted server; those that it does not have are no fault."""
+        """Unload adapters from a self-hosted server; unknown ones are ignored."""
         try:
             async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
                 for model_id in model_ids:
                     body = {"model_id": model_id, "type": "unload_model"}
                     await client.post(f"{url}/api/v1/unload_model", json=body)
         except httpx.HTTPError:
-            return  # the server is gone, and the slots with it; or it frees them after its session time-out
-
-
-CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
-
-Measure = Callable[[Session, ServerKind, str], Awaitable[Contract]]
-log = logging.getLogger("harbortrainer")
+            return  # the server is down, and the slots with it; or it frees them after its session time-out
 
 
 @dataclass(slots=True)
 class Backend:
-    """A server that answered. `max_context` is None when it does not say."""
+    """A server that answered. `max_context`: tokens; None = not reported. `about`: what it reports about itself."""
 
     service: tinker.ServiceClient
     rest: tinker.RestClient
@@ -77,15 +76,15 @@ class Backend:
     url: str
     max_context: int | None
     limits: Limits
-    about: Mapping[str, Any] = field(default_factory=dict)  # what a server of this project says of itself
+    about: Mapping[str, Any] = field(default_factory=dict)
     api: Api = field(default_factory=Api)
 
     async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
-        """Await an SDK call for as long as the server is there. Raises BackendError; ServerLost: restoring may help."""
+        """Await an SDK call while the server answers. Raises BackendError; ServerLost if restoring may help."""
         return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)
 
     def silent(self, what: str) -> End:
-        """An end for work of many calls: the server does not answer any more."""
+        """An end for `stopping.unless`: raises ServerLost when the server does not answer any more."""
         return silent(self.url, what, self.limits.silence_sec)
 
     async def until_answering(self, limit_sec: float) -> None:
@@ -93,24 +92,18 @@ class Backend:
         await self.api.until_answering(self.url, limit_sec)
 
     async def reopen(self) -> None:
-        """A new session in place of one that the server may not know any more; frees what that one holds.
-
-        Raises BackendError.
-        """
+        """Open a new session and end the old one, which the server may have forgotten. Raises BackendError."""
         await self.close(done=False)
         opening = self.api.service(self.url, api_key(self.kind))
         self.service = await self.wait(f"opening a session at {self.url}", opening, CALL_LIMIT_SEC)
 
     async def close(self, *, done: bool) -> None:
-        """End the session, which frees what it holds on the server; never waits long."""
+        """End the session, which frees its adapters; waits at most CLOSE_LIMIT_SEC."""
         await end_session(self.service, done=done)
 
 
 async def connect(config: Config, measure: Measure, api: Api, say: Callable[[str], None]) -> Backend:
-    """Check URL, key, health and model, in this order, then take the contract that `measure` returns.
-
-    Raises UserError.
-    """
+    """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
     kind = kind_of(config)
     url = server_url(config)
     key = api_key(kind)
@@ -131,7 +124,7 @@ async def connect(config: Config, measure: Measure, api: Api, say: Callable[[str
 
 
 def server_url(config: Config) -> str:
-    """URL of the server. Raises UserError when a self-hosted one is not named or a URL is none."""
+    """URL of the server. Raises UserError when a self-hosted one is missing, or it is not a URL."""
     if config.backend == "tinker":
         url, field = config.tinker_base_url or os.environ.get("TINKER_BASE_URL") or CLOUD_URL, "tinker_base_url"
     else:
@@ -147,32 +140,31 @@ def server_url(config: Config) -> str:
 
 
 def check_model(config: Config, served: dict[str, int | None]) -> None:
-    """The server itself accepts any name and trains its own model: refuse another name here."""
+    """Raises UserError unless the server serves the model: it accepts any name, and then trains its own model."""
     if served and config.model_name not in served:
         names = ", ".join(sorted(served)[:8])
         if config.backend == "skyrl-tx":
-            fix = (
-                f"start it with that model (scripts/start_skyrl_tx.sh {config.model_name} TP) or set model_name={names}"
-            )
+            start = f"scripts/start_skyrl_tx.sh {config.model_name} TP"
+            fix = f"start it with that model ({start}) or set model_name={names}"
         else:
             fix = "choose one of them, or train on your own server with backend=skyrl-tx"
         raise UserError(f"model_name={config.model_name}: the server serves {names}; {fix}")
 
 
 def warn_about_model(config: Config, kind: ServerKind, model: BaseModel) -> None:
-    """Warn of a model that the server may not know, and of a context beyond what the model was made for."""
+    """Warn about a model that the server may not support, and about a context longer than the model's."""
     name = config.model_name
     if kind.architectures is not None:
         known = not kind.architectures.isdisjoint(model.architectures)
         if not (known if model.architectures else any(family in name.lower() for family in kind.families)):
-            log.warning(
+            _log.warning(
                 "model_name=%s: %s has the Qwen3, Llama 3 and DeepSeek-V3 families; if it does not train this one, "
                 "use such a model or backend=tinker",
                 name,
                 kind.name,
             )
     if model.rope_type != "default" and not kind.scaled_positions:
-        log.warning(
+        _log.warning(
             "model_name=%s: %s ignores its scaled positions (rope_type=%s), so what it trains is not quite this model; "
             "use one without, or backend=tinker",
             name,
@@ -180,7 +172,7 @@ def warn_about_model(config: Config, kind: ServerKind, model: BaseModel) -> None
             model.rope_type,
         )
     if model.max_positions is not None and config.context_limit > model.max_positions:
-        log.warning(
+        _log.warning(
             "context_limit=%d: %s was made for %d tokens (max_position_embeddings); answers get worse beyond them",
             config.context_limit,
             name,

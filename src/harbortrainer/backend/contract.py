@@ -1,4 +1,4 @@
-"""What a Tinker API does with what we send: measured on a self-hosted server, from its documents on Tinker cloud."""
+"""How a Tinker API behaves: its kind, its time limits, and its contract, which is measured or documented."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,25 +7,28 @@ from typing import Literal
 
 from harbortrainer.config import Config
 
+HEALTH_LIMIT_SEC = 10.0
+CALL_LIMIT_SEC = 120.0  # a request without computation
+CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it
 ADAM_SETTINGS = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
 CLIP_SETTINGS = frozenset({"clip_low_threshold", "clip_high_threshold"})
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`reduction`: how per-token losses become one gradient.
+    """What the server does with a request. `reduction`: how per-token losses become one gradient.
 
-    sum: over all tokens and datums, Tinker's. example_mean: each datum's sum over its sum of weights, then the mean
-    over the datums between two optimizer steps. unknown: measured, and neither.
+    sum: over all tokens and datums, as on Tinker. example_mean: each datum's sum divided by its sum of weights, then
+    the mean over the datums between two optimizer steps. unknown: measured, and neither of them.
     """
 
     source: str  # "measured 2026-11-21 ..." or "documents"
     reduction: Literal["sum", "example_mean", "unknown"]
-    losses: Mapping[str, frozenset[str]]  # accepted losses, each with the settings that have an effect
-    adam: Mapping[str, bool | None]  # ADAM_SETTINGS: whether it reaches the optimizer
-    decays_other_adapters: bool | None  # weight_decay of one adapter shrinks those of all other users
-    frozen_samplers: bool | None  # a sampling client keeps its weights, and sampling never touches those in training
-    prompt_logprobs: bool  # scores given tokens, of the base model too
+    losses: Mapping[str, frozenset[str]]  # accepted loss -> its settings that have an effect
+    adam: Mapping[str, bool | None]  # each of ADAM_SETTINGS: whether it reaches the optimizer; None = unknown
+    decays_other_adapters: bool | None  # weight_decay of one adapter shrinks those of other users
+    frozen_samplers: bool | None  # a sampling client keeps its weights, and sampling leaves those in training alone
+    prompt_logprobs: bool  # it scores given tokens, with the base model too
     can_sample: bool
 
 
@@ -52,10 +55,10 @@ TINKER_DOCUMENTS = Contract(
 class ServerKind:
     name: str
     needs_key: bool
-    context_limit: int | None  # tokens, when the server does not say
-    architectures: frozenset[str] | None  # model classes it has, as in config.json; None = whatever it lists
-    scaled_positions: bool = True  # knows rope_scaling (YaRN, Llama 3.1): without, such a model is another one
-    answers_of_powers: bool = False  # it compiles for every length of an answer: a cut one has a power of two
+    context_limit: int | None  # tokens, when the server does not report it
+    architectures: frozenset[str] | None  # model classes it supports, as in config.json; None = those it lists
+    scaled_positions: bool = True  # it applies rope_scaling (YaRN, Llama 3.1); else such a model changes
+    answers_of_powers: bool = False  # it compiles for each length of an answer: cut them to powers of two
     families: tuple[str, ...] = ()  # fragments of model names, where config.json cannot be read
 
 
@@ -86,17 +89,12 @@ def kind_of(config: Config) -> ServerKind:
     return SELF_HOSTED if config.backend == "skyrl-tx" else CLOUD
 
 
-HEALTH_LIMIT_SEC = 10.0
-CALL_LIMIT_SEC = 120.0  # a request that the server only has to take note of
-CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it any more
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`update_sec`: one forward_backward, optim_step or scoring pass, or making, saving or restoring weights.
+    """`update_sec`: one forward_backward, optim_step or scoring pass; or creating, saving or restoring weights.
 
     `silence_sec`: healthz unanswered. The first call of a shape compiles for up to half a minute on JAX, and a cloud's
-    queue may take long.
+    queue may be long.
     """
 
     update_sec: float = 3600.0

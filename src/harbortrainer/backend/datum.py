@@ -1,4 +1,4 @@
-"""Training sequence -> tinker.Datum, checked here because the self-hosted server accepts malformed ones silently."""
+"""Builds the datums of a step, and checks them and the server's answers: it accepts malformed datums silently."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,18 @@ from harbortrainer.errors import BackendError, ServerLost, UserError
 from harbortrainer.learning.datums import TrainingSequence
 
 KINDS = {"tokens": "i", "mask": "b", "logprobs": "f", "advantages": "f"}  # numpy's dtype.kind
+STEP = "optim/server_step"  # optimizer steps of this adapter so far, from servers that count them
+NAMES = {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied", "optimizer_step": STEP}
 
 
 def build_datums(
     sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int, max_context: int | None
 ) -> list[tinker.Datum]:
-    """One optimizer step's datums. Raises ValueError that names a malformed sequence: a bug in this program.
+    """One optimizer step's datums. Raises ValueError naming a malformed sequence: a bug in this program.
 
-    `max_context`: the server's, not the run's, which may be lower than when the trials were sampled; None = unknown.
-    Raises UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:],
-    and mask, logprobs, advantages of the targets.
+    `max_context`: the server's; the run's may have been higher when the trials were sampled. None = unknown. Raises
+    UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:], and mask,
+    logprobs, advantages of the targets.
     """
     for index, sequence in enumerate(sequences_D):
         check_sequence(sequence, index, vocab_size)
@@ -33,7 +35,7 @@ def build_datums(
 
 
 def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> None:
-    """Lengths, types, ranges. Raises ValueError."""
+    """Raises ValueError for wrong lengths, types or values."""
     where = f"sequence {index} ({sequence.trial_name})"
     n = len(sequence.tokens_T)
     for name, kind in KINDS.items():
@@ -54,7 +56,7 @@ def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> N
 
 
 def _compensation(sequence: TrainingSequence, n_datums: int, contract: Contract) -> float:
-    """What an averaging server divides by: policy losses are linear in advantages, its gradient is then the sum's."""
+    """Factor for advantages, in which policy losses are linear, so that an averaging server's gradient is the sum's."""
     return float(sequence.mask_T.sum()) * n_datums if contract.reduction == "example_mean" else 1.0
 
 
@@ -64,31 +66,27 @@ def _datum(sequence: TrainingSequence, scale: float, contract: Contract) -> tink
         "logprobs": sequence.logprobs_T[1:].astype(np.float32),
         "advantages": (sequence.advantages_T[1:] * scale).astype(np.float32),
     }
-    if contract.reduction == "example_mean":  # what that server divides by; others would ignore or refuse it
+    if contract.reduction == "example_mean":  # that server divides by them; others ignore or refuse them
         inputs["weights"] = sequence.mask_T[1:].astype(np.float32)
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(sequence.tokens_T[:-1].tolist()), loss_fn_inputs=inputs)
 
 
-STEP = "optim/server_step"  # steps in the adapter's life so far, of servers that count them
-NAMES = {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied", "optimizer_step": STEP}
-
-
 def trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.TensorData]) -> np.ndarray:
-    """N natural logs, 0 for the first token. Raises BackendError unless there is a finite one for every other token."""
+    """N natural logs, 0 for the first token. Raises BackendError unless all others are present and finite."""
     values = np.asarray(output["logprobs"].to_numpy(), np.float32).ravel()
     n = len(sequence.tokens_T)
     if len(values) != n - 1:
         raise BackendError(f"forward_backward: {len(values)} logprobs for {n} tokens of {sequence.trial_name}")
     if not np.isfinite(values).all():
         raise BackendError(
-            "forward_backward: logprobs that are no numbers: the weights have diverged; start a new run with "
+            "forward_backward: logprobs that are not finite: the weights have diverged; start a new run with "
             "a lower learning_rate"
         )
     return np.concatenate([np.zeros(1, np.float32), values])
 
 
 def all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
-    """N logprobs from an answer that leads with None (Tinker) or leaves the first token out (self-hosted)."""
+    """N logprobs, 0 for the first; Tinker answers None for the first token, the self-hosted server leaves it out."""
     values = [value for value in logprobs if value is not None]
     if len(values) != n - 1:
         raise BackendError(f"base model logprobs: {len(values)} for {n} tokens")
@@ -96,7 +94,7 @@ def all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
 
 
 def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
-    """Raises BackendError when the server says that it applied another learning rate (a rounded one is the same)."""
+    """Raises BackendError when the server reports that it applied another learning rate than `rate`, rounding aside."""
     applied = metrics.get("optim/learning_rate_applied", rate)
     if not math.isclose(applied, rate, rel_tol=1e-5, abs_tol=1e-12):
         raise BackendError(
@@ -106,7 +104,7 @@ def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
 
 
 def check_step(last: float | None, metrics: Mapping[str, float]) -> float | None:
-    """The server's count of steps now. Raises ServerLost when it is not one more than `last`: restoring mends that."""
+    """The server's count of steps. Raises ServerLost unless it is one more than `last`; restoring repairs that."""
     now = metrics.get(STEP)
     if last is not None and now is not None and now != last + 1:
         raise ServerLost(f"optim_step: the server counts {now:g} steps of these weights after {last:g} and one more")

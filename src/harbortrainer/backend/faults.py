@@ -1,4 +1,4 @@
-"""SDK and HTTP errors -> one plain line. Shapes as the pinned SDK raises them."""
+"""Turns errors of the SDK and of HTTP, as the pinned SDK raises them, into one line with a fix."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from tinker.lib.retryable_exception import RetryableException
 
 from harbortrainer.errors import BackendError, ServerLost
 
-# What the SDK raises for an answer of the server: its own errors, and plain ValueErrors for failed futures.
+# The SDK raises its own errors, and ValueError for failed futures.
 SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
 
 GONE = (tinker.APIConnectionError, tinker.InternalServerError, httpx.TransportError, ConnectionError)
@@ -62,17 +62,14 @@ HINTS = (
     ),
     (
         r"'detail': '(?:Not Found|Method Not Allowed)'|Error code: 415",
-        "the server lacks a request of this SDK (tinker {version}): it is too old or too new; start ours with "
+        "the server lacks a request of this SDK (tinker {version}): it is too old or too new; start one with "
         "scripts/start_skyrl_tx.sh",
     ),
 )
 
 
 async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
-    """Await an SDK call under a limit. Raises BackendError that says what was waited for and what to do.
-
-    ServerLost, when a restored state may mend it.
-    """
+    """Await an SDK call. Raises BackendError naming the call and the fix; ServerLost if a restored state may help."""
     try:
         return await asyncio.wait_for(work, limit_sec)
     except TimeoutError:
@@ -83,17 +80,17 @@ async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
 
 
 def _lost(error: BaseException) -> bool:
-    """Whether the server is at fault rather than what it was asked."""
+    """Whether the server is at fault, not the request."""
     return isinstance(error, GONE) or forgotten(error)
 
 
 def forgotten(error: BaseException) -> bool:
-    """Whether the server no longer knows the model, session or request: it was restarted, or its time was over."""
+    """Whether the server no longer knows the model, session or request: it was restarted, or they expired."""
     return FORGOTTEN.search(str(error)) is not None
 
 
 def no_weights(error: BaseException | None) -> bool:
-    """Whether the server was reached and does not have the saved weights that were asked for."""
+    """Whether the server answered that it does not have the requested weights."""
     text = str(error)
     if NO_WEIGHTS.search(text):
         return True
@@ -101,7 +98,7 @@ def no_weights(error: BaseException | None) -> bool:
 
 
 def plain(error: BaseException) -> str:
-    """The cause in one line, with a fix where one is known."""
+    """The cause in one line, with the fix if it is known."""
     text = str(error)
     for pattern, hint in HINTS:
         if match := re.search(pattern, text):
@@ -114,7 +111,7 @@ def plain(error: BaseException) -> str:
 
 
 def _detail(error: BaseException) -> str:
-    """What the server says is wrong: `detail` of its answer, or of the answer quoted in the message."""
+    """`detail` of the server's answer, or of the answer quoted in the message."""
     body = getattr(error, "body", None)
     detail = body.get("detail") if isinstance(body, dict) else None
     if isinstance(detail, list):

@@ -1,4 +1,4 @@
-"""Is a Tinker API there, and is it still there."""
+"""Asks a Tinker API whether it answers: once before use, while a call runs, and during an outage."""
 
 import asyncio
 import time
@@ -18,9 +18,9 @@ FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
 
 
 async def check_health(url: str, config: Config) -> dict[str, Any]:
-    """GET /api/v1/healthz. Returns what a server of ours says of itself, {} of others.
+    """GET /api/v1/healthz. Returns what a server of this project reports about itself; {} = another server.
 
-    Raises UserError when nobody, or somebody else, answers.
+    Raises UserError when nothing answers, or something that is no Tinker API.
     """
     if config.backend == "skyrl-tx":
         where = f"skyrl_tx_url={url}"
@@ -36,26 +36,24 @@ async def check_health(url: str, config: Config) -> dict[str, Any]:
         raise UserError(f"{where}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
-    if config.backend == "skyrl-tx" and not _is_tinker(answer):
-        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
-    return _about(answer)
-
-
-def _about(answer: httpx.Response) -> dict[str, Any]:
     try:
-        about = answer.json().get("server")
-    except (ValueError, AttributeError):
-        return {}
+        body = answer.json()
+    except ValueError:
+        body = None
+    body = body if isinstance(body, dict) else {}
+    if config.backend == "skyrl-tx" and (answer.status_code != httpx.codes.OK or "status" not in body):
+        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+    about = body.get("server")
     return about if isinstance(about, dict) else {}
 
 
 async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:
-    """`awaited`, ended when the server falls silent: the SDK asks a dead one for ever. Raises BackendError."""
+    """`awaited`, ended when the server falls silent: the SDK retries without limit. Raises BackendError."""
     return await run_until(awaited(what, work, limit_sec), silent(url, what, silence_sec))
 
 
 async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
-    """An end for `waiting.unless`: raises ServerLost once the server has not answered for `silence_sec`."""
+    """An end for `stopping.unless`: raises ServerLost when the server has not answered for `silence_sec`."""
     answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
     await asyncio.sleep(pause)  # most calls are over by then
     async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:
@@ -72,7 +70,7 @@ async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
 
 
 async def until_answering(url: str, limit_sec: float) -> None:
-    """Wait, asking ever more rarely, until the server answers. Raises BackendError after `limit_sec`."""
+    """Wait, with growing pauses, until the server answers. Raises BackendError after `limit_sec`."""
     began, pause = time.monotonic(), FIRST_PAUSE_SEC
     async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
         while True:
@@ -88,16 +86,9 @@ async def until_answering(url: str, limit_sec: float) -> None:
 
 
 async def _problem(client: httpx.AsyncClient, url: str) -> str | None:
-    """Why healthz gives no answer that counts: none, or a proxy's or dying server's 5xx."""
+    """Why the server counts as down: no answer, or a 5xx of a proxy or of a server that stops; None = it is up."""
     try:
         answer = await client.get(url + PATH)
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__
     return f"it answers {answer.status_code}" if answer.is_server_error else None
-
-
-def _is_tinker(answer: httpx.Response) -> bool:
-    try:
-        return answer.status_code == httpx.codes.OK and "status" in answer.json()
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""The adapter that is trained: update, publish, save, restore, free. One code path for every Tinker API."""
+"""The trained adapter: creates, updates, publishes, saves, restores and frees it, alike on every Tinker API."""
 
 import asyncio
 import logging
@@ -19,92 +19,12 @@ from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGon
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.stopping import End
 
-
-class Published:
-    """A sampling client whose `lost` is set once the server does not know its weights or session any more."""
-
-    def __init__(self, client: tinker.SamplingClient) -> None:
-        self._client = client
-        self.lost = asyncio.Event()
-
-    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> tinker.types.SampleResponse:
-        """The SDK's own, errors included."""
-        try:
-            return await self._client.sample(prompt, num_samples, sampling_params)
-        except SDK_ERRORS as error:
-            if isinstance(error, tinker.NotFoundError) or forgotten(error) or no_weights(error):
-                self.lost.set()
-            raise
-
-    async def forgotten(self, what: str) -> NoReturn:
-        """An end for `waiting.unless`: raises ServerLost once the server no longer knows these weights."""
-        await self.lost.wait()
-        raise ServerLost(f"{what}: the server does not know the published weights any more")
-
-
-log = logging.getLogger("harbortrainer")
-
-
-class SavedWeights:
-    """What goes wrong here costs room on the server, never a run: it is logged, and tried again at the next resume."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._background: set[asyncio.Task[None]] = set()
-
-    async def delete(self, path: str) -> None:
-        """Delete saved weights; what is gone already is no fault."""
-        try:
-            await asyncio.wait_for(self._backend.rest.delete_checkpoint_from_tinker_path(path), CALL_LIMIT_SEC)
-        except tinker.NotFoundError:
-            return
-        except (TimeoutError, *SDK_ERRORS) as error:
-            log.warning("could not delete %s: %s", path, plain(error))
-
-    def delete_later(self, path: str) -> None:
-        """Delete in the background; `close` waits for it."""
-        task = asyncio.create_task(self.delete(path), name=f"delete {path}")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def close(self) -> None:
-        """Finish deletions under way; never waits long."""
-        if self._background:
-            await asyncio.wait(self._background, timeout=CLOSE_LIMIT_SEC)
-
-    async def delete_others(self, model_id: str, keep: Collection[str]) -> int | None:
-        """Delete all weights of a model but those whose paths are in `keep`.
-
-        Returns how many it had to delete; None when the server could not be asked.
-        """
-        listed = await self._listed(model_id)
-        if listed is None:
-            return None
-        others = [one.tinker_path for one in listed if one.tinker_path not in keep]
-        for path in others:
-            await self.delete(path)
-        return len(others)
-
-    async def warn_of_expiry(self, path: str) -> None:
-        """Say when the server is going to delete these weights by itself, where it says so."""
-        for one in await self._listed(path.removeprefix("tinker://").split("/")[0]) or ():
-            if one.tinker_path == path and one.expires_at is not None:
-                log.warning("%s: the server deletes it at %s; save again before, or copy it", path, one.expires_at)
-
-    async def _listed(self, model_id: str) -> list[tinker.types.Checkpoint] | None:
-        try:
-            answer = await asyncio.wait_for(self._backend.rest.list_checkpoints(model_id), CALL_LIMIT_SEC)
-        except tinker.NotFoundError:
-            return []
-        except (TimeoutError, *SDK_ERRORS) as error:
-            log.warning("could not list the weights of %s: %s", model_id, plain(error))
-            return None
-        return answer.checkpoints
+_log = logging.getLogger("harbortrainer")
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """`logprobs_D`: N natural logs a sequence, of the weights before the step; 0 for its first token."""
+    """`logprobs_D`: per sequence N natural logs under the weights before the step; 0 for its first token."""
 
     logprobs_D: tuple[np.ndarray, ...]
     metrics: dict[str, float]
@@ -113,8 +33,8 @@ class UpdateResult:
 class PolicyTrainer:
     """One LoRA adapter on the server.
 
-    At most one sampler is live: on the self-hosted server, sampling an older one after a training step puts the older
-    weights back, silently. So publish, sample, train, publish; the caller lets no sampling request outlive its batch.
+    At most one sampler is in use: on the self-hosted server, sampling an older one after a training step silently
+    restores the older weights. So publish, sample, train, publish; no sampling request may outlive its batch.
     """
 
     def __init__(self, backend: Backend, client: tinker.TrainingClient, config: Config) -> None:
@@ -129,7 +49,7 @@ class PolicyTrainer:
     def _take(self, client: tinker.TrainingClient) -> None:
         self._client = client
         self.model_id: str = client.model_id
-        self._run = secrets.token_hex(4)  # names stay unique when a run is resumed: saving twice under one name hangs
+        self._run = secrets.token_hex(4)  # keeps names unique in a resumed run: saving a name twice hangs
         self._published: Published | None = None
         self._sampler_path: str | None = None
         self._base: tinker.SamplingClient | None = None
@@ -144,7 +64,7 @@ class PolicyTrainer:
     async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
         """Adapter and optimizer state saved under `path`.
 
-        Raises UserError for another model or rank, WeightsGone when the server does not have it, BackendError.
+        Raises UserError for another model or rank, WeightsGone when the server does not have them, BackendError.
         """
         reading = backend.rest.get_weights_info_by_tinker_path(path)
         info = await _state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
@@ -155,11 +75,11 @@ class PolicyTrainer:
         return cls(backend, await _restored(backend, path), config)
 
     async def reload(self, path: str | None) -> None:
-        """Go on from a saved state, or from the seed (None), after the server lost the adapter.
+        """Replace a lost adapter by a saved state, or by a fresh one (None).
 
         Raises WeightsGone when the server does not have the state, BackendError.
         """
-        await free_slots(self._backend, [self.model_id])  # a server that only hung still has it
+        await free_slots(self._backend, [self.model_id])  # a server that was only unreachable still has it
         await self._backend.reopen()
         again = _created(self._backend, self._config) if path is None else _restored(self._backend, path)
         self._take(await again)
@@ -176,7 +96,7 @@ class PolicyTrainer:
         loss_fn_config: dict[str, float] | None,
         adam: tinker.AdamParams,
     ) -> UpdateResult:
-        """One optimizer step on the loss summed over tokens. Both requests are submitted before either is awaited."""
+        """One optimizer step on the loss summed over tokens. Submits both requests before it awaits either."""
         datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._max_context)
         forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
         step = self._client.optim_step(adam)
@@ -189,8 +109,8 @@ class PolicyTrainer:
         self._steps = check_step(self._steps, metrics)
         return UpdateResult(logprobs_D, metrics)
 
-    async def publish(self, step: int) -> Published:
-        """A sampler of the current weights; the previous one's weights are deleted and must not be sampled again."""
+    async def publish(self, step: int) -> "Published":
+        """A sampler of the current weights. Deletes those of the previous one, which must not be sampled again."""
         name = f"sampler-{self._run}-{step:06d}"
         saving = self._client.save_weights_for_sampler(name)
         saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.update_sec)
@@ -203,38 +123,117 @@ class PolicyTrainer:
         return self._published
 
     async def save(self, step: int) -> str:
-        """Weights and optimizer state on the server; returns their tinker:// path."""
+        """Save weights and optimizer state on the server. Returns their tinker:// path."""
         saving = self._client.save_state(f"state-{self._run}-{step:06d}")
         path = (await self._backend.wait("save_state", saving, self._limits.update_sec)).path
         await self.saved.warn_of_expiry(path)
         return path
 
     async def delete(self, path: str) -> None:
-        """Delete saved weights; one that is gone already is no fault."""
+        """Delete saved weights; missing ones are ignored."""
         await self.saved.delete(path)
 
     async def base_logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
-        """Natural logs of the base model for every token, N a sequence, 0 for the first."""
+        """Per sequence N natural logs of the base model, 0 for the first token."""
         if self._base is None:
             work = self._backend.service.create_sampling_client(base_model=self._config.model_name)
             self._base = await self._backend.wait("creating the base model's client", work, CALL_LIMIT_SEC)
         calls = [self._base.compute_logprobs(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D]
-        answers = await self._backend.wait("base model logprobs", _all(calls), self._limits.update_sec)
+        answers = await self._backend.wait("base model logprobs", asyncio.gather(*calls), self._limits.update_sec)
         return [all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
 
     def losses(self, what: str) -> list[End]:
-        """Ends for work that samples the published weights: the server falls silent, or no longer knows them."""
+        """Ends for `stopping.unless`: the server falls silent, or no longer knows the published weights."""
         known = [self._published.forgotten(what)] if self._published else []
         return [*known, self._backend.silent(what)]
 
     async def close(self) -> None:
-        """Finish deletions under way and free the adapter's slot on a self-hosted server; never waits long."""
+        """Wait a short time for deletions, and free the adapter's slot on a self-hosted server."""
         await self.saved.close()
         await free_slots(self._backend, [self.model_id])
 
 
+class Published:
+    """A sampling client. `lost` is set when the server no longer knows its weights or session."""
+
+    def __init__(self, client: tinker.SamplingClient) -> None:
+        self._client = client
+        self.lost = asyncio.Event()
+
+    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> tinker.types.SampleResponse:
+        """The SDK's answer; raises its errors."""
+        try:
+            return await self._client.sample(prompt, num_samples, sampling_params)
+        except SDK_ERRORS as error:
+            if isinstance(error, tinker.NotFoundError) or forgotten(error) or no_weights(error):
+                self.lost.set()
+            raise
+
+    async def forgotten(self, what: str) -> NoReturn:
+        """An end for `stopping.unless`: raises ServerLost when the server no longer knows these weights."""
+        await self.lost.wait()
+        raise ServerLost(f"{what}: the server does not know the published weights any more")
+
+
+class SavedWeights:
+    """Lists and deletes saved weights. Failures only cost disk on the server: they are logged; a resume tries again."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def delete(self, path: str) -> None:
+        """Delete saved weights; missing ones are ignored."""
+        try:
+            await asyncio.wait_for(self._backend.rest.delete_checkpoint_from_tinker_path(path), CALL_LIMIT_SEC)
+        except tinker.NotFoundError:
+            return
+        except (TimeoutError, *SDK_ERRORS) as error:
+            _log.warning("could not delete %s: %s", path, plain(error))
+
+    def delete_later(self, path: str) -> None:
+        """Delete in the background; `close` waits for it."""
+        task = asyncio.create_task(self.delete(path), name=f"delete {path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Wait for deletions in the background, at most CLOSE_LIMIT_SEC."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=CLOSE_LIMIT_SEC)
+
+    async def delete_others(self, model_id: str, keep: Collection[str]) -> int | None:
+        """Delete all weights of a model but those with paths in `keep`.
+
+        Returns how many it tried to delete; None when the server did not list them.
+        """
+        listed = await self._listed(model_id)
+        if listed is None:
+            return None
+        others = [one.tinker_path for one in listed if one.tinker_path not in keep]
+        for path in others:
+            await self.delete(path)
+        return len(others)
+
+    async def warn_of_expiry(self, path: str) -> None:
+        """Log when the server will delete these weights by itself, if it reports that."""
+        for one in await self._listed(path.removeprefix("tinker://").split("/")[0]) or ():
+            if one.tinker_path == path and one.expires_at is not None:
+                _log.warning("%s: the server deletes it at %s; save again before, or copy it", path, one.expires_at)
+
+    async def _listed(self, model_id: str) -> list[tinker.types.Checkpoint] | None:
+        try:
+            answer = await asyncio.wait_for(self._backend.rest.list_checkpoints(model_id), CALL_LIMIT_SEC)
+        except tinker.NotFoundError:
+            return []
+        except (TimeoutError, *SDK_ERRORS) as error:
+            _log.warning("could not list the weights of %s: %s", model_id, plain(error))
+            return None
+        return answer.checkpoints
+
+
 async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:
-    """Take adapters that nobody uses any more off a self-hosted server; those that it does not have are no fault."""
+    """Unload unused adapters from a self-hosted server; unknown ones are ignored."""
     if not backend.kind.needs_key:
         await backend.api.unload(backend.url, model_ids)
 
@@ -244,7 +243,7 @@ async def _created(backend: Backend, config: Config) -> tinker.TrainingClient:
         config.model_name,
         config.lora_rank,
         seed=config.seed,
-        train_unembed=False,  # Tinker's default is true, skyrl's JAX backend has no such adapter: neither trains it
+        train_unembed=False,  # Tinker's default is true; skyrl's JAX backend has no such adapter
     )
     return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
 
@@ -255,15 +254,10 @@ async def _restored(backend: Backend, path: str) -> tinker.TrainingClient:
 
 
 async def _state[T](backend: Backend, what: str, work: Awaitable[T], limit_sec: float) -> T:
-    """Raises WeightsGone when the server says that it does not have the saved state."""
+    """Await a call for a saved state. Raises WeightsGone when the server answers that it does not have it."""
     try:
         return await backend.wait(what, work, limit_sec)
     except BackendError as error:
         if no_weights(error.__cause__):
             raise WeightsGone(str(error)) from error
         raise
-
-
-async def _all[T](futures: Sequence[Awaitable[T]]) -> list[T]:
-    """Their results; the requests are under way already."""
-    return [await future for future in futures]

@@ -1,4 +1,4 @@
-"""Sessions on a server: opened, ended, and those of killed processes of this machine ended by the next process."""
+"""Opens and ends sessions on a server; ends those that killed processes of this machine have left."""
 
 import asyncio
 import contextlib
@@ -22,14 +22,14 @@ from harbortrainer.durable.process import lives, this_process
 from harbortrainer.errors import DiskFault, UserError
 from harbortrainer.stopping import in_daemon_thread
 
-DUMMY_KEY = "tml-self-hosted"  # the SDK wants a key of this form; the self-hosted server checks none
+DUMMY_KEY = "tml-self-hosted"  # the SDK requires this form; the self-hosted server checks no key
 CREDENTIAL_COMMAND = "TINKER_CREDENTIAL_CMD"
-_notes: WeakKeyDictionary[tinker.ServiceClient, Path] = WeakKeyDictionary()
+_notes: WeakKeyDictionary[tinker.ServiceClient, Path] = WeakKeyDictionary()  # open sessions and their files
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open session. `key`: what is sent to the server, Tinker's own only to Tinker cloud."""
+    """An open session. `key`: sent to the server; Tinker's own key only to Tinker cloud."""
 
     service: tinker.ServiceClient
     rest: tinker.RestClient
@@ -55,7 +55,7 @@ async def open_rest(url: str, key: str) -> tinker.RestClient:
 
 
 async def open_session(rest: tinker.RestClient, url: str, key: str, say: Callable[[str], None]) -> Session:
-    """Raises BackendError."""
+    """Open a session, after ending those of killed processes of this machine. Raises BackendError."""
     if key == DUMMY_KEY and (n_ended := await end_dead_sessions(url)):
         say(f"ended {n_ended} sessions at {url} whose processes were killed: their adapter slots are free")
     service = await awaited(f"opening a session at {url}", in_daemon_thread(new_service, url, key), CALL_LIMIT_SEC)
@@ -63,17 +63,17 @@ async def open_session(rest: tinker.RestClient, url: str, key: str, say: Callabl
 
 
 async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:
-    """End the session, which frees what it holds on the server; never waits long."""
+    """End the session, which frees its adapters; waits at most CLOSE_LIMIT_SEC."""
     try:
         await asyncio.wait_for(service.close("success" if done else "interrupted"), CLOSE_LIMIT_SEC)
     except (TimeoutError, *SDK_ERRORS):
-        return  # the server is gone or has no such request; it forgets a silent session by itself
+        return  # the server is down or lacks this request; it ends a silent session by itself
     if (note := _notes.pop(service, None)) is not None:
-        _forget(note)
+        _delete(note)
 
 
 async def end_dead_sessions(url: str) -> int:
-    """End the sessions at `url` that processes of this machine opened and did not live to end. Returns how many."""
+    """End the sessions at `url` of processes of this machine that were killed. Returns how many."""
     n_ended = 0
     async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
         for file, session in _noted():
@@ -83,12 +83,12 @@ async def end_dead_sessions(url: str) -> int:
                 body = {"reason": {"type": "interrupted"}, "detail": "its process was killed"}
                 answer = await client.post(f"{url}/api/v1/sessions/{session.get('session_id')}/finish", json=body)
                 if answer.is_success or answer.status_code == HTTPStatus.NOT_FOUND:
-                    _forget(file)
+                    _delete(file)
                     n_ended += answer.is_success
     return n_ended
 
 
-# The SDK waits for its first answers in the calling thread: not one that runs an event loop.
+# The SDK blocks until its first answers: call these two outside the event loop's thread.
 def new_rest(url: str, key: str) -> tinker.RestClient:
     with _this_key_only(key):
         return tinker.RestClient(base_url=url, api_key=key)
@@ -104,10 +104,10 @@ def new_service(url: str, key: str) -> tinker.ServiceClient:
 
 @contextlib.contextmanager
 def _this_key_only(key: str) -> Iterator[None]:
-    """A server may ask the SDK for what TINKER_CREDENTIAL_CMD prints: a self-hosted one does not get it."""
+    """Hide TINKER_CREDENTIAL_CMD, whose output a server may request, from a self-hosted server."""
     command = os.environ.pop(CREDENTIAL_COMMAND, None) if key == DUMMY_KEY else None
     if key == DUMMY_KEY:
-        os.environ.setdefault("TINKER_TELEMETRY", "0")  # the SDK's: a self-hosted server has no use for it
+        os.environ.setdefault("TINKER_TELEMETRY", "0")  # a self-hosted server does not use it
     try:
         yield
     finally:
@@ -116,7 +116,7 @@ def _this_key_only(key: str) -> Iterator[None]:
 
 
 def _note(url: str, session_id: str) -> Path:
-    """Outlives this process when it is killed. Nothing happens where the file cannot be written."""
+    """Record an open session in a file, which stays when this process is killed. Failures to write are ignored."""
     file = cache_folder("sessions") / f"{hashlib.sha256(f'{url} {session_id}'.encode()).hexdigest()[:32]}.json"
     with contextlib.suppress(OSError, DiskFault):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def _note(url: str, session_id: str) -> Path:
     return file
 
 
-def _forget(note: Path) -> None:
+def _delete(note: Path) -> None:
     with contextlib.suppress(OSError):
         note.unlink()
 

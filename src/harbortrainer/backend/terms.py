@@ -1,6 +1,6 @@
-"""The run's settings against the server's contract: each is honoured, made up for on our side, or refused.
+"""Compares the run's settings with the server's contract: each is applied by it, compensated here, or refused.
 
-One configuration means the same training on every server; what stands here is all that can differ.
+One configuration means the same training on every server; all differences are in this module.
 """
 
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 
-# Tinker's own defaults; sent always, so that no server's own take their place.
+# Tinker's own defaults; always sent, so that no server uses others.
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
-OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # settings that no server needs to know while they are off
+OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
 DOCTOR = "see what it does with python -m src.doctor"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a run really trains with. `notes`: one line for each thing that this server does in its own way."""
+    """What a run trains with. `notes`: a line for each way in which this server differs."""
 
     loss: dict[str, Any]
     optimizer: dict[str, Any]
@@ -28,7 +28,7 @@ class Terms:
 
 
 def loss_settings(config: Config) -> dict[str, float] | None:
-    """`loss_fn_config` as sent: both thresholds for a loss that clips, None for one that does not."""
+    """`loss_fn_config` as sent: both thresholds for a loss that clips, None for another."""
     if config.loss_fn == "importance_sampling":
         return None
     given = {name: getattr(config, name) for name in CLIP_DEFAULTS}
@@ -46,7 +46,7 @@ def adam_settings(config: Config) -> dict[str, float]:
 
 
 def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
-    """The terms of this run on this server. Raises UserError: field, value, reason and fix of all it would not do."""
+    """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
     problems += [*_server_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
     if problems:
@@ -56,15 +56,16 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
 
 def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
     if config.loss_fn not in contract.losses:
-        offered = ", ".join(sorted(set(contract.losses) - {"cross_entropy"})) or "none that we know"
+        offered = ", ".join(sorted(set(contract.losses) - {"cross_entropy"})) or "none known"
         yield f"loss_fn={config.loss_fn}: not on {kind.name}; use one of: {offered}"
         return
-    for name in sorted((loss_settings(config) or {}).keys() - contract.losses[config.loss_fn]):
-        value = (loss_settings(config) or {})[name]
+    for name, value in sorted((loss_settings(config) or {}).items()):
+        if name in contract.losses[config.loss_fn]:
+            continue
         yield f"{name}={value}: without effect on {kind.name} with loss_fn={config.loss_fn}; {DOCTOR}"
     if contract.reduction == "unknown":
         yield (
-            f"loss_norm={config.loss_norm}: {kind.name} neither sums nor averages the loss in a way we know, so the "
+            f"loss_norm={config.loss_norm}: {kind.name} neither sums nor averages the loss in a known way, so the "
             f"step size would be a guess; {DOCTOR}"
         )
 
@@ -79,7 +80,7 @@ def _optimizer_problems(config: Config, kind: ServerKind, contract: Contract) ->
 def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
     if not contract.can_sample:
         yield (
-            f"backend={config.backend}: {kind.name} trains, but this SDK cannot sample from it; start ours with "
+            f"backend={config.backend}: {kind.name} trains, but this SDK cannot sample from it; start one with "
             f"scripts/start_skyrl_tx.sh {config.model_name} TP (without SKYRL_TX_REPAIRS=none)"
         )
     if config.kl_penalty_coef and not contract.prompt_logprobs:
@@ -133,8 +134,8 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
         )
     if config.weight_decay and contract.decays_other_adapters:
         yield (
-            f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; share it "
-            "with nobody"
+            f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; use "
+            "that server alone"
         )
     for name in adam_settings(config):
         if contract.adam.get(name) is None:

@@ -1,4 +1,8 @@
-"""Labels on everything that we create on a Docker daemon, and the labelled objects. Others are never looked at."""
+"""Labels everything that a run creates on a Docker daemon, lists what carries these labels, and removes it.
+
+Containers, networks and volumes go with their run or their process; images, which runs share, when they are not used
+any more. Objects without the labels are never touched.
+"""
 
 import asyncio
 import contextlib
@@ -23,8 +27,18 @@ LABEL = "harbortrainer"
 RUN_ID = "harbortrainer.run_id"
 TRIAL = "harbortrainer.trial"
 DIGEST = "harbortrainer.digest"
-BUILT = "harbortrainer.built"  # an image is shared: these two only tell when it was built, and for which run
-BUILT_FOR = "harbortrainer.built-for"
+BUILT = "harbortrainer.built"  # an image's: when it was built
+BUILT_FOR = "harbortrainer.built-for"  # and for which run
+GB = 1000**3  # as Docker counts
+MAX_REFUSALS = 5  # of one removal, by a daemon that answers
+FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0  # before a removal is tried again
+DRAIN_SEC = 5.0
+_LABELLED = {"label": f"{LABEL}=1"}
+_N_REAPERS = 4
+_DAY_SEC = 86400.0
+_BEING_BUILT_SEC = 3600.0  # an image has no name while it is built
+_DF_TRIES = 30
+_log = logging.getLogger("harbortrainer")
 
 
 def labels(run_id: str, trial: str = "") -> dict[str, str]:
@@ -44,9 +58,9 @@ def running(run_id: str) -> dict[str, object]:
 
 
 def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
-    """Whether what carries these labels may be removed.
+    """Whether an object with these labels may be removed.
 
-    Its process is dead, or it belongs to the run `run_id` and to no other process that is seen to live.
+    It may when its process is dead, or when it belongs to the run `run_id` and no other process is known to live.
     """
     if PID not in marks or marks.get(LABEL) != "1":
         return False  # an image that runs share names no process
@@ -55,9 +69,6 @@ def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
         return True
     mine = all(marks.get(name) == value for name, value in this_process().items())
     return run_id is not None and marks.get(RUN_ID) == run_id and (mine or alive is None)
-
-
-_OURS = {"label": f"{LABEL}=1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +81,9 @@ class OwnedObject:
     created: float = 0.0  # seconds since 1970; 0 = not known
     id: str = ""  # a volume has none
 
-    def remove(self) -> None:
-        """Blocking; nothing happens when it is gone. Raises docker.errors.DockerException."""
-        with contextlib.suppress(NotFound, ImageNotFound):
+    def remove(self) -> str:
+        """Why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException."""
+        try:
             if self.kind == "container":
                 remove_container(self.name)
             elif self.kind == "network":
@@ -81,24 +92,31 @@ class OwnedObject:
                 engine().remove_volume(self.name)
             else:
                 engine().remove_image(self.name)
+        except NotFound:
+            return ""
+        except APIError as error:
+            return str(error.explanation or error)
+        return ""
 
 
 def owned_objects() -> Iterator[OwnedObject]:
-    """All that is ours, in an order in which it can be removed. Blocking. Raises docker.errors.DockerException."""
-    for container in engine().containers(all=True, filters=_OURS):
+    """Labelled objects, in an order in which they can be removed. Blocking. Raises docker.errors.DockerException."""
+    for container in engine().containers(all=True, filters=_LABELLED):
         name = container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12]
         yield OwnedObject("container", name, container["Labels"], container["Created"], container["Id"])
-    for network in engine().networks(filters=_OURS):
-        yield OwnedObject("network", network["Name"], network["Labels"], seconds(network["Created"]), network["Id"])
-    for volume in engine().volumes(filters=_OURS)["Volumes"] or ():
-        yield OwnedObject("volume", volume["Name"], volume["Labels"], seconds(volume.get("CreatedAt", "")))
-    for image in engine().images(filters=_OURS):
+    for network in engine().networks(filters=_LABELLED):
+        yield OwnedObject("network", network["Name"], network["Labels"], _seconds(network["Created"]), network["Id"])
+    for volume in engine().volumes(filters=_LABELLED)["Volumes"] or ():
+        yield OwnedObject("volume", volume["Name"], volume["Labels"], _seconds(volume.get("CreatedAt", "")))
+    for image in engine().images(filters=_LABELLED):
+        # BuildKit gives an image from its cache the creation time of the cached one: the label is more exact.
+        created = _seconds(image["Labels"].get(BUILT, "")) or image["Created"]
         for name in [tag for tag in image["RepoTags"] or () if tag != "<none>:<none>"] or [image["Id"]]:
-            yield OwnedObject("image", name, image["Labels"], _built(image), image["Id"])
+            yield OwnedObject("image", name, image["Labels"], created, image["Id"])
 
 
 def remove_container(name: str) -> None:
-    """Kill and remove a container with its volumes. Returns when it is gone, whoever removed it."""
+    """Kill and remove a container with its volumes; return when it is gone. Blocking."""
     with contextlib.suppress(NotFound):
         try:
             engine().remove_container(name, force=True, v=True)
@@ -108,139 +126,101 @@ def remove_container(name: str) -> None:
             engine().wait(name, condition="removed")
 
 
-def _built(image: Mapping[str, Any]) -> float:
-    """BuildKit gives an image that comes from its cache the time of the cached one: our label is asked first."""
-    return seconds(image["Labels"].get(BUILT, "")) or image["Created"]
-
-
-def seconds(time: str) -> float:
-    """Of Docker's 2026-01-31T10:20:30.123456789+01:00."""
+def _seconds(time: str) -> float:
+    """Seconds since 1970 of Docker's 2026-01-31T10:20:30.123456789+01:00; 0 = not a time."""
     head, _, tail = time.partition(".")
-    zone = tail.lstrip("0123456789") if tail else ""
     try:
-        return datetime.fromisoformat(head + zone).timestamp()
+        return datetime.fromisoformat(head + tail.lstrip("0123456789")).timestamp()
     except ValueError:
         return 0.0
 
 
-_PARALLEL = 4
-_log = logging.getLogger("harbortrainer")
-
-
 def reap(run_id: str | None = None) -> list[str]:
-    """Remove what belongs to dead processes, and what belongs to the run `run_id` unless another process lives by it.
+    """Remove the objects of dead processes, and those of the run `run_id` unless another live process owns them.
 
-    Images are shared between runs and stay, but for those that Harbor's compose environment builds for one trial.
-    Blocking, safe to repeat. Returns the names removed; what the daemon does not
-    let go is told in the log. Raises docker.errors.DockerException when it does not answer.
+    Shared images stay; images that Harbor's compose environment builds for one trial go. Safe to repeat. Objects that
+    Docker refuses to remove are logged. Blocking. Returns the names of what was removed. Raises
+    docker.errors.DockerException when the daemon does not answer.
     """
     removed: list[str] = []
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="docker-reap") as pool:
+    with ThreadPoolExecutor(_N_REAPERS, thread_name_prefix="docker-reap") as pool:
         condemned = (thing for thing in owned_objects() if is_left_over(thing.labels, run_id))
-        for _, things in groupby(condemned, key=lambda thing: thing.kind):  # a kind after the other: they depend
-            removed += [name for name in pool.map(_removed, things) if name]
+        for kind, group in groupby(condemned, key=lambda thing: thing.kind):  # containers first: others depend on them
+            things = list(group)
+            for thing, refusal in zip(things, pool.map(OwnedObject.remove, things), strict=True):
+                if refusal:
+                    _log.warning("%s %s cannot be removed: %s", kind, thing.name, refusal)
+                else:
+                    removed.append(thing.name)
     return removed
 
 
-def _removed(thing: OwnedObject) -> str:
-    try:
-        thing.remove()
-    except APIError as error:
-        _log.warning("%s %s stays: %s", thing.kind, thing.name, error.explanation or error)
-        return ""
-    return thing.name
+def tidy(run_id: str | None = None) -> list[str]:
+    """Before a run: remove what dead runs and earlier processes of this run left, and images unused for UNUSED_DAYS.
 
-
-_DAY_SEC = 86400.0
-_BEING_BUILT_SEC = 3600.0  # an image has no name for a moment
-_DF_TRIES = 30
-GB = 1000**3  # as Docker counts
+    Returns at most one line, on what was removed. Blocking. Raises docker.errors.DockerException when the daemon does
+    not answer.
+    """
+    left = reap(run_id)
+    old = [one for one in candidates(UNUSED_DAYS, {}) if one.thing.kind == "image" and not one.thing.remove()]
+    parts = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
+    parts += [f"{len(old)} task images unused for {UNUSED_DAYS:g} days"] if old else []
+    return [f"removed from Docker: {' and '.join(parts)}"] if parts else []
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something of ours that can be removed, and why. `size`: bytes that its removal frees; 0 = not known."""
+    """An object that can be removed, and why. `size`: bytes that its removal frees; 0 = not known."""
 
     thing: OwnedObject
     why: str
     used: float  # seconds since 1970; creation where no use is known
     size: int = 0
 
-    def remove(self) -> str:
-        """Why it cannot be removed; "" = it is gone. Raises docker.errors.DockerException without a daemon."""
-        try:
-            self.thing.remove()
-        except APIError as error:
-            return str(error.explanation or error)
-        return ""
-
-
-def tidy(run_id: str | None = None) -> list[str]:
-    """Before a run: remove what dead runs and earlier processes of this run left, and images unused for UNUSED_DAYS.
-
-    Returns a line on what was removed, or none.
-
-    Blocking. Raises docker.errors.DockerException when the daemon does not answer.
-    """
-    left = reap(run_id)
-    old = [one for one in candidates(UNUSED_DAYS, {}) if one.thing.kind == "image" and not one.remove()]
-    parts = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
-    parts += [f"{len(old)} task images unused for {UNUSED_DAYS:g} days"] if old else []
-    return [f"removed from Docker: {' and '.join(parts)}"] if parts else []
-
 
 def candidates(older_than_days: float | None, sizes: Mapping[tuple[str, str], int]) -> list[Candidate]:
-    """What can go, in an order in which it can be removed; `sizes` as of `disk_usage`. Blocking.
+    """Everything that can be removed, in an order in which it can be; `sizes`: as `disk_usage` returns. Blocking.
 
-    Never what a live process owns or a container is made of. Images: those not used for `older_than_days`; None = none.
+    Objects of live processes and images of existing containers are left out. Images with a name are listed when they
+    were not used for `older_than_days`; None = never.
     """
     things = list(owned_objects())
     busy = {container["ImageID"] for container in engine().containers(all=True)}
-    dead = [thing for thing in things if is_left_over(thing.labels)]
-    found = [Candidate(thing, _owner(thing), thing.created, _size(thing, sizes)) for thing in dead]
+    dead = [(t, f"run {t.labels.get(RUN_ID) or '?'} is dead", t.created) for t in things if is_left_over(t.labels)]
     shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels and thing.id not in busy]
-    return found + sorted(_unused(shared, older_than_days, sizes), key=lambda one: one.used)
+    unused = sorted(_unused(shared, older_than_days), key=lambda one: one[2])
+    return [
+        Candidate(thing, why, used, sizes.get((thing.kind, thing.id or thing.name), 0))
+        for thing, why, used in [*dead, *unused]
+    ]
 
 
-def _unused(
-    images: Iterable[OwnedObject], older_than_days: float | None, sizes: Mapping[tuple[str, str], int]
-) -> Iterator[Candidate]:
+def _unused(images: Iterable[OwnedObject], older_than_days: float | None) -> Iterator[tuple[OwnedObject, str, float]]:
+    """Each with the reason, and when it was used last."""
     now = time.time()
-    for thing in images:
-        used = max(thing.created, _last_tagged(thing.id))
+    for image in images:
+        used = max(image.created, _last_tagged(image.id))
         days = (now - used) / _DAY_SEC
-        if thing.name == thing.id and now - thing.created > _BEING_BUILT_SEC:
-            why = "has no name any more"
+        if image.name == image.id and now - image.created > _BEING_BUILT_SEC:
+            yield image, "has no name any more", used
         elif older_than_days is not None and days > older_than_days:
-            why = f"not used for {days:.1f} days"
-        else:
-            continue
-        yield Candidate(thing, why, used, _size(thing, sizes))
+            yield image, f"not used for {days:.1f} days", used
 
 
 def _last_tagged(image: str) -> float:
-    """Seconds since 1970: a process that uses an image tags it anew every hour (`images`)."""
+    """Seconds since 1970: a process that uses an image tags it again every hour (images.py)."""
     try:
-        return seconds(engine().inspect_image(image)["Metadata"]["LastTagTime"])
+        return _seconds(engine().inspect_image(image)["Metadata"]["LastTagTime"])
     except ImageNotFound:  # removed since it was listed
         return 0.0
 
 
 def disk_usage() -> dict[tuple[str, str], int]:
-    """Bytes by (kind, ID; a volume's name): of an image what it shares with no other. Blocking, may take seconds.
+    """Bytes by (kind, ID; a volume's name); of an image, what it shares with no other. Blocking, may take seconds.
 
     Raises docker.errors.DockerException.
     """
-    for _ in range(_DF_TRIES):
-        try:
-            usage = engine().df()
-            break
-        except APIError as error:
-            if error.status_code != CONFLICT and "already running" not in str(error):
-                raise
-            time.sleep(1)  # the daemon counts for one at a time
-    else:
-        usage = engine().df()
+    usage = _df()
     sizes = {("image", image["Id"]): max(0, image["Size"] - image["SharedSize"]) for image in usage["Images"] or ()}
     sizes |= {("container", one["Id"]): one.get("SizeRw", 0) for one in usage["Containers"] or ()}
     return sizes | {
@@ -248,23 +228,23 @@ def disk_usage() -> dict[tuple[str, str], int]:
     }
 
 
-def _size(thing: OwnedObject, sizes: Mapping[tuple[str, str], int]) -> int:
-    return sizes.get((thing.kind, thing.id or thing.name), 0)
+def _df() -> dict[str, Any]:
+    for _ in range(_DF_TRIES):
+        try:
+            return engine().df()
+        except APIError as error:
+            if error.status_code != CONFLICT and "already running" not in str(error):
+                raise
+            time.sleep(1)  # the daemon measures for one client at a time
+    return engine().df()
 
 
-def _owner(thing: OwnedObject) -> str:
-    return f"run {thing.labels.get(RUN_ID) or '?'} is dead"
-
-
-MAX_REFUSALS = 5  # of a daemon that answers
-FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0
-DRAIN_SEC = 5.0  # the reaper comes after it
 _pending: set[asyncio.Task[Any]] = set()
-_refused: set[asyncio.Task[Any]] = set()  # of those: tried in vain, to be tried again
+_refused: set[asyncio.Task[Any]] = set()  # those of `_pending` that wait for another try
 
 
 def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Run clean-up that nobody waits for before `drain`."""
+    """Start clean-up that only `drain` waits for."""
     task = asyncio.get_running_loop().create_task(work)
     _pending.add(task)
     task.add_done_callback(_pending.discard)
@@ -272,28 +252,31 @@ def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> None:
-    """Remove container `name` once `creation`, which may still be under way, has ended either way.
+    """Remove container `name` after `creation`, if that is still in progress, has ended or failed.
 
-    Tried again for as long as the daemon does not answer, until `drain` gives up.
+    A daemon that does not answer is asked again until `drain` gives up.
     """
     if creation is not None:
         await asyncio.wait([creation])
         if not creation.cancelled():
-            creation.exception()  # its own waiter reports it
+            creation.exception()  # marks it as seen: the caller that waits for the container reports it
     pause, refusals = FIRST_PAUSE_SEC, 0
-    while (error := await _try(name)) is not None:
-        refusals += isinstance(error, APIError)
-        if refusals >= MAX_REFUSALS:
-            _log.warning("container %s is left to the reaper: %s", name, error)
-            return
-        await _sleep_refused(name, pause)
+    while True:
+        try:
+            return await call_removal(remove_container, name)
+        except (DockerException, requests.RequestException) as error:
+            refusals += isinstance(error, APIError)
+            if refusals >= MAX_REFUSALS:
+                _log.warning("container %s is left to the reaper: %s", name, error)
+                return
+        await _pause_refused(name, pause)
         pause = min(2 * pause, LONGEST_PAUSE_SEC)
 
 
 async def drain(patience_sec: float = DRAIN_SEC) -> None:
-    """Wait for every removal that is under way; those that the daemon does not answer are given up after a while.
+    """Wait for all removals in progress; after `patience_sec`, give up those that the daemon does not answer.
 
-    Await it once, at the end of the run.
+    Call it once, at the end of a run; the reaper comes after it.
     """
     loop = asyncio.get_running_loop()
     give_up = time.monotonic() + patience_sec
@@ -305,15 +288,7 @@ async def drain(patience_sec: float = DRAIN_SEC) -> None:
         await asyncio.wait(mine, timeout=1.0 if late else give_up - time.monotonic())
 
 
-async def _try(name: str) -> Exception | None:
-    try:
-        await call_removal(remove_container, name)
-    except (DockerException, requests.RequestException) as error:
-        return error
-    return None
-
-
-async def _sleep_refused(name: str, seconds: float) -> None:
+async def _pause_refused(name: str, seconds: float) -> None:
     task = asyncio.current_task()
     assert task is not None
     _refused.add(task)

@@ -1,4 +1,4 @@
-"""A task's own compose file under Harbor's compose environment: what we lay on top of it."""
+"""Reads a task's compose file, and writes one to lay over it: labels for clean-up, and an immediate stop."""
 
 import atexit
 import functools
@@ -6,13 +6,12 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.cleaning import labels
 from harbortrainer.errors import UserError
 
 COMPOSE = "docker-compose.yaml"
@@ -20,7 +19,7 @@ MAIN = "main"  # Harbor's name of the service that the agent works in
 
 
 class _Loader(yaml.SafeLoader):
-    """Compose's own tags (!reset, !override) are read as what they stand before."""
+    """Ignores Compose's own tags (!reset, !override), and reads the values behind them."""
 
 
 def read_compose(file: Path) -> dict[str, dict[str, Any]]:
@@ -29,44 +28,31 @@ def read_compose(file: Path) -> dict[str, dict[str, Any]]:
         document = yaml.load(file.read_text(), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: not a compose file ({' '.join(str(error).split())[:200]}); mend it") from None
-    if not isinstance(document, dict):
-        document = {}
-    return {part: _table(document.get(part)) for part in ("services", "networks", "volumes")}
+    return {part: _table(_table(document).get(part)) for part in ("services", "networks", "volumes")}
 
 
 def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
-    """A compose file on top of those of an environment: no ten seconds of tear-down, and our labels for the reaper.
+    """A compose file to lay over an environment's: labels everything, and stops services without the usual 10 s.
 
     `prebuilt`: the main service comes from an image. Raises UserError when the folder's compose file cannot be read.
     """
     own = environment_dir / COMPOSE
     given = read_compose(own) if own.exists() else {"services": {}, "networks": {}, "volumes": {}}
-    labels = cleaning.labels(run_id)
-    services = {name: _service(_table(service), labels) for name, service in ({MAIN: {}} | given["services"]).items()}
-    if not prebuilt:
-        services[MAIN] |= _built(labels)
-    content: dict[str, Any] = {"services": services, "networks": _labelled({"default": {}} | given["networks"], labels)}
-    if volumes := _labelled(given["volumes"], labels):
-        content["volumes"] = volumes
+    marks = {"labels": labels(run_id)}
+    services = {}
+    for name, service in ({MAIN: {}} | given["services"]).items():
+        services[name] = {"init": True, "stop_grace_period": "0s", **marks}
+        if "build" in _table(service) or (name == MAIN and not prebuilt):
+            services[name]["build"] = marks  # compose names an image after the trial, so it goes with the trial
+    content: dict[str, Any] = {"services": services}
+    for part, things in (("networks", {"default": {}} | given["networks"]), ("volumes", given["volumes"])):
+        if made := {name: marks for name, thing in things.items() if not _table(thing).get("external")}:
+            content[part] = made
     text = json.dumps(content, sort_keys=True)
     path = _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     if not path.exists():
         path.write_text(text)
     return path
-
-
-def _service(given: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
-    own = {"init": True, "stop_grace_period": "0s", "labels": labels}
-    return own | (_built(labels) if "build" in given else {})
-
-
-def _built(labels: Mapping[str, str]) -> dict[str, Any]:
-    return {"build": {"labels": labels}}  # compose names an image after the trial: it goes with its owner
-
-
-def _labelled(things: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
-    """Those that compose makes, not those that it finds."""
-    return {name: {"labels": labels} for name, thing in things.items() if not _table(thing).get("external")}
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One container of a trial: created, started, its network switched. All functions block."""
+"""Creates and starts the container of a trial, waits for its health, switches its network. All functions block."""
 
 import contextlib
 import re
@@ -19,31 +19,28 @@ from harbortrainer.docker.images import Image
 from harbortrainer.errors import UserError
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
-# PID 1 is a program that starts no other, so none that the agent replaced. It survives `kill -9 -1`, and the kernel
-# reaps orphans for it (SIGCHLD is ignored; dash cannot, there they stay zombies as under Harbor). The image's
-# entrypoint runs beside it, as it would with Harbor's command, and may end.
+# PID 1 starts no other program, so none that the agent replaced. It survives `kill -9 -1`; the kernel reaps orphans for
+# it (SIGCHLD is ignored; dash cannot do that, so there they stay zombies, as under Harbor). The image's entrypoint runs
+# beside it and may end.
 _SLEEPER = (
     'if [ $# != 0 ]; then "$@" & fi; S="exec sleep 1000000000"; '
     "command -v bash >/dev/null 2>&1 && exec bash -c \"trap '' CHLD; $S\"; $S"
 )
-_KEPT_RUNNING = ("sh", "-c", "sleep infinity")  # the command that Harbor gives an entrypoint
-# What ordinary images need: package managers, su, daemons that change user and listen below 1024. Of Docker's own set
-# MKNOD, NET_RAW (neighbours' packets) and SETPCAP are left out.
+_ENTRYPOINT_COMMAND = ("sh", "-c", "sleep infinity")  # Harbor's
+# Docker's default set without MKNOD, NET_RAW (packets of other containers) and SETPCAP. Package managers, su, and
+# daemons that change user and listen below 1024 work with it.
 _CAPABILITIES = (
     "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL",
     "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
-_ULIMITS = [Ulimit(name="core", soft=0, hard=0)]  # open files as the daemon has them: it may not be able to raise them
-_SHM_SIZE = "64m"
-_NO_LOG = LogConfig(type="none")
 _BRIDGE, _NONE = "bridge", "none"
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """What a container is made of; None = no limit.
+    """`environment`: its variables. `cpus`, `memory_mb`, `pids_limit`: None = no limit.
 
-    `allow_sudo`: programs with the setuid bit work for users other than root. `cap_add`: capabilities beyond ours.
+    `allow_sudo`: setuid programs work for users other than root. `cap_add`: capabilities added to the default ones.
     """
 
     image: Image
@@ -61,12 +58,12 @@ class ContainerSpec:
 
 
 def container_name(session_id: str) -> str:
-    """A name Docker accepts, recognisable and never used before (the last one of a retry may be on its way out)."""
+    """A name that Docker accepts; unique, since the container of an earlier attempt may still exist."""
     return f"ht-{re.sub(r'[^a-zA-Z0-9_.-]', '-', session_id)[:80]}-{secrets.token_hex(4)}"
 
 
 def start_container(spec: ContainerSpec) -> str:
-    """Create and start; its ID. What could not start is removed.
+    """Create and start a container; remove it if it does not start. Returns its ID.
 
     Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses.
     """
@@ -91,10 +88,10 @@ def _create(client: docker.APIClient, spec: ContainerSpec) -> dict[str, str]:
         name=spec.name,
         hostname=HOSTNAME,
         entrypoint=["sh", "-c", _SLEEPER, "sh"],
-        command=[*spec.image.entrypoint, *_KEPT_RUNNING] if spec.image.entrypoint else [],
+        command=[*spec.image.entrypoint, *_ENTRYPOINT_COMMAND] if spec.image.entrypoint else [],
         labels=dict(spec.labels),
         environment=dict(spec.environment),
-        stop_signal="SIGKILL",  # PID 1 heeds no other
+        stop_signal="SIGKILL",  # PID 1 ignores all others
         host_config=_host_config(spec),
     )
 
@@ -109,28 +106,19 @@ def _host_config(spec: ContainerSpec) -> dict[str, Any]:
         pids_limit=spec.pids_limit,
         device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
         mounts=list(spec.mounts),
-        # without an entrypoint nothing is ever printed there
-        log_config=LogConfig(type="json-file", config={"max-size": "1m"}) if spec.image.entrypoint else _NO_LOG,
+        log_config=LogConfig(type="json-file", config={"max-size": "1m"})
+        if spec.image.entrypoint
+        else LogConfig(type="none"),  # nothing prints there
         cap_drop=["ALL"],
         cap_add=[*_CAPABILITIES, *spec.cap_add],
         security_opt=[] if spec.allow_sudo else ["no-new-privileges"],
-        ulimits=_ULIMITS,
-        shm_size=_SHM_SIZE,
+        ulimits=[Ulimit(name="core", soft=0, hard=0)],  # open files stay: the daemon may be unable to raise them
+        shm_size="64m",
     )
 
 
-def stop_container(name: str) -> None:
-    """End all of its processes; its files stay."""
-    engine().stop(name, timeout=0)
-
-
-def resume_container(name: str) -> None:
-    """Start a stopped container again, its entrypoint with it."""
-    engine().start(name)
-
-
 def is_running(name: str) -> bool:
-    """Raises docker.errors.APIError when it was removed."""
+    """Raises docker.errors.APIError when the container was removed."""
     return engine().inspect_container(name)["State"]["Running"]
 
 

@@ -1,4 +1,4 @@
-"""The process's one Docker Engine client, the threads that wait for it, and whether the daemon answers."""
+"""The Docker Engine client of this process, threads that wait for its answers, and a circuit breaker for outages."""
 
 import asyncio
 import functools
@@ -16,13 +16,18 @@ from docker.utils import kwargs_from_env
 from harbortrainer.errors import EnvironmentFault
 
 REQUEST_TIMEOUT_SEC = 120
+PING_SEC = 10.0
+FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0  # between two pings during an outage
 _CALLS = ThreadPoolExecutor(32, thread_name_prefix="docker-call")
 _REMOVALS = ThreadPoolExecutor(4, thread_name_prefix="docker-remove")  # a removal must not starve a start
 _cpu_seconds: list[float] = [0.0]
+_log = logging.getLogger("harbortrainer")
+
+Ping = Callable[[], str | None]
 
 
 def engine() -> docker.APIClient:
-    """The client for the daemon that DOCKER_HOST names now; raises docker.errors.DockerException when there is none."""
+    """The client for the daemon that DOCKER_HOST names now. Raises docker.errors.DockerException without a daemon."""
     return _client(os.environ.get("DOCKER_HOST"))
 
 
@@ -35,34 +40,28 @@ def _client(_host: str | None) -> docker.APIClient:
 
 async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking Engine call in a thread. Cancelling the wait does not undo the call."""
-    work = functools.partial(_timed, functools.partial(function, *args, **kwargs))
-    return await asyncio.get_running_loop().run_in_executor(_CALLS, work)
+    return await _in_thread(_CALLS, functools.partial(function, *args, **kwargs))
 
 
 async def call_removal[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """As `call`, in the few threads kept for removals."""
-    work = functools.partial(_timed, functools.partial(function, *args, **kwargs))
-    return await asyncio.get_running_loop().run_in_executor(_REMOVALS, work)
+    return await _in_thread(_REMOVALS, functools.partial(function, *args, **kwargs))
+
+
+async def _in_thread[R](threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+    def timed() -> R:
+        started = time.thread_time()
+        try:
+            return work()
+        finally:
+            _cpu_seconds[0] += time.thread_time() - started
+
+    return await asyncio.get_running_loop().run_in_executor(threads, timed)
 
 
 def client_cpu_seconds() -> float:
     """CPU time so far of this process's Engine calls."""
     return _cpu_seconds[0]
-
-
-def _timed[R](work: Callable[[], R]) -> R:
-    started = time.thread_time()
-    try:
-        return work()
-    finally:
-        _cpu_seconds[0] += time.thread_time() - started
-
-
-PING_SEC = 10.0
-FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0
-log = logging.getLogger("harbortrainer")
-
-Ping = Callable[[], str | None]
 
 
 def ping_docker() -> str | None:
@@ -76,9 +75,13 @@ def ping_docker() -> str | None:
 
 
 class Daemon:
-    """The circuit breaker of a run. `outages`: how many have begun; a trial that saw one begin was hit by it."""
+    """A run's circuit breaker: no trial starts while the daemon is away.
+
+    `outages`: how many have begun; a trial during which one began was hit by it.
+    """
 
     def __init__(self, limit_sec: float, ping: Ping = ping_docker) -> None:
+        """`limit_sec`: longest outage that is waited for."""
         self.outages = 0
         self._limit_sec = limit_sec
         self._ping = ping
@@ -89,39 +92,37 @@ class Daemon:
         self._watch: asyncio.Task[None] | None = None
 
     async def ready(self) -> None:
-        """Return when the daemon answers. Raises EnvironmentFault when it was away for longer than the limit."""
+        """Return when the daemon answers. Raises EnvironmentFault after an outage longer than the limit."""
         await self._answers.wait()
         if self._fault is not None:
             raise self._fault
 
     async def suspect(self) -> None:
-        """To be called after a fault of an environment: asks the daemon; without an answer an outage begins."""
+        """Call it after a fault of an environment: pings the daemon; an outage begins if it does not answer."""
         async with self._asking:
             if not self._answers.is_set() or self._fault is not None:
                 return
             if (reason := await asyncio.to_thread(self._ping)) is not None:
                 self.outages += 1
                 self._answers.clear()
-                log.warning("Docker does not answer (%s); no trial is started before it is back", reason)
+                _log.warning("Docker does not answer (%s); no trial starts until it does", reason)
                 self._watch = asyncio.create_task(self._until_back(reason))
 
     def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
 
-    async def _until_back(self, reason: str) -> None:
+    async def _until_back(self, reason: str | None) -> None:
         began, pause = time.monotonic(), FIRST_PAUSE_SEC
-        while (away := time.monotonic() - began) < self._limit_sec:
+        while reason is not None and (away := time.monotonic() - began) < self._limit_sec:
             await asyncio.sleep(min(pause, self._limit_sec - away))
             pause = min(2 * pause, LONGEST_PAUSE_SEC)
-            answer = await asyncio.to_thread(self._ping)
-            if answer is None:
-                log.warning("Docker is back after %.0f s; going on", time.monotonic() - began)
-                self._answers.set()
-                return
-            reason = answer
-        self._fault = EnvironmentFault(
-            f"Docker did not answer for {self._limit_sec:g} s ({reason}): start it (sudo systemctl start docker), "
-            "or let the run wait longer (outage_limit_sec)"
-        )
+            reason = await asyncio.to_thread(self._ping)
+        if reason is None:
+            _log.warning("Docker is back after %.0f s; trials start again", time.monotonic() - began)
+        else:
+            self._fault = EnvironmentFault(
+                f"Docker did not answer for {self._limit_sec:g} s ({reason}): start it (sudo systemctl start docker), "
+                "or let the run wait longer (outage_limit_sec)"
+            )
         self._answers.set()

@@ -1,9 +1,10 @@
-"""The Harbor environment behind `environment_type=docker`: one container a trial, driven through the Engine API."""
+"""Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from harbor.environments.docker.docker import DockerEnvironment
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
 
-from harbortrainer.docker import cleaning, images
+from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
-from harbortrainer.docker.cleaning import in_background, remove_after
+from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.container import (
     ContainerSpec,
@@ -36,17 +37,19 @@ from harbortrainer.harbor import boundary
 DEFAULT_PIDS_LIMIT = 512
 _WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
 _PLAIN = re.compile(rf"{_WORD}(?: (?:&& )?{_WORD})*")  # nothing that a shell would expand
-NO_PROCESS = 254  # a command could not be started
+NO_PROCESS = 254  # exit code of a command that could not be started
+_SIGTERM = 143  # exit code of a bash that ended itself, since it could not fork
+_FORK_FAILED = re.compile(rb"fork: (?:retry: )?Resource temporarily unavailable")
 
 
 class DockerEngineEnvironment(BaseEnvironment):
     """One container. Arguments beyond Harbor's:
 
-    `run_id` marks the container for the reaper. `pids_limit` is its largest number of processes, 0 = no limit.
-    `allow_sudo` lets setuid programs (sudo, su, ping) work for other users than root. `cap_add` names capabilities
-    beyond those that ordinary images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets what the agent has started
-    run on while its work is graded, for tasks that ask for a server: then a process of the agent may also rewrite the
-    reward, so such a task should rather start the server in its test, or declare a separate verifier.
+    `run_id` labels the container. `pids_limit` is its largest number of processes, 0 = no limit. `allow_sudo` lets
+    setuid programs (sudo, su, ping) work for users other than root. `cap_add` adds capabilities to those that ordinary
+    images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets the agent's processes run while its work is graded,
+    for tasks that ask for a server: such a process could rewrite the reward, so a task should rather start the server
+    in its test, or declare a separate verifier.
     """
 
     def __init__(
@@ -87,8 +90,6 @@ class DockerEngineEnvironment(BaseEnvironment):
     def _validate_definition(self) -> None:
         require_agent_environment_definition(self.environment_dir, docker_image=self.task_env_config.docker_image)
 
-    # -- life
-
     @boundary
     async def start(self, force_build: bool) -> None:
         """Build or find the image, start the container, make Harbor's folders. Raises ImageError, docker APIError."""
@@ -99,7 +100,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         image = await images.task_image(self.environment_dir, image_name, force=force_build)
         try:
             await self._create(image)
-        except ImageNotFound:  # somebody removed it since
+        except ImageNotFound:  # it was removed since
             images.forget(image)
             await self._create(await images.task_image(self.environment_dir, image_name))
         if image.healthcheck:
@@ -115,7 +116,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         spec = ContainerSpec(
             image=image,
             name=self._name,
-            labels=cleaning.labels(self._run_id, self.session_id),
+            labels=labels(self._run_id, self.session_id),
             environment=self._container_env,
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
@@ -127,13 +128,12 @@ class DockerEngineEnvironment(BaseEnvironment):
             mounts=[_mount(mount) for mount in self._host_mounts],
         )
         self._creation = asyncio.ensure_future(call(start_container, spec))
-        self._phases.created(
-            await asyncio.shield(self._creation)
-        )  # cancelled or not, `stop` waits for it and removes what it made
+        # Cancelled or not, `stop` waits for it and removes the container.
+        self._phases.created(await asyncio.shield(self._creation))
 
     @boundary
     async def stop(self, delete: bool) -> None:
-        """Returns at once; the container goes in the background (`removal.drain`). Images are kept."""
+        """Remove the container in the background (`cleaning.drain` waits for it). Images are kept."""
         self._shells.close()
         if self._creation is not None:
             in_background(remove_after(self._name, self._creation))
@@ -143,17 +143,13 @@ class DockerEngineEnvironment(BaseEnvironment):
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
         await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
 
-    # -- phases
-
     async def open_agent_phase(self) -> None:
-        """Before the agent acts: note what runs already (first phase), let its own processes go on (later ones)."""
+        """Call it before the agent acts; see AgentPhases.open."""
         await self._phases.open()
 
     async def close_agent_phase(self, *, final: bool) -> None:
-        """Before a verifier runs in this container; `final` = the agent does not act again. See AgentPhases.close."""
+        """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close."""
         await self._phases.close(final=final)
-
-    # -- commands
 
     @boundary
     async def exec(
@@ -164,12 +160,9 @@ class DockerEngineEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command as `bash -c` (`sh -c` without bash).
+        """Run a command as `bash -c` (`sh -c` without bash); in / when the agent has removed the working directory.
 
-        Raises RuntimeError when it takes over `timeout_sec`, or the container went down with it.
-
-        Where Harbor gives no `cwd` and the agent has removed the working directory, it runs in /: what the policy did
-        is graded, not lost.
+        Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran.
         """
         merged = self._merge_env(env) or {}
         extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
@@ -183,8 +176,9 @@ class DockerEngineEnvironment(BaseEnvironment):
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         if output.shell_died and not await call(is_running, self._name):
             raise RuntimeError(f"container {self._name} went down while a command ran in it")
-        if output.return_code == NO_PROCESS and self._pids_limit:
+        if self._pids_limit and found_no_process(output):
             await self._phases.relieve(self._pids_limit)
+            output = replace(output, return_code=NO_PROCESS)
         return await self._result(output)
 
     async def _result(self, output: Output) -> ExecResult:
@@ -205,8 +199,6 @@ class DockerEngineEnvironment(BaseEnvironment):
         default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
         return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
 
-    # -- files
-
     @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         await self._files.upload_file(Path(source_path), target_path)
@@ -224,8 +216,15 @@ class DockerEngineEnvironment(BaseEnvironment):
         await self._files.download_dir(source_dir, Path(target_dir))
 
 
+def found_no_process(output: Output) -> bool:
+    """Whether the container had no process left for the command, or for a part of it."""
+    return output.return_code == NO_PROCESS or (
+        output.return_code == _SIGTERM and _FORK_FAILED.search(output.stderr) is not None
+    )
+
+
 def _cheap(command: str) -> str:
-    """Harbor's own small commands do not need a shell of their own."""
+    """The command, run in a fork of the open shell where it is one of Harbor's own small ones."""
     return f"{IN_SHELL}\n{command}" if _PLAIN.fullmatch(command) else command
 
 
@@ -236,7 +235,10 @@ def _mount(mount: ServiceVolumeConfig) -> Mount:
 
 
 class ComposeEnvironment(DockerEnvironment):
-    """Also of a separate verifier, for which Harbor leaves out the compose files given with the task's environment."""
+    """Harbor's, with our compose file laid over the task's.
+
+    Also for a separate verifier, for which Harbor leaves out the compose files given with the task's environment.
+    """
 
     def __init__(
         self,
@@ -248,12 +250,12 @@ class ComposeEnvironment(DockerEnvironment):
         extra_docker_compose: Sequence[Path | str] = (),
         **kwargs: Any,
     ) -> None:
-        ours = overlay(environment_dir, run_id, prebuilt=bool(task_env_config.docker_image))
+        added = overlay(environment_dir, run_id, prebuilt=bool(task_env_config.docker_image))
         super().__init__(
             environment_dir,
             *args,
             session_id=f"{session_id}-{secrets.token_hex(4)}",  # the compose project: runs give trials the same names
             task_env_config=task_env_config,
-            extra_docker_compose=[*extra_docker_compose, ours],
+            extra_docker_compose=[*extra_docker_compose, added],
             **kwargs,
         )

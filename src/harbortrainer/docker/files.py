@@ -1,15 +1,17 @@
-"""Files in and out of a container.
+"""Copies files into and out of a container.
 
-Small uploads and all ordinary downloads pass through the open shell, a tenth of the daemon's archive calls' cost;
-those calls (put_archive, get_archive) do what is large, and what the container's own programs cannot do.
+Small uploads and downloads of folders pass through the open shell, at a tenth of the cost of the daemon's archive calls
+(put_archive, get_archive). Those do the rest: what is large, and where the container lacks the programs.
 """
 
 import base64
 import gzip
 import io
 import shlex
+import shutil
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -22,7 +24,7 @@ from harbortrainer.docker.shell import IN_SHELL, Shells
 MAX_INLINE_UPLOAD = 32 * 1024  # base64 characters; bash reads its input byte by byte
 MAX_SHELL_DOWNLOAD = 32 * 1024 * 1024
 MAX_DOWNLOAD = 2 * 1024**3
-EMPTY = 44  # exit code of a look at a folder with nothing in it
+EMPTY = 44  # exit code for an empty folder
 _SPOOL = 8 * 1024 * 1024
 
 
@@ -36,41 +38,35 @@ class Files:
         packed = await call(_pack, source, "")
         quoted = shlex.quote(target)
         inline = base64.b64encode(gzip.compress(packed, 1, mtime=0)).decode()
-        if len(inline) <= MAX_INLINE_UPLOAD:
-            unpack = f"{IN_SHELL}\nmkdir -p {quoted} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
-            if (await self._shells.run(unpack, user="root")).return_code == 0:
-                return
+        unpack = f"mkdir -p {quoted} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
+        if len(inline) <= MAX_INLINE_UPLOAD and await self._succeeds(unpack):
+            return
         prefix = target.strip("/")
         await self._put(await call(_pack, source, prefix) if prefix else packed)
 
     async def upload_file(self, source: Path, target: str) -> None:
         """Put a file at `target`, or into it when it is a directory or ends with /."""
-        into = (
-            target.endswith("/")
-            or (await self._shells.run(f"{IN_SHELL}\ntest -d {shlex.quote(target)}", user="root")).return_code == 0
-        )
+        into = target.endswith("/") or await self._succeeds(f"test -d {shlex.quote(target)}")
         path = PurePosixPath(target) / source.name if into else PurePosixPath(target)
         data, mode = source.read_bytes(), source.stat().st_mode & 0o7777
         inline = base64.b64encode(data).decode()
         if len(inline) <= MAX_INLINE_UPLOAD:
             name, parent = shlex.quote(str(path)), shlex.quote(str(path.parent))
-            write = f"{IN_SHELL}\nmkdir -p {parent} && printf %s {inline} | base64 -d > {name}"
-            write += f" && chmod {mode:o} {name} && chown 0:0 {name}"
-            if (await self._shells.run(write, user="root")).return_code == 0:
+            write = f"mkdir -p {parent} && printf %s {inline} | base64 -d > {name}"
+            if await self._succeeds(f"{write} && chmod {mode:o} {name} && chown 0:0 {name}"):
                 return
-        await self._put(await call(_pack_file, source, str(path).strip("/")))
+        await self._put(await call(_tar, {str(path).strip("/"): source.resolve()}))
 
     async def download_dir(self, source: str, target: Path) -> None:
-        """Copy the contents of `source` into `target`. Special files and links that lead outside are left out.
+        """Copy the contents of `source` into `target`, without special files and links that lead outside.
 
         Raises FileNotFoundError, RuntimeError when too large.
         """
         target.mkdir(parents=True, exist_ok=True)
         quoted = shlex.quote(source)
-        look = (
-            f'for f in {quoted}/* {quoted}/.[!.]* {quoted}/..?*; do [ -e "$f" ] || [ -L "$f" ] && set -- full && break'
-        )
-        empty = f'set --; if [ -d {quoted} ]; then {look}; done; [ "$1" ] || exit {EMPTY}; fi'
+        entries = f"{quoted}/* {quoted}/.[!.]* {quoted}/..?*"
+        find = f'for f in {entries}; do [ -e "$f" ] || [ -L "$f" ] && set -- full && break; done'
+        empty = f'set --; if [ -d {quoted} ]; then {find}; [ "$1" ] || exit {EMPTY}; fi'
         pack = f"{IN_SHELL}\n{empty}; tar -cf - -C {quoted} . | head -c {MAX_SHELL_DOWNLOAD}"
         output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
         if output.return_code == EMPTY:
@@ -87,6 +83,9 @@ class Files:
         target.parent.mkdir(parents=True, exist_ok=True)
         with await call(self._get, source) as archive:
             await call(_unpack_file, archive, source, target)
+
+    async def _succeeds(self, command: str) -> bool:
+        return (await self._shells.run(f"{IN_SHELL}\n{command}", user="root")).return_code == 0
 
     async def _put(self, archive: bytes) -> None:
         await call(engine().put_archive, self._container, "/", archive)
@@ -107,33 +106,22 @@ class Files:
 
 
 def _pack(source: Path, prefix: str) -> bytes:
-    """The contents of a directory as tar; with a prefix, under that path, which is then there even if empty."""
+    """The contents of a directory as tar; with a prefix, under that path, which is then created even if empty."""
+    paths = sorted(source.rglob("*")) or ([source] if prefix else [])
+    return _tar({str(PurePosixPath(prefix) / path.relative_to(source).as_posix()): path for path in paths})
+
+
+def _tar(paths: Mapping[str, Path]) -> bytes:
+    """A tar of files and folders by name, owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        paths = sorted(source.rglob("*"))
-        if prefix and not paths:
-            paths = [source]
-        for path in paths:
-            name = str(PurePosixPath(prefix) / path.relative_to(source).as_posix())
-            tar.add(path, arcname=name, recursive=False, filter=_owned_by_root)
+        for name, path in paths.items():
+            tar.add(path, name, recursive=False, filter=lambda info: info.replace(uid=0, gid=0, uname="", gname=""))
     return buffer.getvalue()
-
-
-def _pack_file(source: Path, name: str) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.add(source.resolve(), arcname=name, filter=_owned_by_root)
-    return buffer.getvalue()
-
-
-def _owned_by_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    return info
 
 
 def _harmless(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
-    """Leave out, rather than fail at, what an agent may have put among its files."""
+    """The member, or None to leave it out: an agent may have made links and devices that tar refuses to unpack."""
     try:
         return transfer_tar_filter(member, destination)
     except tarfile.FilterError:
@@ -141,7 +129,7 @@ def _harmless(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | No
 
 
 def _unpack(archive: IO[bytes], target: Path) -> bool:
-    """Whether a whole archive was there and is unpacked."""
+    """Whether the archive was complete; unpacks it."""
     try:
         with tarfile.open(fileobj=archive, mode="r:") as tar:
             tar.extractall(target, filter=_harmless)
@@ -157,5 +145,4 @@ def _unpack_file(archive: IO[bytes], source: str, target: Path) -> None:
         if content is None:
             raise FileNotFoundError(f"{source} is not a file")
         with target.open("wb") as file:
-            while block := content.read(1 << 20):
-                file.write(block)
+            shutil.copyfileobj(content, file, 1 << 20)

@@ -1,4 +1,4 @@
-"""What a run asks of the Docker daemon besides its trials: checks, images, cleaning, a guard of the disk."""
+"""Where a run's environments are: checks before the run, task images, clean-up, a guard of the disk."""
 
 import contextlib
 import time
@@ -18,34 +18,38 @@ from harbortrainer.docker.preflight import check_docker
 from harbortrainer.stopping import in_daemon_thread
 
 Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
 
 
 class Host(Protocol):
-    """Where a run's environments are. A test hands in one of its own."""
+    """What a run asks of it; the methods here do nothing."""
 
     def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
-        """Whether the host can carry the run; notes for the user. Blocking. Raises UserError."""
-        ...
+        """Warnings for the user. Blocking. Raises UserError when the host cannot carry the run."""
+        return []
 
-    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
+    async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
         """Make the tasks' images that are missing. Returns how many were made."""
-        ...
+        return 0
 
     def tidy(self, run_id: str) -> list[str]:
         """Remove what dead runs and earlier processes of this run left; a line on what was removed. Blocking."""
-        ...
+        return []
 
     def guard(self, run_id: str) -> AbstractContextManager[None]:
         """Watch the disk while the block runs."""
-        ...
+        return contextlib.nullcontext()
 
     def reap(self, run_id: str) -> object:
         """Remove all that belongs to the run. Blocking."""
-        ...
 
     def ping(self) -> str | None:
         """Why the host does not answer; None = it does. Blocking."""
-        ...
+        return None
+
+
+class RemoteHost(Host):
+    """A sandbox service: each trial checks, builds and cleans for itself."""
 
 
 class DockerHost:
@@ -57,29 +61,8 @@ class DockerHost:
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
 
-    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
-        return await prepare_images(list(tasks), progress, run_id=run_id)
-
-
-class RemoteHost:
-    """Environments of a sandbox service: each trial checks, builds and cleans for itself."""
-
-    def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
-        return []
-
-    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
-        return 0
-
-    def tidy(self, run_id: str) -> list[str]:
-        return []
-
-    def guard(self, run_id: str) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def reap(self, run_id: str) -> None: ...
-
-    def ping(self) -> str | None:
-        return None
+    async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
+        return await prepare_images(tasks, progress, run_id=run_id)
 
 
 @contextlib.asynccontextmanager
@@ -97,10 +80,8 @@ async def cleaned(host: Host, run_id: str, say: Say) -> AsyncIterator[None]:
             say("Docker does not answer, containers of this run may be left; the next run removes them")
 
 
-async def build_images(
-    host: Host, tasks: Sequence[Path], run_id: str, progress: Callable[[str, int, int], None], say: Say
-) -> None:
-    """Make the tasks' images and say how many, and how long it took."""
+async def build_images(host: Host, tasks: Sequence[Path], run_id: str, progress: Progress, say: Say) -> None:
+    """Make the tasks' images; say how many, and how long it took."""
     started = time.monotonic()
     if built := await host.build(tasks, progress, run_id):
         say(f"{built} task images built in {time.monotonic() - started:.1f} s")

@@ -1,4 +1,4 @@
-"""Images of tasks: built or pulled once a content digest, however many trials ask for them at once."""
+"""Builds or pulls the images of tasks, once for each content digest however many trials ask at the same time."""
 
 import asyncio
 import contextlib
@@ -21,45 +21,20 @@ from docker.utils.build import exclude_paths
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.errors import UserError
 from harbortrainer.stopping import in_daemon_thread
 
+N_PARALLEL_BUILDS = 2
+MARK_SEC = 3600.0  # between two tags of an image that is in use
+_REPOSITORY = "harbortrainer/task"
+_LOG_TAIL_LINES = 20
+_log = logging.getLogger(__name__)
+_under_way: dict[str, asyncio.Task["Image"]] = {}
+_ready: dict[str, "Image"] = {}
+_marked: dict[str, float] = {}  # reference -> clock time
 _digests: dict[Path, tuple[int, str]] = {}  # environment folder -> (hash of its stat results, content digest)
-
-
-def content_digest(environment_dir: Path) -> str:
-    """SHA-256 over names, kinds, modes and contents of the build context; read again only when a stat changed."""
-    paths = _context(environment_dir)
-    stats = [(str(path), *_stat(path)) for path in paths]
-    fingerprint = hash(tuple(stats))
-    known = _digests.get(environment_dir)
-    if known and known[0] == fingerprint:
-        return known[1]
-    digest = hashlib.sha256()
-    for path in paths:
-        kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
-        mode = path.lstat().st_mode & 0o777
-        content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
-        digest.update(f"{path.relative_to(environment_dir).as_posix()}\0{kind}{mode:o}\0{len(content)}\0".encode())
-        digest.update(content)
-    _digests[environment_dir] = fingerprint, digest.hexdigest()
-    return digest.hexdigest()
-
-
-def _context(environment_dir: Path) -> list[Path]:
-    ignore = environment_dir / ".dockerignore"
-    patterns = ignore.read_text().splitlines() if ignore.exists() else []
-    patterns = [line.strip() for line in patterns if line.strip() and not line.startswith("#")]
-    return [environment_dir / name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]
-
-
-def _stat(path: Path) -> tuple[int, int, int]:
-    stat = path.lstat()
-    return stat.st_mode, stat.st_size, stat.st_mtime_ns
-
-
 _FEATURES = {
     "# syntax=": re.compile(r"\A(?:\s*#[^\n]*\n)*\s*#\s*syntax\s*=", re.IGNORECASE),
     "RUN --mount/--network/--security": re.compile(r"^\s*RUN\s+(?:--\S+\s+)*--(?:mount|network|security)", re.M | re.I),
@@ -70,58 +45,8 @@ _FEATURES = {
 }
 
 
-def buildkit_feature(dockerfile: str) -> str | None:
-    """The first BuildKit-only construct of a Dockerfile's text; None = the classic builder can do it."""
-    return next((name for name, pattern in _FEATURES.items() if pattern.search(dockerfile)), None)
-
-
-def build_with_cli(
-    context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
-) -> Iterator[dict[str, str]]:
-    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
-
-    Ended by `stop`, which has to be set some time.
-    """
-    if shutil.which("docker") is None:
-        yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
-        return
-    command = ["docker", "build", "--progress=plain", "--tag", reference]
-    command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-    with subprocess.Popen(
-        [*command, str(context)],
-        env={**os.environ, "DOCKER_BUILDKIT": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
-        for line in process.stdout:
-            yield {"stream": line}
-        code = process.wait()
-    if code != 0:
-        yield {"error": f"docker build (the Dockerfile uses {feature}) ended with code {code}"}
-
-
-def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:
-    stop.wait()
-    process.kill()  # nothing happens when it has ended
-
-
-MARK_SEC = 3600.0
-_OURS = "harbortrainer/task"
-_LOG_TAIL_LINES = 20
-N_PARALLEL_BUILDS = 2
-_log = logging.getLogger(__name__)
-_under_way: dict[str, asyncio.Task["Image"]] = {}
-_ready: dict[str, "Image"] = {}
-_marked: dict[str, float] = {}  # reference -> clock time
-
-
 class ImageError(RuntimeError):
-    """An image could not be built or pulled: the task's fault, or the registry's. Retrying rarely helps."""
+    """An image could not be built or pulled, because of the task or the registry. Retrying rarely helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +67,23 @@ async def task_image(
     run_id: str = "",
     limit_sec: float | None = None,
 ) -> Image:
-    """The image of a task: `docker_image` pulled if it is not here, or `environment_dir` built if its content is new.
+    """The image of a task: pulls `docker_image` if Docker lacks it, or builds `environment_dir` if its content is new.
 
-    `force` builds even when an image of this content is here, once a process. `run_id` is noted on what is built.
-    `limit_sec`: seconds for it; None = no limit. Raises ImageError.
+    `force` builds, once a process, even when Docker has an image of this content. `run_id` labels a built image.
+    `limit_sec`: longest time for it; None = no limit. Raises ImageError.
     """
-    if docker_image is None:
-        digest = await asyncio.to_thread(content_digest, environment_dir)
-        reference = _reference(digest)
-    else:
-        digest, reference = "", docker_image
+    digest = "" if docker_image else await asyncio.to_thread(content_digest, environment_dir)
+    reference = docker_image or _reference(digest)
     if reference in _ready:
         await _mark_used()
         return _ready[reference]
 
     def produce(stop: threading.Event) -> Image:
         fresh = force or not is_here(reference)
-        if fresh and docker_image is not None:
+        if fresh and docker_image:
             _pull(reference, stop)
         elif fresh:
-            _build(environment_dir, reference, cleaning.image_labels(digest, run_id), stop)
+            _build(environment_dir, reference, image_labels(digest, run_id), stop)
             _refuse_changed(environment_dir, digest, reference)
         return _inspect(reference, fresh)
 
@@ -169,15 +91,15 @@ async def task_image(
 
 
 async def _mark_used() -> None:
-    """Tag the images of this process anew, each once in MARK_SEC: Docker keeps the time, and `cleaning` reads it."""
+    """Tag the images of this process again, each once in MARK_SEC: Docker records the time, and `cleaning` reads it."""
     now = time.monotonic()
-    due = [one for one in _ready if one.startswith(_OURS) and now - _marked.get(one, -MARK_SEC) >= MARK_SEC]
+    due = [one for one in _ready if one.startswith(_REPOSITORY) and now - _marked.get(one, -MARK_SEC) >= MARK_SEC]
     if due:
         _marked.update(dict.fromkeys(due, now))
-        await call(_tag_anew, due)
+        await call(_tag_again, due)
 
 
-def _tag_anew(references: Sequence[str]) -> None:
+def _tag_again(references: Sequence[str]) -> None:
     for reference in references:
         with contextlib.suppress(DockerException, OSError):
             engine().tag(reference, *_split_tag(reference))
@@ -189,11 +111,11 @@ async def prepare_images(
     *,
     run_id: str = "",
 ) -> int:
-    """Build or pull the images of tasks before the first trial, a few at a time; how many were not here yet.
+    """Build or pull the images of tasks, a few at a time. Returns how many Docker lacked before.
 
-    `progress` gets an image's name, how many are done and how many there are. Tasks with a compose file are Harbor's
-    to build. Raises UserError naming each task whose image cannot be had (or not within its `build_timeout_sec`), with
-    the end of its log.
+    `progress` gets an image's name, the number done and their total. Harbor builds those of tasks with a compose file.
+    Raises UserError naming each task whose image fails, or is not ready within its `build_timeout_sec`, with the end of
+    its log.
     """
     wanted = {source: (task, limit_sec) for task in task_dirs for source, limit_sec in _sources(task)}
     images: list[Image] = []
@@ -218,7 +140,7 @@ async def prepare_images(
 
 
 def _sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
-    """What the containers of a task and of its verifiers are made from: (folder, prebuilt image), seconds."""
+    """(folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
     task = Task(task_dir, disable_verification=True)
     definitions = [(task.paths.environment_dir, task.config.environment)]
     for step in task.config.steps or [None]:
@@ -231,12 +153,12 @@ def _sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
 
 
 def forget(image: Image) -> None:
-    """Look again for an image that somebody removed under us."""
+    """Let the next trial look for an image again, after it was removed outside this process."""
     _ready.pop(image.reference, None)
 
 
 async def _shared(reference: str, produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
-    """Run `produce` in a builder thread, once for everyone who asks for `reference` meanwhile."""
+    """Run `produce` in a thread, once for all callers that ask for `reference` meanwhile."""
     task = _under_way.get(reference)
     if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
         task = asyncio.create_task(_in_thread(produce, limit_sec), name=f"image {reference}")
@@ -254,9 +176,9 @@ async def _in_thread(produce: Callable[[threading.Event], Image], limit_sec: flo
             return await in_daemon_thread(produce, stop)
     except TimeoutError as error:
         limit = f"{limit_sec:g} s ([environment] build_timeout_sec in its task.toml)"
-        raise ImageError(f"its image was not there within {limit}") from error
+        raise ImageError(f"its image was not ready within {limit}") from error
     finally:
-        stop.set()  # cancelled or late: a build by the CLI ends now, another at its next line of output
+        stop.set()  # cancelled or late: a build by the CLI ends now, others at their next line of output
 
 
 def task_reference(environment_dir: Path) -> str:
@@ -265,7 +187,7 @@ def task_reference(environment_dir: Path) -> str:
 
 
 def _reference(digest: str) -> str:
-    return f"{_OURS}:{digest[:12]}"
+    return f"{_REPOSITORY}:{digest[:12]}"
 
 
 def is_here(reference: str) -> bool:
@@ -321,14 +243,14 @@ def _build(environment_dir: Path, reference: str, labels: Mapping[str, str], sto
 
 
 def _refuse_changed(environment_dir: Path, digest: str, reference: str) -> None:
-    """No image may stand under the digest of what its folder held a moment before."""
+    """Remove the image and raise ImageError if its folder has changed since `digest` was taken."""
     if content_digest(environment_dir) != digest:
         engine().remove_image(reference, noprune=True)
-        raise ImageError(f"{environment_dir} was changed while its image was built; the next trial has it built anew")
+        raise ImageError(f"{environment_dir} was changed while its image was built; the next trial builds it again")
 
 
 def _follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) -> None:
-    """Read a build's or pull's events to their end; an error among them is raised with the tail of the log."""
+    """Read a build's or pull's events to their end. Raises ImageError with the tail of the log."""
     log: list[str] = []
     for event in events:
         if stop.is_set():
@@ -337,3 +259,68 @@ def _follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) 
             tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
             raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
         log.append(event.get("stream", ""))
+
+
+def buildkit_feature(dockerfile: str) -> str | None:
+    """The first BuildKit-only construct in a Dockerfile's text; None = the classic builder can build it."""
+    return next((name for name, pattern in _FEATURES.items() if pattern.search(dockerfile)), None)
+
+
+def build_with_cli(
+    context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
+) -> Iterator[dict[str, str]]:
+    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
+
+    Setting `stop` ends it; set it afterwards in any case, since a thread waits for it.
+    """
+    if shutil.which("docker") is None:
+        yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
+        return
+    command = ["docker", "build", "--progress=plain", "--tag", reference]
+    command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    with subprocess.Popen(
+        [*command, str(context)],
+        env={**os.environ, "DOCKER_BUILDKIT": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
+        for line in process.stdout:
+            yield {"stream": line}
+        code = process.wait()
+    if code != 0:
+        yield {"error": f"docker build (the Dockerfile uses {feature}) ended with code {code}"}
+
+
+def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:
+    stop.wait()
+    process.kill()  # does nothing if it has ended
+
+
+def content_digest(environment_dir: Path) -> str:
+    """SHA-256 over names, kinds, modes and contents of the build context, read again only when a stat changed."""
+    paths = _context(environment_dir)
+    fingerprint = hash(tuple((str(p), (s := p.lstat()).st_mode, s.st_size, s.st_mtime_ns) for p in paths))
+    known, known_digest = _digests.get(environment_dir, (None, ""))
+    if known == fingerprint:
+        return known_digest
+    digest = hashlib.sha256()
+    for path in paths:
+        kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
+        mode = path.lstat().st_mode & 0o777
+        content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
+        digest.update(f"{path.relative_to(environment_dir).as_posix()}\0{kind}{mode:o}\0{len(content)}\0".encode())
+        digest.update(content)
+    _digests[environment_dir] = fingerprint, digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _context(environment_dir: Path) -> list[Path]:
+    ignore = environment_dir / ".dockerignore"
+    lines = ignore.read_text().splitlines() if ignore.exists() else []
+    patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    return [environment_dir / name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]

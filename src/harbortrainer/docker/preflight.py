@@ -1,4 +1,4 @@
-"""Is there a Docker daemon that can carry this run? Asked once, before anything is spent."""
+"""Checks, once before a run, that the Docker daemon can carry it: version, disk, memory, CPUs, networks, tools."""
 
 import os
 import resource
@@ -20,12 +20,22 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import buildkit_feature, is_here, task_reference
 from harbortrainer.errors import EnvironmentFault, UserError
 
+MIN_API = (1, 40)  # Docker 19.03
+MIN_FREE_BYTES = 2 * 1024**3
+_DESCRIPTORS_BESIDE_ENVS = 256
+_DESCRIPTORS_AN_ENV = 8
+BUSY_CPUS = 8  # times the daemon's: an agent's container mostly waits for the policy
+_DEFAULT_NETWORKS = 31  # in the daemon's own address pools, the default bridge included
+_CLI_SEC = 30
+_MIB = 1024**2
+
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """Of one trial. 0 = no limit is set. `networks`: that compose makes; `buildkit`: why the CLI has to build.
+    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit.
 
-    `isolated`: some phase of it must not reach every network.
+    `networks`: how many compose makes. `buildkit`: the construct for which the CLI has to build, None = none.
+    `isolated`: some phase must not reach every network.
     """
 
     name: str
@@ -38,181 +48,18 @@ class TaskNeeds:
     isolated: bool = False
 
 
-def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNeeds:
-    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml. Raises UserError, OSError."""
-    config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
-    environments = list(_environments(config))
-    cpus = _override(environment_kwargs, "override_cpus") or max(float(one.cpus or 0) for one in environments)
-    memory = _override(environment_kwargs, "override_memory_mb") or max(one.memory_mb or 0 for one in environments)
-    memory_mb = int(memory)
-    folder = task_dir / "environment"
-    compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
-    if compose.exists():
-        isolated = network_modes(config) != {NetworkMode.PUBLIC}
-        return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, True, _networks(compose), isolated=isolated)
-    built = dockerfile.exists() and not config.environment.docker_image
-    feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
-    return TaskNeeds(task_dir.name, task_dir, cpus, memory_mb, buildkit=feature)
-
-
-def network_modes(config: TaskConfig) -> set[NetworkMode]:
-    """Of all its phases and environments."""
-    policies = [config.environment, config.agent, config.verifier, config.verifier.environment]
-    policies += [part for step in config.steps or () for part in (step.agent, step.verifier)]
-    modes = {policy.network_mode for policy in policies if policy is not None}
-    return {NetworkMode.PUBLIC if mode is None else mode for mode in modes}
-
-
-def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
-    value = environment_kwargs.get(name) or 0
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"environment_kwargs.{name}={value!r}: must be a number") from None
-
-
-def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
-    """The agent's, and those of separate verifiers."""
-    yield config.environment
-    for verifier in (config.verifier, *(step.verifier for step in config.steps or ())):
-        if verifier is not None and verifier.environment is not None:
-            yield verifier.environment
-
-
-def _networks(compose: Path) -> int:
-    given = read_compose(compose)
-    own = sum(not (isinstance(network, dict) and network.get("external")) for network in given["networks"].values())
-    services = {MAIN: {}} | given["services"]
-    bare = any(not isinstance(one, dict) or not one.keys() & {"networks", "network_mode"} for one in services.values())
-    return own + (bare and "default" not in given["networks"])
-
-
-BUSY_CPUS = 8  # times what there is: an agent's container mostly waits for the policy
-_DEFAULT_NETWORKS = 31  # what the daemon's own address pools hold, the default bridge among them
-_CLI_SEC = 30
-_MIB = 1024**2
-
-
 @dataclass(slots=True)
 class Findings:
-    """One line each, with its fix. Errors stop a run."""
+    """Lines, each with its fix. Errors stop a run."""
 
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
-def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findings) -> None:
-    """`total`: the daemon's bytes."""
-    have = total // _MIB
-    if too_large := [task for task in needs if task.memory_mb > have]:
-        findings.errors.append(
-            f"{_named(too_large)}: memory_mb={max(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
-            "run on a larger machine or set environment_kwargs.override_memory_mb"
-        )
-    mean = sum(task.memory_mb for task in needs) / max(1, len(needs))
-    if not too_large and mean * n > have:
-        findings.warnings.append(
-            f"{n} environments at once may take {mean * n:.0f} MiB of memory ({mean:.0f} each on average), Docker has "
-            f"{have} MiB: lower n_parallel_envs or environment_kwargs.override_memory_mb if containers are killed"
-        )
-
-
-def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings) -> None:
-    too_many = [task for task in needs if task.cpus > have]
-    if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
-        findings.errors.append(
-            f"{_named(refused)}: cpus={max(task.cpus for task in refused):g}, Docker has {have}: "
-            "run on a larger machine or set environment_kwargs.override_cpus"
-        )
-    if slow := [task for task in too_many if not task.compose]:
-        findings.warnings.append(
-            f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it is slower than meant"
-        )
-    mean = sum(task.cpus for task in needs) / max(1, len(needs))
-    if mean * n > BUSY_CPUS * have:
-        findings.warnings.append(
-            f"{n} environments at once may use {mean * n:.0f} CPUs ({mean:.1f} each on average), Docker has {have}: "
-            "lower n_parallel_envs if agents or verifiers time out"
-        )
-
-
-def check_networks(
-    needs: Sequence[TaskNeeds], n: int, pools: Sequence[Mapping[str, Any]], in_use: int, findings: Findings
-) -> None:
-    """`pools`: the daemon's DefaultAddressPools, none = its own. `in_use`: bridge networks that exist."""
-    most = max((task.networks for task in needs), default=0)
-    left = _capacity(pools) - in_use
-    if most == 0 or left >= most * n:
-        return
-    fix = "remove unused networks (docker network prune), add default-address-pools to the daemon's daemon.json"
-    if left < most:
-        findings.errors.append(
-            f"compose tasks need {most} networks each, Docker has addresses for {max(0, left)}: {fix}"
-        )
-    else:
-        findings.warnings.append(
-            f"compose tasks may need {most * n} networks at once, Docker has addresses for {left} more: {fix}, "
-            "or lower n_parallel_envs"
-        )
-
-
-def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
-    """The docker CLI and its plugins, for the tasks that cannot do without."""
-    if (composed := [task for task in needs if task.compose]) and not _works("docker", "compose", "version"):
-        findings.errors.append(
-            f"{_named(composed)}: docker-compose.yaml needs the docker CLI with its compose plugin: install it"
-        )
-    if (built := [task for task in needs if task.buildkit]) and not can_buildkit():
-        findings.errors.append(
-            f"{_named(built)}: the Dockerfile uses {built[0].buildkit}: install the docker CLI with its buildx plugin"
-        )
-
-
-def can_buildkit() -> bool:
-    """A CLI with buildx, or old enough (before 23) to have BuildKit built in."""
-    if _works("docker", "buildx", "version"):
-        return True
-    version = _output("docker", "--version").removeprefix("Docker version ")
-    major = version.partition(".")[0]
-    return major.isdigit() and int(major) < 23
-
-
-def _capacity(pools: Sequence[Mapping[str, Any]]) -> int:
-    if not pools:
-        return _DEFAULT_NETWORKS
-    bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
-    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4)
-
-
-def _works(*command: str) -> bool:
-    return bool(_output(*command))
-
-
-def _output(*command: str) -> str:
-    if shutil.which(command[0]) is None:
-        return ""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CLI_SEC)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _named(tasks: Sequence[TaskNeeds]) -> str:
-    more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
-    return f"task {tasks[0].name}{more}"
-
-
-MIN_API = (1, 40)  # Docker 19.03
-MIN_FREE_BYTES = 2 * 1024**3
-_DESCRIPTORS_BESIDE_ENVS = 256
-_DESCRIPTORS_AN_ENV = 8
-
-
 def check_docker(tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
-    """Warnings, a line each, for `n_containers` environments of these tasks at once. Blocking.
+    """Check that `n_containers` environments of these tasks can run at once. Returns warnings, one line each. Blocking.
 
-    Raises EnvironmentFault with everything that cannot work, a line each with its fix.
+    Raises EnvironmentFault with all that cannot work, one line each with its fix.
     """
     client = connect()
     findings = Findings()
@@ -233,7 +80,7 @@ def check_docker(tasks: Sequence[Path], n_containers: int, environment_kwargs: M
 
 
 def connect() -> docker.APIClient:
-    """The client of a daemon that answers. Blocking. Raises EnvironmentFault: the cause and its fix in one line."""
+    """The client of a daemon that answers. Blocking. Raises EnvironmentFault: cause and fix in one line."""
     host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if host.startswith("ssh://") or os.environ.get("DOCKER_TLS_VERIFY"):
         raise EnvironmentFault(
@@ -259,7 +106,7 @@ def _explain(error: str, host: str) -> str:
 
 
 def _check_daemon(api_version: str, info: Mapping[str, Any], findings: Findings) -> None:
-    if tuple(int(part) for part in api_version.split(".")) < MIN_API:
+    if tuple(map(int, api_version.split("."))) < MIN_API:
         findings.errors.append(f"Docker API {api_version} is too old: update Docker to 19.03 or newer")
     if (system := info.get("OSType")) != "linux":
         findings.errors.append(f"the Docker daemon runs {system} containers: switch it to Linux containers")
@@ -295,8 +142,84 @@ def _check_descriptors(n_containers: int, findings: Findings) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findings) -> None:
+    """`total`: the daemon's bytes."""
+    have = total // _MIB
+    if too_large := [task for task in needs if task.memory_mb > have]:
+        findings.errors.append(
+            f"{_named(too_large)}: memory_mb={max(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
+            "run on a larger machine or set environment_kwargs.override_memory_mb"
+        )
+    mean = sum(task.memory_mb for task in needs) / max(1, len(needs))
+    if not too_large and mean * n > have:
+        findings.warnings.append(
+            f"{n} environments at once may take {mean * n:.0f} MiB of memory ({mean:.0f} each on average), Docker has "
+            f"{have} MiB: lower n_parallel_envs or environment_kwargs.override_memory_mb if containers are killed"
+        )
+
+
+def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings) -> None:
+    too_many = [task for task in needs if task.cpus > have]
+    if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
+        findings.errors.append(
+            f"{_named(refused)}: cpus={max(task.cpus for task in refused):g}, Docker has {have}: "
+            "run on a larger machine or set environment_kwargs.override_cpus"
+        )
+    if slow := [task for task in too_many if not task.compose]:
+        findings.warnings.append(
+            f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it will be slower"
+        )
+    mean = sum(task.cpus for task in needs) / max(1, len(needs))
+    if mean * n > BUSY_CPUS * have:
+        findings.warnings.append(
+            f"{n} environments at once may use {mean * n:.0f} CPUs ({mean:.1f} each on average), Docker has {have}: "
+            "lower n_parallel_envs if agents or verifiers time out"
+        )
+
+
+def check_networks(
+    needs: Sequence[TaskNeeds], n: int, pools: Sequence[Mapping[str, Any]], in_use: int, findings: Findings
+) -> None:
+    """`pools`: the daemon's DefaultAddressPools; empty = its built-in ones. `in_use`: number of bridge networks."""
+    most = max((task.networks for task in needs), default=0)
+    left = _capacity(pools) - in_use
+    if most == 0 or left >= most * n:
+        return
+    fix = "remove unused networks (docker network prune), add default-address-pools to the daemon's daemon.json"
+    if left < most:
+        findings.errors.append(
+            f"compose tasks need {most} networks each, Docker has addresses for {max(0, left)}: {fix}"
+        )
+    else:
+        findings.warnings.append(
+            f"compose tasks may need {most * n} networks at once, Docker has addresses for {left} more: {fix}, "
+            "or lower n_parallel_envs"
+        )
+
+
+def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """The docker CLI and its plugins, for the tasks that need them."""
+    if (composed := [task for task in needs if task.compose]) and not _output("docker", "compose", "version"):
+        findings.errors.append(
+            f"{_named(composed)}: docker-compose.yaml needs the docker CLI with its compose plugin: install it"
+        )
+    if (built := [task for task in needs if task.buildkit]) and not can_buildkit():
+        findings.errors.append(
+            f"{_named(built)}: the Dockerfile uses {built[0].buildkit}: install the docker CLI with its buildx plugin"
+        )
+
+
+def can_buildkit() -> bool:
+    """Whether the CLI has buildx, or is old enough (before 23) to have BuildKit built in."""
+    if _output("docker", "buildx", "version"):
+        return True
+    version = _output("docker", "--version").removeprefix("Docker version ")
+    major = version.partition(".")[0]
+    return major.isdigit() and int(major) < 23
+
+
 def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
-    """Harbor's own environment cuts networks off by a side container with nftables, where the kernel has them."""
+    """Harbor's compose environment cuts networks off by a side container with nftables, which the kernel must have."""
     tasks = [task.name for task in needs if task.compose and task.isolated]
     if not tasks:
         return
@@ -311,5 +234,76 @@ def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
 
 
 def _is_to_build(task: TaskNeeds) -> bool:
-    """Whether its Dockerfile needs BuildKit and its image is not here yet."""
+    """Whether its Dockerfile needs BuildKit and Docker lacks its image."""
     return task.buildkit is not None and not is_here(task_reference(task.path / "environment"))
+
+
+def _capacity(pools: Sequence[Mapping[str, Any]]) -> int:
+    if not pools:
+        return _DEFAULT_NETWORKS
+    bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
+    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4)
+
+
+def _output(*command: str) -> str:
+    """What a command prints; "" when it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CLI_SEC)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _named(tasks: Sequence[TaskNeeds]) -> str:
+    more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+    return f"task {tasks[0].name}{more}"
+
+
+def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNeeds:
+    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml. Raises UserError, OSError."""
+    config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    environments = list(_environments(config))
+    cpus = _override(environment_kwargs, "override_cpus") or max(float(one.cpus or 0) for one in environments)
+    memory = _override(environment_kwargs, "override_memory_mb") or max(one.memory_mb or 0 for one in environments)
+    folder = task_dir / "environment"
+    compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
+    if compose.exists():
+        isolated = network_modes(config) != {NetworkMode.PUBLIC}
+        return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), True, _networks(compose), isolated=isolated)
+    built = dockerfile.exists() and not config.environment.docker_image
+    feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
+    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), buildkit=feature)
+
+
+def network_modes(config: TaskConfig) -> set[NetworkMode]:
+    """Network modes of all phases and environments of a task."""
+    policies = [config.environment, config.agent, config.verifier, config.verifier.environment]
+    policies += [part for step in config.steps or () for part in (step.agent, step.verifier)]
+    modes = {policy.network_mode for policy in policies if policy is not None}
+    return {NetworkMode.PUBLIC if mode is None else mode for mode in modes}
+
+
+def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
+    value = environment_kwargs.get(name) or 0
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"environment_kwargs.{name}={value!r}: must be a number") from None
+
+
+def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
+    """The agent's, and those of separate verifiers."""
+    yield config.environment
+    for verifier in (config.verifier, *(step.verifier for step in config.steps or ())):
+        if verifier is not None and verifier.environment is not None:
+            yield verifier.environment
+
+
+def _networks(compose: Path) -> int:
+    given = read_compose(compose)
+    own = sum(not (isinstance(network, dict) and network.get("external")) for network in given["networks"].values())
+    services = {MAIN: {}} | given["services"]
+    bare = any(not isinstance(one, dict) or not one.keys() & {"networks", "network_mode"} for one in services.values())
+    return own + (bare and "default" not in given["networks"])

@@ -1,8 +1,8 @@
-"""One shell kept open in a container over one exec socket; commands run in it one after the other.
+"""Runs commands in a container through shells that stay open, each over one exec socket, one command after the other.
 
-Each is a `bash -c` in a session of its own, as with `docker exec`, so no state passes between commands; one that begins
-with IN_SHELL runs in a fork of the open bash: half the cost. The shell prints a marker that nobody in the container can
-guess before and after each, on both streams.
+Each command is a `bash -c` in a session of its own, as with `docker exec`, so no state passes between commands; one
+that begins with IN_SHELL runs in a fork of the open bash, at half the cost. The shell prints a marker before and after
+each, on both streams, which no process in the container can guess.
 """
 
 import asyncio
@@ -23,20 +23,21 @@ from harbortrainer.docker.cleaning import in_background
 from harbortrainer.docker.daemon import call, engine
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+KILL_WAIT_SEC = 5.0
 _STDOUT, _STDERR = 1, 2
 _READY = b"ready\n"
 _BOOT = "echo ready; if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
-# fd 3 is the commands' stderr: what the driver itself says ("Killed") is nobody's output. Every command gets a process
-# group of its own: by job control in bash, which costs nothing, by setsid elsewhere.
+# fd 3 is the commands' stderr; the shell's own messages ("Killed") are dropped. Every command gets a process group: by
+# job control in bash, which costs nothing, by setsid elsewhere.
 _PREAMBLE = (
     'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S= Z=; set -m; '
     "else B=sh S=; command -v setsid >/dev/null && S=setsid; fi\n"
 )
-IN_SHELL = ": in this shell"  # first line of a script that runs as well in a fork of the open shell; elsewhere, a no-op
+IN_SHELL = ": in this shell"  # first line of a script that may run in a fork of the open shell; a no-op there
 
 
 class ShellGone(Exception):
-    """The shell ended before it took the command; nothing was run."""
+    """The shell ended before it took the command; the command did not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Output:
     stderr: bytes
     return_code: int
     truncated: bool = False  # the middle of a stream was dropped
-    shell_died: bool = False  # with the command: killed, or its container went down
+    shell_died: bool = False  # with the command: it was killed, or its container stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,11 @@ class Command:
     text: str
     cwd: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
-    needs_cwd: bool = True  # False = in / when `cwd` is not there (any more)
+    needs_cwd: bool = True  # False = run in / when `cwd` does not exist
 
 
 def _after(data: bytes | bytearray, key: bytes) -> bytes | None:
-    """The digits between `key` and the end of its line. Not a pattern: every command has keys of its own to compile."""
+    """The digits between `key` and the end of its line. No regular expression: each command would compile its own."""
     at = data.find(key)
     end = data.find(b"\n", at)
     digits = bytes(data[at + len(key) : end])
@@ -65,7 +66,7 @@ def _after(data: bytes | bytearray, key: bytes) -> bytes | None:
 
 
 class _Stream:
-    """Bytes of one stream, at most `limit` of them: the first and the last half, and how many went between."""
+    """Bytes of one stream: beyond `limit`, its first and last half, and the number of bytes dropped between them."""
 
     def __init__(self, limit: int) -> None:
         self.data = bytearray()
@@ -75,7 +76,7 @@ class _Stream:
     def add(self, chunk: bytes) -> None:
         self.data += chunk
         excess = len(self.data) - 2 * self.half
-        if excess > self.half // 4:  # rarely, because it moves half of the data
+        if excess > self.half // 4:  # seldom, because it moves half of the data
             del self.data[self.half : self.half + excess]
             self.dropped += excess
 
@@ -85,7 +86,7 @@ class _Stream:
         return at >= 0 and self.data.find(b"\n", at) >= 0
 
     def content(self, mark: bytes) -> bytes:
-        """What lies between the begin and end marks."""
+        """The bytes between the begin and end marks."""
         begin, end = self.data.find(mark + b":b\n"), self.data.find(mark + b":e")
         data = bytes(self.data[begin + len(mark) + 3 if begin >= 0 else 0 : end if end >= 0 else None])
         if not self.dropped:
@@ -95,7 +96,7 @@ class _Stream:
 
 
 class Shell:
-    """Not for concurrent use. After `interrupt` returned False, or a command saw it die, close it."""
+    """One open shell, for one command at a time. Close it after `settle` returned False, or a command saw it die."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -114,13 +115,13 @@ class Shell:
         raw, early = await call(_exec_socket, container, user)
         shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024))
         shell._unparsed += early
-        said = _Stream(MAX_OUTPUT_BYTES)
-        shell._streams = {_STDOUT: said, _STDERR: said}
+        output = _Stream(MAX_OUTPUT_BYTES)
+        shell._streams = {_STDOUT: output, _STDERR: output}
         shell._take_in()
-        while _READY not in said.data:
+        while _READY not in output.data:
             if not await shell._pump():
                 shell.close()
-                raise ShellGone(said.data.decode(errors="replace").strip() or "no shell started")
+                raise ShellGone(output.data.decode(errors="replace").strip() or "no shell started")
         shell._writer.write(_PREAMBLE.encode())
         return shell
 
@@ -129,7 +130,7 @@ class Shell:
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     async def run(self, command: Command, limit: int = MAX_OUTPUT_BYTES) -> Output:
-        """Run `command` to its end. When cancelled, the command runs on: `interrupt` it.
+        """Run `command` to its end. Cancelling this does not end the command.
 
         Raises ShellGone when the shell died before it started; a shell that dies with its command gives exit code 137.
         """
@@ -153,7 +154,7 @@ class Shell:
         return self._output(137 if code is None else int(code))
 
     async def _pump(self) -> bool:
-        """Wait for bytes and take them in; loses none when cancelled. False at the end of the stream."""
+        """Wait for bytes and take them in; loses none when cancelled. Returns False at the end of the stream."""
         try:
             data = await self._reader.read(256 * 1024)
         except ConnectionError:
@@ -170,7 +171,7 @@ class Shell:
                 self._ended.add(number)
 
     def _frames(self) -> list[tuple[int, bytes]]:
-        """Whole frames received: 1 byte stream, 3 zero, 4 length, payload."""
+        """Complete frames received: 1 byte stream, 3 zero, 4 length, payload."""
         frames, at, buffer = [], 0, self._unparsed
         while len(buffer) - at >= 8:
             stream, size = struct.unpack_from(">BxxxL", buffer, at)
@@ -195,7 +196,7 @@ class Shell:
         return Output(out.content(self._mark), stderr, code, bool(out.dropped or err.dropped))
 
     async def process(self, seconds: float) -> int | None:
-        """Process (and group) id in the container of the running command, waited for; None when it has ended."""
+        """Wait for the process (and group) ID of the running command, in the container; None when it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(self._ended) < 2:
@@ -206,7 +207,7 @@ class Shell:
         return None
 
     async def settle(self, seconds: float) -> bool:
-        """Wait for the end of a command that was killed. False: it did not end, the shell is of no more use."""
+        """Wait for the end of a command that was killed. False: it did not end, close the shell."""
         try:
             async with asyncio.timeout(seconds):
                 await self._finish()
@@ -215,7 +216,7 @@ class Shell:
         return self.alive
 
     async def last_words(self, script: str) -> None:
-        """Have the shell itself run `script`, which starts no process if made of builtins, and end."""
+        """Run `script` in the shell itself, without a process if made of builtins, and end the shell."""
         self._writer.write(f"{script}\nexit 0\n".encode())
         while await self._pump():
             pass
@@ -234,7 +235,7 @@ def _script(mark: str, command: Command) -> bytes:
         inside = f"{assignments and f'export {assignments}; '}eval {shlex.quote(command.text)}; exit"
         program = f"[ $B != bash ] || {{ {inside}; }}; {program}"
     enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
-    return (  # in lines: a fork that fails ends the line that asked for it, never the report
+    return (  # several lines: a fork that fails ends its own line, never the report
         f"{once}printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
         f"( {enter}; {program} ) </dev/null 2>&3 3>&- {'' if once else '9>&-'} & p=$!; "
         f"printf '{mark}:p%s\\n' $p >&3\n"
@@ -243,7 +244,7 @@ def _script(mark: str, command: Command) -> bytes:
 
 
 def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
-    """Blocking. The exec's duplex socket, ours to close, and what of its stream came along with the response's head."""
+    """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking."""
     client = engine()
     exec_id = client.exec_create(container, ["sh", "-c", _BOOT], stdin=True, user=user, workdir="/")["Id"]
     stream: Any = client.exec_start(exec_id, socket=True)
@@ -254,10 +255,9 @@ def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
     return duplicate, early
 
 
-KILL_WAIT_SEC = 5.0
-
-
 class Shells:
+    """The shells of one container, opened when needed and kept for later commands."""
+
     def __init__(self, container: str) -> None:
         self._container = container
         self._idle: defaultdict[str, list[Shell]] = defaultdict(list)
@@ -274,13 +274,11 @@ class Shells:
         """Run a command as `user` ("" = the image's) and return its output, at most `limit` bytes a stream.
 
         Raises TimeoutError after `seconds`; then, and when cancelled, the command's process group is killed
-        and the shell is kept. Raises RuntimeError when no shell can be had.
+        and the shell is kept. Raises RuntimeError when no shell starts.
         """
         command = command if isinstance(command, Command) else Command(command)
-        try:
+        with contextlib.suppress(ShellGone):  # it died while it was idle; the command has not begun
             return await self._run_once(command, user, seconds, limit)
-        except ShellGone:  # it died while it was idle; the command has not begun
-            pass
         try:
             return await self._run_once(command, user, seconds, limit)
         except ShellGone as error:
@@ -304,7 +302,7 @@ class Shells:
         return output
 
     async def last_words(self, script: str, seconds: float) -> None:
-        """Have a root shell itself run `script`, see `Shell.last_words`; no idle shell is left.
+        """`Shell.last_words` of a root shell; closes all idle shells.
 
         Raises TimeoutError, ShellGone, docker.errors.DockerException.
         """
@@ -321,7 +319,7 @@ class Shells:
         self.drop()
 
     def drop(self) -> None:
-        """Close the idle shells; the next command opens one anew."""
+        """Close the idle shells; the next command opens a new one."""
         for shells in self._idle.values():
             for shell in shells:
                 shell.close()
@@ -329,8 +327,7 @@ class Shells:
 
     async def _take(self, user: str) -> Shell:
         while self._idle[user]:
-            shell = self._idle[user].pop()
-            if shell.alive:
+            if (shell := self._idle[user].pop()).alive:
                 return shell
             shell.close()
         return await Shell.open(self._container, user)
@@ -342,14 +339,13 @@ class Shells:
             self._idle[user].append(shell)
 
     async def _interrupt(self, shell: Shell, user: str) -> None:
-        """Kill what `shell` runs, with its process group, and take the shell back when it is free again."""
+        """Kill the process group that `shell` runs; keep the shell if it then becomes free."""
         pid = None if self._closed else await shell.process(KILL_WAIT_SEC)
         if pid is not None:
             await self._kill(pid)
-        if await shell.settle(KILL_WAIT_SEC):
-            self._give(shell, user)
-        else:
+        if not await shell.settle(KILL_WAIT_SEC):
             shell.close()
+        self._give(shell, user)
 
     async def _kill(self, pid: int) -> None:
         helper = None

@@ -44,7 +44,7 @@ def _clean(args: CleanArgs) -> int:
     connect()
     try:
         found = candidates(args.images_older_than_days, disk_usage())
-        lines = [_line(one, (one.remove() or "removed") if args.remove else "") for one in found]
+        lines = [_line(one, (one.thing.remove() or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
         reason = " ".join(str(error).split())[:200]
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error

@@ -1,4 +1,4 @@
-"""The model's own chat template, used so that nothing that was sampled is ever tokenised again."""
+"""Renders prompts by the model's chat template without retokenizing sampled text; reads the model's configuration."""
 
 import hashlib
 import os
@@ -11,9 +11,11 @@ from typing import Any
 
 from harbortrainer.errors import UserError
 
-MARKER = "\u2063harbortrainer-answer\u2063"  # stands for the assistant's answer; no template alters it
-HUB_PAUSE_SEC = 1.0  # before the hub is asked a second time
+MARKER = "\u2063harbortrainer-answer\u2063"  # placeholder for the assistant's answer; no template alters it
+HUB_PAUSE_SEC = 1.0  # before the second request
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+UNKNOWN_VOCABULARY = 2**31
+WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
 
 Message = Mapping[str, Any]
 
@@ -25,7 +27,7 @@ def clean_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A completion as text: what the parser gets, and the reasoning that was cut from it."""
+    """A completion as text for the parser, and the reasoning that was cut from it."""
 
     text: str
     thinking: str = ""
@@ -33,36 +35,38 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """How conversations became tokens: weights trained on one renderer answer worse to another."""
+    """How conversations become tokens: weights trained with one renderer are worse with another."""
 
     name: str  # "chat_template:" and the first digits of its SHA-256
-    thinking: str  # the template's switch: "on", "off" or "none" where it has none
+    thinking: str  # the template's switch: "on", "off", or "none" if it has no switch
 
 
 class ChatTemplate:
     """Token ids of prompts, and text of completions, for one tokenizer."""
 
     def __init__(self, tokenizer: Any, *, enable_thinking: bool = False) -> None:
-        """Raises UserError when the tokenizer has no chat template, or one that a conversation cannot be cut from."""
+        """Raises UserError when the tokenizer has no chat template, or one that drops earlier answers."""
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
             raise UserError(
                 f"model_name: the tokenizer of {tokenizer.name_or_path} has no chat template; "
                 "use an instruction-tuned model, or put chat_template.jinja beside its tokenizer"
             )
-        # A template that does not know the switch would ignore it; passing it then only hides that.
+        # A template without the switch ignores it; the renderer then has to say "none".
         has_switch = "enable_thinking" in str(tokenizer.chat_template)
         self._options = {"enable_thinking": enable_thinking} if has_switch else {}
         added = {token for token, flags in tokenizer.added_tokens_decoder.items() if flags.special}
-        self._special_ids = (added | set(tokenizer.all_special_ids)) - self._ids_of(THINK_OPEN, THINK_CLOSE)
-        self.turn_end = self._turn_end()
+        thinking = {tokenizer.get_added_vocab().get(token, -1) for token in (THINK_OPEN, THINK_CLOSE)}
+        self._special_ids = (added | set(tokenizer.all_special_ids)) - thinking
+        first = self.continuation("x")[:1]
+        self.turn_end: int | None = first[0] if first and first[0] in self._special_ids else None
 
     @classmethod
     def load(cls, model_name: str, enable_thinking: bool) -> "ChatTemplate":
         """Template of a hub model or of a local directory. Raises UserError when it cannot be loaded."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no torch: we need none
-        from transformers import AutoTokenizer  # slow to import: only who samples pays
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
+        from transformers import AutoTokenizer  # slow to import
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(model_name, **hub_options(model_name))
@@ -78,21 +82,21 @@ class ChatTemplate:
 
     @cached_property
     def renderer(self) -> Renderer:
-        """What a checkpoint has to remember of this template."""
+        """Identifies this template in a checkpoint."""
         digest = hashlib.sha256(str(self.tokenizer.chat_template).encode()).hexdigest()
         switch = self._options.get("enable_thinking")
         return Renderer(f"chat_template:{digest[:12]}", "none" if switch is None else "on" if switch else "off")
 
     def first_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a whole conversation and the header of the next answer."""
+        """Token ids of a whole conversation and the header of the next answer."""
         return self._encode(self._render(merge_same_role(messages)))
 
     def continuation(self, user_message: str) -> list[int]:
-        """Ids from just after an answer to the end of the next answer's header; the first ends the answer's turn."""
+        """Ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn."""
         return self._encode(self._after_answer(user_message))
 
     def join(self, completion_T: Sequence[int], user_message: str) -> list[int]:
-        """The continuation that follows this completion: without the turn's end where it was sampled already."""
+        """The continuation after this completion, without the turn's end if the completion ends with it."""
         ids = self.continuation(user_message)
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return ids[1:] if ended else ids
@@ -104,25 +108,21 @@ class ChatTemplate:
         return list(dict.fromkeys(end for end in ends if end is not None))
 
     def answer(self, completion_T: Sequence[int]) -> Answer:
-        """Text of a completion without special tokens, its `<think>` part apart."""
+        """Text of a completion without special tokens, split from its `<think>` part."""
         kept = [token for token in completion_T if token not in self._special_ids]
         text = clean_text(self.tokenizer.decode(kept, clean_up_tokenization_spaces=False))
         return split_thinking(text, opened=self._header_opens_thinking)
 
     def decode(self, completion_T: Sequence[int]) -> str:
-        """What the agent's parser gets for a completion."""
+        """Text of a completion for the agent's parser."""
         return self.answer(completion_T).text
-
-    def _turn_end(self) -> int | None:
-        first = self.continuation("x")[:1]
-        return first[0] if first and first[0] in self._special_ids else None
 
     @cached_property
     def _header_opens_thinking(self) -> bool:
         return self._after_answer("x").rstrip().endswith(THINK_OPEN)
 
     def _after_answer(self, user_message: str) -> str:
-        """Rendered text behind an answer. A dummy conversation is cut, since templates treat the last answer apart."""
+        """Rendered text after an answer, cut from a dummy conversation: templates treat the last answer specially."""
         conversation = [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": MARKER},
@@ -147,34 +147,9 @@ class ChatTemplate:
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def _ids_of(self, *tokens: str) -> set[int]:
-        return {self.tokenizer.get_added_vocab().get(token, -1) for token in tokens}
-
-
-def hub_options(model_name: str) -> dict[str, Any]:
-    """For from_pretrained: where the hub does not answer, only the cache is read, which saves a minute of retries."""
-    return {} if Path(model_name).is_dir() or _hub_answers() else {"local_files_only": True}
-
-
-@lru_cache
-def _hub_answers() -> bool:
-    """Whether the hub answers, with any status; true where it is not to be asked (HF_HUB_OFFLINE)."""
-    import httpx
-    from huggingface_hub import constants, get_session
-
-    if constants.is_offline_mode():
-        return True
-    for pause in (HUB_PAUSE_SEC, 0):
-        try:
-            get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-            return True
-        except httpx.TransportError:
-            time.sleep(pause)
-    return False
-
 
 def merge_same_role(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Neighbours of one role joined by a blank line: a summary leaves two user messages, refused by some templates."""
+    """Join neighbours of one role by a blank line: a summary leaves two user messages, which some templates refuse."""
     merged: list[dict[str, Any]] = []
     for message in messages:
         if merged and merged[-1]["role"] == message["role"]:
@@ -185,7 +160,7 @@ def merge_same_role(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def split_thinking(text: str, *, opened: bool) -> Answer:
-    """Cut a leading `<think>…</think>`; `opened`: the prompt already ended with `<think>`."""
+    """Cut a leading `<think>…</think>`; `opened`: the prompt ended with `<think>`."""
     body = text.lstrip()
     if not opened and not body.startswith(THINK_OPEN):
         return Answer(text)
@@ -193,22 +168,20 @@ def split_thinking(text: str, *, opened: bool) -> Answer:
     return Answer(rest.lstrip("\n") if closed else "", thinking.strip())
 
 
-UNKNOWN_VOCABULARY = 2**31
-WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
-
-
 @dataclass(frozen=True, slots=True)
 class BaseModel:
+    """A model's configuration, as far as it is known."""
+
     architectures: tuple[str, ...] = ()  # empty = unknown
-    vocab_size: int = UNKNOWN_VOCABULARY  # ids beyond it become NaN on the self-hosted server, for every user of it
-    max_positions: int | None = None  # tokens of context it was made for; None = unknown, or scaled by rope settings
+    vocab_size: int = UNKNOWN_VOCABULARY  # on the self-hosted server ids beyond it become NaN, for all its users
+    max_positions: int | None = None  # tokens of context; None = unknown, or scaled by rope settings
     rope_type: str = "default"
-    lora_width: int | None = None  # inputs and outputs of all layers that may have an adapter; None = not known here
+    lora_width: int | None = None  # inputs and outputs of all layers that may have an adapter; None = unknown
 
 
 @lru_cache
 def read_base_model(model_name: str) -> BaseModel:
-    """From config.json of a local directory or of the hub; everything unknown when that cannot be read."""
+    """Reads config.json of a local directory or of the hub; all is unknown when that fails."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoConfig  # takes a second: not at import
 
@@ -242,3 +215,25 @@ def _lora_width(c: Any) -> int:
     if experts:
         feed_forward = max(feed_forward, 3 * experts * (hidden + c.moe_intermediate_size) + hidden + experts)
     return c.num_hidden_layers * (attention + feed_forward) + 2 * (c.vocab_size + hidden)
+
+
+def hub_options(model_name: str) -> dict[str, Any]:
+    """Options of from_pretrained: if the hub does not answer, read only the cache, which saves a minute of retries."""
+    return {} if Path(model_name).is_dir() or _hub_answers() else {"local_files_only": True}
+
+
+@lru_cache
+def _hub_answers() -> bool:
+    """Whether the hub answers, with any status; true with HF_HUB_OFFLINE."""
+    import httpx
+    from huggingface_hub import constants, get_session
+
+    if constants.is_offline_mode():
+        return True
+    for pause in (HUB_PAUSE_SEC, 0):
+        try:
+            get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+            return True
+        except httpx.TransportError:
+            time.sleep(pause)
+    return False

@@ -1,4 +1,4 @@
-"""The one reference through which every trial samples the current policy."""
+"""Samples the current policy for all trials: retries transient faults, checks answers, counts requests and tokens."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries
 
 
 class SamplingError(Exception):
-    """The policy could not be sampled: a fault of the server or the way to it, never of the policy."""
+    """The policy could not be sampled: a fault of the server or the network, never of the policy."""
 
 
 class SamplingClient(Protocol):
@@ -43,10 +43,10 @@ class Sample:
 
 
 class PolicySampler:
-    """Samples whatever client was published last, and knows what is still under way.
+    """Samples the client that was published last, and keeps its requests until they have ended.
 
-    The self-hosted server loads a sampler's weights over the training weights whenever it is sampled, so no request
-    may outlive its batch: a cancelled caller leaves its request here, and `drain` waits for it.
+    The self-hosted server loads a sampler's weights over the training weights when it is sampled, so no request may
+    outlive its batch: the request of a cancelled caller stays here, and `drain` waits for it.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class PolicySampler:
         longest_wait_sec: float = 10.0,
         powers_of_two: bool = False,
     ) -> None:
-        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two of the attempts.
+        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two attempts.
 
-        `powers_of_two`: an answer that is cut to the room left in the context gets a power of two as its limit.
+        `powers_of_two`: an answer limited by the room left in the context gets a power of two as its limit.
         """
         self.powers_of_two = powers_of_two
+        self.version = -1  # of the published weights; -1 = none yet
         self._timeout = request_timeout_sec
         self._attempts = attempts
         self._longest_wait = longest_wait_sec
         self._client: SamplingClient | None = None
-        self._version = -1
         self._in_flight: set[asyncio.Task[Sample]] = set()
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
@@ -74,34 +74,24 @@ class PolicySampler:
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
 
     def publish(self, client: SamplingClient, version: int) -> None:
-        """Sample from `client` from now on; `version` is stamped on every sample."""
-        self._client, self._version = client, version
-
-    @property
-    def version(self) -> int:
-        """Version of the published weights, -1 before the first."""
-        return self._version
-
-    @property
-    def in_flight(self) -> int:
-        """Requests under way, those of cancelled callers included."""
-        return len(self._in_flight)
+        """Sample from `client` from now on; every sample carries `version`."""
+        self._client, self.version = client, version
 
     @property
     def busy_seconds(self) -> float:
-        """Time so far during which at least one request was under way."""
+        """Seconds so far during which at least one request was in flight."""
         self._count()
         return self._busy_seconds
 
     @property
     def in_flight_seconds(self) -> float:
-        """Integral over time of the number of requests under way; over a time, their mean number."""
+        """Integral over time, in seconds, of the number of requests in flight."""
         self._count()
         return self._in_flight_seconds
 
     @property
     def counters(self) -> dict[str, float]:
-        """Totals so far, by the names of COUNTERS."""
+        """Totals so far, by the names in COUNTERS."""
         return dict(self._counters)
 
     async def sample(
@@ -113,26 +103,26 @@ class PolicySampler:
         stop: Sequence[int],
         seed: int | None = None,
     ) -> Sample:
-        """One completion of the prompt; a sampled `stop` id is its last. Raises SamplingError.
+        """One completion of the prompt, which ends with a sampled `stop` id. Raises SamplingError.
 
-        When the caller is cancelled the request goes on; `drain` waits for it.
+        The request of a cancelled caller runs on; `drain` waits for it.
         """
         if self._client is None:
             raise RuntimeError("no sampling client was published")
         params = types.SamplingParams(max_tokens=max_tokens, temperature=temperature, stop=list(stop), seed=seed)
         self._count()
-        task = asyncio.create_task(self._request(self._client, self._version, prompt_T, params))
+        task = asyncio.create_task(self._request(self._client, self.version, prompt_T, params))
         self._in_flight.add(task)
         task.add_done_callback(self._finished)
         return await asyncio.shield(task)
 
     async def drain(self) -> None:
-        """Wait until no request is under way. Each ends within its own limit, so this ends too."""
+        """Wait until no request is in flight. Each has a time limit, so this ends."""
         while self._in_flight:
             await asyncio.wait(set(self._in_flight))
 
     async def abandon(self) -> None:
-        """Give up what is under way, without waiting for the server: for the end of a run, when no training follows."""
+        """Cancel all requests without waiting for the server: at the end of a run, when no training follows."""
         for task in self._in_flight:
             task.cancel()
         await self.drain()
@@ -148,7 +138,8 @@ class PolicySampler:
             raise SamplingError(f"no answer within {self._timeout:g} s") from error
         except (tinker.TinkerError, httpx.HTTPError, OSError, ValueError) as error:
             # ValueError: how the SDK reports a request that the server's engine refused
-            raise SamplingError(f"{type(error).__name__}: {first_line(error)}") from error
+            message = next(iter(str(error).strip().splitlines()), "")[:300]
+            raise SamplingError(f"{type(error).__name__}: {message}") from error
         sample = to_sample(response, params.max_tokens or 0, version, time.monotonic() - started)
         self._counters["prompt_tokens"] += len(prompt_T)
         self._counters["sampled_tokens"] += len(sample.tokens_T)
@@ -172,7 +163,7 @@ class PolicySampler:
         raise AssertionError("tenacity ends with a result or an error")
 
     def _count(self) -> None:
-        """Add the time since the last call; to be called before the number of requests changes."""
+        """Add the time since the last call. Call it before the number of requests changes."""
         now = time.monotonic()
         self._busy_seconds += (now - self._counted_at) * bool(self._in_flight)
         self._in_flight_seconds += (now - self._counted_at) * len(self._in_flight)
@@ -182,12 +173,12 @@ class PolicySampler:
         self._count()
         self._in_flight.discard(task)
         self._counters["requests"] += 1
-        if task.cancelled() or task.exception() is not None:  # also marks the error as seen: its caller may be gone
+        if task.cancelled() or task.exception() is not None:  # `exception` marks it as seen
             self._counters["faults"] += 1
 
 
 def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
-    """The one sequence of a response, checked. Raises SamplingError for anything that cannot be trained on."""
+    """The response's only sequence. Raises SamplingError when it cannot be trained on."""
     if len(response.sequences) != 1:
         raise SamplingError(f"the server returned {len(response.sequences)} sequences, not 1")
     sequence = response.sequences[0]
@@ -200,8 +191,3 @@ def to_sample(response: types.SampleResponse, max_tokens: int, version: int, sec
     if len(tokens) > max_tokens:
         raise SamplingError(f"the server returned {len(tokens)} tokens, more than max_tokens={max_tokens}")
     return Sample(tuple(tokens), tuple(logprobs), sequence.stop_reason == "length", version, seconds)
-
-
-def first_line(error: BaseException, limit: int = 300) -> str:
-    """First line of an error's message, cut to `limit` characters."""
-    return next(iter(str(error).strip().splitlines()), "")[:limit]

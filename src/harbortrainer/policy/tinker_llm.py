@@ -1,4 +1,4 @@
-"""Harbor's LLM interface over a Tinker sampling client: token-in, token-out, every sampled turn recorded."""
+"""Harbor's LLM interface over the policy sampler: token-in, token-out; records every sampled turn."""
 
 import random
 import time
@@ -16,39 +16,38 @@ from harbortrainer.policy.sampler import PolicySampler, Sample, SamplingError
 
 SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
 
-Said = tuple[str, str]  # role, content
+Message = tuple[str, str]  # role, content
 
 
 @dataclass
 class _Segment:
-    """One unbroken conversation: what was said, and the ids that the policy saw and sampled."""
+    """One unbroken conversation: its messages, and the ids that the policy saw and sampled."""
 
     index: int
-    said: list[Said] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     tokens_T: list[int] = field(default_factory=list)
     last_completion_T: tuple[int, ...] = ()
 
 
 class Listener(Protocol):
-    """Told when the policy is asked for a turn and when it has answered, with the number of tokens sampled."""
+    """Called when the policy is asked for a turn, and with the number of tokens when it has answered."""
 
-    def asked(self) -> None: ...
-    def answered(self, tokens: int) -> None: ...
+    def asked(self) -> None:
+        return None
 
-
-class _Nobody:
-    def asked(self) -> None: ...
-    def answered(self, tokens: int) -> None: ...
+    def answered(self, tokens: int) -> None:
+        return None
 
 
-NOBODY: Listener = _Nobody()
+class _Ignore(Listener):
+    pass
 
 
 class TinkerLLM(BaseLLM):
-    """One trial's policy. Next prompt = previous prompt + sampled ids + the new user turn: nothing is re-tokenised.
+    """One trial's policy. Next prompt = previous prompt + sampled ids + the new user turn: nothing is retokenized.
 
-    A history that no segment ends with (summarisation rewrites it) opens a new segment, rendered from text.
-    A truncated answer is a normal turn: OutputLengthExceededError, which makes Terminus-2 lose it, is never raised.
+    A history that matches no segment (summarization rewrites it) opens a new segment, rendered from text. A truncated
+    answer is a normal turn: OutputLengthExceededError, which makes Terminus-2 lose it, is never raised.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class TinkerLLM(BaseLLM):
         temperature: float,
         context_limit: int,
         seed: int | None = None,
-        listener: Listener = NOBODY,
+        listener: Listener | None = None,
     ) -> None:
         """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together."""
         super().__init__()
@@ -69,12 +68,12 @@ class TinkerLLM(BaseLLM):
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._context_limit = context_limit
-        self._listener = listener
+        self._listener = listener or _Ignore()
         self._seeds = random.Random(seed) if seed is not None else None
         self._segments: list[_Segment] = []
         self.turns: list[Turn] = []
-        self.fault: SamplingError | None = None  # once sampling failed, every later call fails alike
-        self.cpu_seconds = 0.0  # of our own work: templates, token ids, text
+        self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
+        self.cpu_seconds = 0.0  # for templates, token ids and text
         # Filled in by the agent, read by the trial:
         self.parse_failures = 0
         self.stop_reason = ""
@@ -85,7 +84,7 @@ class TinkerLLM(BaseLLM):
         if self.fault is not None:
             raise self.fault
         started = time.thread_time()
-        segment, new_T = self._next_prompt(_said(message_history), prompt)
+        segment, new_T = self._next_prompt(_pairs(message_history), prompt)
         prompt_T = segment.tokens_T + new_T
         max_tokens = self._fitting(len(prompt_T))
         self.cpu_seconds += time.thread_time() - started
@@ -108,12 +107,12 @@ class TinkerLLM(BaseLLM):
         return response
 
     def count_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """Exact length of a conversation as the policy would see it."""
-        said = _said(messages)
-        segment = self._segment_ending(said)
+        """Exact number of tokens of a conversation as the policy would see it."""
+        history = _pairs(messages)
+        segment = self._segment_ending(history)
         if segment is not None:
             return len(segment.tokens_T)
-        return len(self._template.first_prompt(_messages(said))) if said else 0
+        return len(self._template.first_prompt(_messages(history))) if history else 0
 
     def get_model_context_limit(self) -> int:
         return self._context_limit
@@ -121,21 +120,21 @@ class TinkerLLM(BaseLLM):
     def get_model_output_limit(self) -> int:
         return self._max_tokens
 
-    def _next_prompt(self, history: list[Said], prompt: str) -> tuple[_Segment, list[int]]:
-        """The segment to go on with and the ids to add to it. Nothing is stored before the answer is there."""
+    def _next_prompt(self, history: list[Message], prompt: str) -> tuple[_Segment, list[int]]:
+        """The segment to continue and the ids to add to it. Both are stored only with the answer."""
         segment = self._segment_ending(history)
         if segment is not None:
             return segment, self._template.join(segment.last_completion_T, prompt)
-        fresh = _Segment(len(self._segments), said=list(history))
+        fresh = _Segment(len(self._segments), list(history))
         return fresh, self._template.first_prompt(_messages([*history, ("user", prompt)]))
 
-    def _segment_ending(self, history: list[Said]) -> _Segment | None:
+    def _segment_ending(self, history: list[Message]) -> _Segment | None:
         if not history:
             return None
-        return next((segment for segment in reversed(self._segments) if segment.said == history), None)
+        return next((segment for segment in reversed(self._segments) if segment.messages == history), None)
 
     def _fitting(self, prompt_tokens: int) -> int:
-        """max_tokens, or what fits. Raises ContextLengthExceededError for less than SMALLEST_ANSWER."""
+        """max_tokens, or fewer where the context ends. Raises ContextLengthExceededError below SMALLEST_ANSWER."""
         room = self._context_limit - prompt_tokens
         if room >= self._max_tokens:
             return self._max_tokens
@@ -167,28 +166,28 @@ class TinkerLLM(BaseLLM):
             self._segments.append(segment)
         segment.tokens_T = [*prompt_T, *sample.tokens_T]
         segment.last_completion_T = sample.tokens_T
-        segment.said += [("user", prompt), ("assistant", answer.text)]
+        segment.messages += [("user", prompt), ("assistant", answer.text)]
         usage = UsageInfo(
             prompt_tokens=len(prompt_T), completion_tokens=len(sample.tokens_T), cache_tokens=0, cost_usd=0.0
         )
         return LLMResponse(content=answer.text, reasoning_content=answer.thinking or None, usage=usage)
 
 
-def _said(messages: Sequence[Mapping[str, Any]]) -> list[Said]:
+def _pairs(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     return [(message["role"], message["content"]) for message in messages]
 
 
-def _messages(said: Sequence[Said]) -> list[dict[str, str]]:
-    return [{"role": role, "content": content} for role, content in said]
+def _messages(pairs: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in pairs]
 
 
-# Harbor's TrialConfig is JSON, so an agent finds its live LLM by name. One process, one event loop.
+# Harbor's TrialConfig is JSON, so an agent finds its LLM by name. One process, one event loop.
 _live: dict[str, TinkerLLM] = {}
 
 
 @contextmanager
 def registered(name: str, llm: TinkerLLM) -> Iterator[None]:
-    """Make `llm` findable for the agent of the trial `name`. Raises ValueError when the name is taken."""
+    """Let the agent of the trial `name` find `llm`. Raises ValueError when the name is in use."""
     if name in _live:
         raise ValueError(f"a trial named {name!r} is already running")
     _live[name] = llm

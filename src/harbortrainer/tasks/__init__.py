@@ -1,1 +1,1 @@
-"""Which tasks deserve training on: where they come from, what they are, whether they can be trusted."""
+"""Tasks: sources, loading, identity, split, order and curriculum."""

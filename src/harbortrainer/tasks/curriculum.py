@@ -1,10 +1,10 @@
-"""A run's curriculum: the tasks of each step, chosen once and written down before the step's first trial.
+"""Chooses the tasks of each step by their measured rewards, once, and records the choice before the step's first trial.
 
 The choice depends only on the run's own files (seed, curriculum.jsonl), so a killed run resumes with the same tasks.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.tasks.task import Task
 
-ENOUGH = 8  # graded trials that a mean is taken from
+FILE = "curriculum.jsonl"  # in a run directory
+ENOUGH = 8  # graded trials for a mean
 LONGEST_REST = 15  # times in a row that a task is passed over at most
 
 Measured = tuple[float, int]  # sum of the rewards of graded trials, their number
@@ -23,7 +24,7 @@ Measured = tuple[float, int]  # sum of the rewards of graded trials, their numbe
 
 @dataclass
 class TaskHistory:
-    """Of one task. `groups`: oldest first; `outside`: measurements in a row outside the band."""
+    """Measured rewards of one task. `groups`: oldest first; `outside`: measurements in a row outside the band."""
 
     band: tuple[float, float]
     groups: list[Measured] = field(default_factory=list)
@@ -32,7 +33,7 @@ class TaskHistory:
 
     @property
     def mean(self) -> float | None:
-        """Mean reward of the newest groups that have ENOUGH trials between them; None while there are fewer."""
+        """Mean reward of the newest groups that have ENOUGH graded trials together; None = there are fewer."""
         total, trials = 0.0, 0
         for rewards, graded in reversed(self.groups):
             total, trials = total + rewards, trials + graded
@@ -42,7 +43,7 @@ class TaskHistory:
 
     @property
     def rest(self) -> int:
-        """How often in a row it is passed over: 3, 7, then 15 times, more with each measurement outside the band."""
+        """How often in a row it is passed over: 3, 7, then 15 times, by the number of measurements outside the band."""
         return min(2 ** (self.outside + 1) - 1, LONGEST_REST) if self.outside else 0
 
     def measure(self, measured: Measured) -> None:
@@ -54,54 +55,11 @@ class TaskHistory:
         self.outside = self.outside + 1 if mean is not None and not low <= mean <= high else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """`tasks`: names, in order; `outside`: those of them with a mean outside the band; `passed_over`: how often each
-    other task was; `position`: where in the order the next step begins."""
-
-    tasks: list[str]
-    outside: list[str]
-    passed_over: dict[str, int]
-    position: int
-
-
-def choose(
-    at: Callable[[int], str], length: int, position: int, n: int, histories: Mapping[str, TaskHistory]
-) -> Choice:
-    """`n` tasks from `position` on. `at`: name at a position of the endless order.
-
-    Passes over tasks that rest or are in the batch already. When `length` positions, an epoch, give fewer than `n`
-    tasks, those that rested longest fill the batch, then tasks are taken twice.
-    """
-    taken: list[str] = []
-    passed: Counter[str] = Counter()
-    end = position + length
-    while len(taken) < n and position < end:
-        name = at(position)
-        position += 1
-        if name in taken:
-            continue
-        if histories[name].passed_over + passed[name] < histories[name].rest:
-            passed[name] += 1
-        else:
-            taken.append(name)
-    left = sorted((name for name in passed if name not in taken), key=lambda name: -histories[name].passed_over)
-    taken += left[: n - len(taken)]
-    while len(taken) < n:
-        taken.append(at(position))
-        position += 1
-    outside = [name for name in dict.fromkeys(taken) if histories[name].outside]
-    return Choice(taken, outside, {name: count for name, count in passed.items() if name not in taken}, position)
-
-
-FILE = "curriculum.jsonl"  # in a run directory
-
-
 class Curriculum:
-    """Chooses steps in order, each after the step before it was measured; a step that was chosen keeps its tasks."""
+    """Chooses steps in order, each after the step before it was measured; a chosen step keeps its tasks."""
 
     def __init__(self, band: tuple[float, float], tasks: Sequence[Task], run: Path) -> None:
-        """Raises UserError that names a damaged line of the run's curriculum.jsonl, DiskFault."""
+        """Raises UserError naming a damaged line of the run's curriculum.jsonl, DiskFault."""
         self._file = run / FILE
         self._tasks = {task.name: task for task in tasks}
         self._histories = {name: TaskHistory(band) for name in self._tasks}
@@ -113,12 +71,9 @@ class Curriculum:
             self._take(record)
 
     def batch(self, step: int, order: TaskOrder) -> list[Task]:
-        """Tasks of one step, as many as `order` has for it. Raises DiskFault."""
+        """The tasks of one step, as many as `order` has for it. Raises DiskFault."""
         if step not in self._chosen:
-            n = len(order.batch(step))
-            choice = choose(lambda at: order.at(at).name, order.length, self._position, n, self._histories)
-            names = {"tasks": choice.tasks, "outside": choice.outside, "passed_over": choice.passed_over}
-            self._append({"event": "chosen", "step": step, **names, "position": choice.position})
+            self._append({"event": "chosen", "step": step, **self._choose(len(order.batch(step)), order)})
         return [self._tasks[name] for name in self._chosen[step]["tasks"]]
 
     def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> None:
@@ -147,6 +102,35 @@ class Curriculum:
         inside, outside, unmeasured = self._counts()
         return f"curriculum: {inside} tasks in the band, {outside} outside, which rest, {unmeasured} not measured yet"
 
+    def _choose(self, n: int, order: TaskOrder) -> dict[str, Any]:
+        """The next `n` tasks of the order, without those that rest or are in the batch already.
+
+        When an epoch gives fewer than `n` tasks, those that rested longest fill the batch, then tasks are taken twice.
+        Returns `tasks`: names, in order; `outside`: those of them with a mean outside the band; `passed_over`: how
+        often each other task was; `position`: where in the order the next step begins.
+        """
+        histories, position = self._histories, self._position
+        taken: list[str] = []
+        passed: Counter[str] = Counter()
+        end = position + order.length
+        while len(taken) < n and position < end:
+            name = order.at(position).name
+            position += 1
+            if name in taken:
+                continue
+            if histories[name].passed_over + passed[name] < histories[name].rest:
+                passed[name] += 1
+            else:
+                taken.append(name)
+        rested = sorted((name for name in passed if name not in taken), key=lambda name: -histories[name].passed_over)
+        taken += rested[: n - len(taken)]
+        while len(taken) < n:
+            taken.append(order.at(position).name)
+            position += 1
+        outside = [name for name in dict.fromkeys(taken) if histories[name].outside]
+        passed_over = {name: count for name, count in passed.items() if name not in taken}
+        return {"tasks": taken, "outside": outside, "passed_over": passed_over, "position": position}
+
     def _counts(self) -> tuple[int, int, int]:
         outside = sum(history.outside > 0 for history in self._histories.values())
         unmeasured = sum(history.mean is None for history in self._histories.values())
@@ -165,12 +149,12 @@ class Curriculum:
                     self._histories[name].passed_over = 0
                 for name, times in record["passed_over"].items():
                     self._histories[name].passed_over += times
-            case "start" | "measured":  # earlier versions began with rewards of other runs
+            case "start" | "measured":  # "start": rewards of other runs, in journals of earlier versions
                 self._measured = record.get("step", self._measured)
                 for name, (total, trials) in record["rewards"].items():
                     self._histories[name].measure((total, trials))
 
 
 def open_curriculum(config: Config, run: Path, train: Sequence[Task]) -> Curriculum | None:
-    """None without `curriculum_band`. Raises UserError, DiskFault."""
+    """The run's curriculum; None without `curriculum_band`. Raises UserError, DiskFault."""
     return None if config.curriculum_band is None else Curriculum(config.curriculum_band, train, run)

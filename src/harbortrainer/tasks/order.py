@@ -1,4 +1,4 @@
-"""Which tasks each batch trains on: a pure function of seed and step, so that a resumed run takes the same ones."""
+"""The order of the tasks: a pure function of seed and position, so that a resumed run takes the same tasks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from harbortrainer.tasks.task import Task
 class TaskOrder:
     """Endless seeded permutations of the tasks, cut into batches; a batch may span two epochs.
 
-    In an epoch a task is taken as often as the weight of its source says: 2 is twice, 0.5 is half of the source's
-    tasks, others in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
-    that is above 0; n_epochs=None is as many as max_steps takes, else 1. Raises UserError: an epoch would have no task.
+    The weight of a task's source is how often an epoch takes the task: 2 = twice; 0.5 = half of the source's tasks,
+    another half in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
+    that is above 0; n_epochs=None: as many as max_steps takes, else 1. Raises UserError for an epoch without tasks.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class TaskOrder:
         weights: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._always: list[Task] = []
-        self._sometimes: list[tuple[list[Task], int]] = []  # of one source, and how many of them an epoch takes
+        self._sometimes: list[tuple[list[Task], int]] = []  # tasks of a source, how many of them an epoch takes
         for source in dict.fromkeys(task.source for task in tasks):
             members = [task for task in tasks if task.source == source]
             whole, part = divmod(weights.get(source, 1.0), 1)
@@ -38,7 +38,7 @@ class TaskOrder:
         self.length = len(self._always) + sum(count for _, count in self._sometimes)
         if tasks and not self.length:
             raise UserError("task_weights: an epoch would have no task; raise them")
-        self._epoch: tuple[int, list[Task]] = (-1, [])  # the last one that was asked for
+        self._epoch: tuple[int, list[Task]] = (-1, [])  # the last one used
         self._batch_size = batch_size
         self._seed = seed
         self._last = max_steps * batch_size if n_epochs is None and max_steps else (n_epochs or 1) * self.length
@@ -56,7 +56,7 @@ class TaskOrder:
         return (step * self._batch_size) // n < min((step + 1) * self._batch_size, self._last) // n
 
     def at(self, position: int) -> Task:
-        """Of the endless order of which `batch` cuts its pieces."""
+        """The task at a position of the endless order."""
         epoch, index = divmod(position, self.length)
         if epoch != self._epoch[0]:
             self._epoch = (epoch, self._permuted(epoch))

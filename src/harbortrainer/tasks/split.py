@@ -1,4 +1,4 @@
-"""Families of tasks, and what a training set and a held-out set have in common."""
+"""Splits tasks into a training set and a held-out set by whole families, and finds what the two have in common."""
 
 import difflib
 import json
@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from harbortrainer.durable.files import write_json
 from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, Identity, identify
 from harbortrainer.tasks.task import Task
 
+SPLIT_FILE = "split.json"  # in a run directory
+_VERSION = 1
+_SHOWN = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A held-out task, the training task that is nearest to it, and why."""
+    """A held-out task, the training task that is most like it, and why."""
 
     train: str
     held_out: str
@@ -32,13 +35,8 @@ class Overlap:
         return f"{self.held_out} (held out) and {self.train} (training) have {self.reason}"
 
 
-def overlaps(train: Iterable[Task], held_out: Iterable[Task]) -> list[Overlap]:
-    """One for each held-out task that is the same as, or of a family with, a training task; duplicates first."""
-    return overlaps_of([identify(task) for task in train], [identify(task) for task in held_out])
-
-
-def overlaps_of(train: Sequence[Identity], held_out: Sequence[Identity]) -> list[Overlap]:
-    """`overlaps` of tasks that have been read already."""
+def overlaps(train: Sequence[Identity], held_out: Sequence[Identity]) -> list[Overlap]:
+    """One for each held-out task that equals, or is of a family with, a training task; duplicates first."""
     index = _index(train)
     found: list[Overlap] = []
     for task in held_out:
@@ -51,7 +49,7 @@ def overlaps_of(train: Sequence[Identity], held_out: Sequence[Identity]) -> list
 
 
 def families(tasks: Sequence[Identity]) -> dict[str, str]:
-    """Name of each task -> name of the first task of its family. Relations are followed through: a~b, b~c, so a~c."""
+    """Name of each task -> name of the first task of its family. Being related is transitive: a~b, b~c, so a~c."""
     parent = {task.name: task.name for task in tasks}
 
     def root(name: str) -> str:
@@ -71,7 +69,7 @@ def families(tasks: Sequence[Identity]) -> dict[str, str]:
 
 
 def duplicates(tasks: Sequence[Identity]) -> list[tuple[str, str, str]]:
-    """(name, name of an earlier task, reason) for each task that is another one again."""
+    """(name, name of an earlier task, reason) for each task that repeats another."""
     earlier: dict[tuple[str, str], str] = {}
     found: list[tuple[str, str, str]] = []
     for task in tasks:
@@ -80,28 +78,6 @@ def duplicates(tasks: Sequence[Identity]) -> list[tuple[str, str, str]]:
                 found.append((task.name, first, reason))
                 break
     return found
-
-
-def _index(tasks: Iterable[Identity]) -> dict[tuple[str, str], list[Identity]]:
-    index: dict[tuple[str, str], list[Identity]] = defaultdict(list)
-    for task in tasks:
-        for key in task.keys:
-            index[key].append(task)
-    return index
-
-
-def _strongest_first(task: Identity) -> list[tuple[str, str]]:
-    return sorted(task.keys, key=lambda key: REASONS.index(key[0]))
-
-
-def _related(a: Identity, b: Identity, reason: str) -> bool:
-    """An environment joins no two tasks whose authors say that they are of different families."""
-    return reason != SAME_ENVIRONMENT or not (a.family and b.family and a.family != b.family)
-
-
-SPLIT_FILE = "split.json"  # in a run directory
-_VERSION = 1
-_SHOWN = 3
 
 
 def split_tasks(
@@ -113,9 +89,9 @@ def split_tasks(
 ) -> tuple[list[Task], list[Task]]:
     """Training tasks and held-out tasks, each in order of name; `eval_tasks` goes before `eval_split`.
 
-    A share is drawn by whole families, so it is met as nearly as their sizes allow. `allow_family_overlap` lets
-    instances of one family stand on both sides; the same task never does. Raises UserError: a name that is not there,
-    nothing left to train on, named tasks that are (of a family with) training tasks.
+    A share is drawn by whole families, so it is met as nearly as their sizes allow. `allow_family_overlap` allows
+    one family on both sides, but never the same task. Raises UserError for an unknown name, for nothing left to train
+    on, and for named tasks that are, or are of a family with, training tasks.
     """
     if not eval_tasks and not eval_split:
         return list(tasks), []
@@ -123,9 +99,13 @@ def split_tasks(
     known = list(identities.values())
     if eval_tasks:
         held_out = set(eval_tasks)
-        _refuse_unknown(held_out, list(identities))
+        for name in sorted(held_out - identities.keys()):
+            near = difflib.get_close_matches(name, identities, n=3, cutoff=0.5) or list(identities)[:3]
+            raise UserError(f"eval_tasks: no task named {name!r}; near: {', '.join(near)}")
     else:
-        held_out = _draw(known if not allow_family_overlap else _only_duplicates(known), eval_split, seed)
+        if allow_family_overlap:
+            known = [replace(one, keys=tuple(key for key in one.keys if key[0] in DUPLICATES)) for one in known]
+        held_out = _draw(known, eval_split, seed)
     train = [task for task in tasks if task.name not in held_out]
     if not train:
         field = "eval_tasks" if eval_tasks else f"eval_split={eval_split:g}"
@@ -133,14 +113,14 @@ def split_tasks(
     kept = [task for task in tasks if task.name in held_out]
     _refuse_overlap(
         "eval_tasks",
-        overlaps_of([identities[task.name] for task in train], [identities[task.name] for task in kept]),
+        overlaps([identities[task.name] for task in train], [identities[task.name] for task in kept]),
         allow_family_overlap,
     )
     return train, kept
 
 
 def split_record(train: Sequence[Task], held_out: Sequence[Task], allow_family_overlap: bool) -> dict[str, Any]:
-    """What `check_split` and `check_held_out` need later, as JSON values: each task's side, digest and keys."""
+    """Each task's side, digest, family and keys, as JSON values, for `check_split` and `check_held_out`."""
     read = {side: list(map(identify, tasks)) for side, tasks in (("train", train), ("held_out", held_out))}
     family = families([*read["train"], *read["held_out"]])
     sides = {
@@ -153,24 +133,16 @@ def split_record(train: Sequence[Task], held_out: Sequence[Task], allow_family_o
     return {"version": _VERSION, "allow_family_overlap": allow_family_overlap, **sides}
 
 
-def save_split(
-    run: Path, train: Sequence[Task], held_out: Sequence[Task], allow_family_overlap: bool, resumed: bool
-) -> None:
-    """Write the split of a new run into its directory; of a resumed one, check it. Raises UserError: it differs."""
-    file = run / SPLIT_FILE
-    if not resumed:
-        write_json(file, split_record(train, held_out, allow_family_overlap))
-    elif file.exists():  # not in runs of earlier versions
-        check_split(json.loads(file.read_text()), train, held_out, str(run))
-
-
-def check_split(record: Mapping[str, Any], train: Sequence[Task], held_out: Sequence[Task], run: str) -> None:
-    """Whether a resumed run has the tasks it was started with. Raises UserError naming the first that differ."""
+def check_split(run: Path, train: Sequence[Task], held_out: Sequence[Task]) -> None:
+    """Check that a resumed run has the tasks it was started with. Raises UserError naming the first that differ."""
+    if not (run / SPLIT_FILE).exists():
+        return  # a run of an earlier version
+    record = json.loads((run / SPLIT_FILE).read_text())
     differences: list[str] = []
-    for side, tasks, said in (("train", train, "trained on"), ("held_out", held_out, "held out")):
+    for side, tasks, verb in (("train", train, "trained on"), ("held_out", held_out, "held out")):
         before, now = record[side], {task.name: task.digest for task in tasks}
-        differences += [f"{name} is {said} now, and was not" for name in now.keys() - before.keys()]
-        differences += [f"{name} was {said}, and is not now" for name in before.keys() - now.keys()]
+        differences += [f"{name} is {verb} now, and was not" for name in now.keys() - before.keys()]
+        differences += [f"{name} was {verb}, and is not now" for name in before.keys() - now.keys()]
         differences += [f"{n} has changed" for n in now.keys() & before.keys() if now[n] != before[n]["digest"]]
     if differences:
         raise UserError(
@@ -182,12 +154,12 @@ def check_split(record: Mapping[str, Any], train: Sequence[Task], held_out: Sequ
 def check_held_out(
     record: Mapping[str, Any], tasks: Sequence[Task], run: str, allow_family_overlap: bool = False
 ) -> None:
-    """Whether `run` may be evaluated on these tasks. Raises UserError: it was trained on one, or on its family."""
+    """Check that `run` may be evaluated on these tasks. Raises UserError if it was trained on one, or on its family."""
     trained = [
         Identity(name, known["digest"], tuple((reason, key) for reason, key in known["keys"]), known["declared"])
         for name, known in record["train"].items()
     ]
-    found = overlaps_of(trained, list(map(identify, tasks)))
+    found = overlaps(trained, list(map(identify, tasks)))
     _refuse_overlap(f"evaluation of {run}", found, allow_family_overlap or record["allow_family_overlap"])
 
 
@@ -205,20 +177,10 @@ def _listed(parts: Sequence[str]) -> str:
     return "; ".join(parts[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-def _refuse_unknown(wanted: set[str], names: list[str]) -> None:
-    for name in sorted(wanted.difference(names)):
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:3]
-        raise UserError(f"eval_tasks: no task named {name!r}; near: {', '.join(near)}")
-
-
-def _only_duplicates(tasks: Sequence[Identity]) -> list[Identity]:
-    return [replace(task, keys=tuple(key for key in task.keys if key[0] in DUPLICATES)) for task in tasks]
-
-
 def _draw(tasks: Sequence[Identity], share: float, seed: int) -> set[str]:
-    """Names of whole families, drawn by seed until their tasks are as near the share as can be; at least one family.
+    """Names of tasks of whole families, drawn by seed until their number is as near the share as possible.
 
-    Never all of several families. Raises UserError: there is only one.
+    At least one family, and never all of several. Raises UserError when there is only one.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for name, family in families(tasks).items():
@@ -226,8 +188,8 @@ def _draw(tasks: Sequence[Identity], share: float, seed: int) -> set[str]:
     if len(members) == 1 and len(tasks) > 1:
         first, second = [task.name for task in tasks][:2]
         raise UserError(
-            f"eval_split={share:g}: all {len(tasks)} tasks are of one family ({first}, {second}, ...), no other is "
-            "there to hold out; name tasks in eval_tasks and set allow_family_overlap=true, or add other tasks"
+            f"eval_split={share:g}: all {len(tasks)} tasks are of one family ({first}, {second}, ...), none is "
+            "left to hold out; name tasks in eval_tasks and set allow_family_overlap=true, or add other tasks"
         )
     wanted = max(1.0, share * len(tasks))
     groups = list(members.values())
@@ -240,3 +202,20 @@ def _draw(tasks: Sequence[Identity], share: float, seed: int) -> set[str]:
             drawn += group
             left -= 1
     return set(drawn or groups[int(np.argmin([len(group) for group in groups]))])
+
+
+def _index(tasks: Iterable[Identity]) -> dict[tuple[str, str], list[Identity]]:
+    index: dict[tuple[str, str], list[Identity]] = defaultdict(list)
+    for task in tasks:
+        for key in task.keys:
+            index[key].append(task)
+    return index
+
+
+def _strongest_first(task: Identity) -> list[tuple[str, str]]:
+    return sorted(task.keys, key=lambda key: REASONS.index(key[0]))
+
+
+def _related(a: Identity, b: Identity, reason: str) -> bool:
+    """Whether `reason` relates them: an environment does not, if their authors declare different families."""
+    return reason != SAME_ENVIRONMENT or not (a.family and b.family and a.family != b.family)

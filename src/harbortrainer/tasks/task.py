@@ -1,62 +1,28 @@
-"""Harbor task directories: found and checked."""
+"""Finds, checks and loads Harbor task directories, and reads and writes their quarantine list."""
 
 import hashlib
 import logging
+import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
 
 QUARANTINE_FILE = "quarantine.txt"
+_RECIPES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
 _HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """`digest`: of the task as it was found bad; "" = whatever it is."""
-
-    name: str
-    digest: str
-    reason: str
-
-
-def read_quarantine(folder: Path) -> dict[str, Quarantined]:
-    """By name. A line is `NAME DIGEST REASON`, DIGEST may be `-`; lines that begin with # are comments."""
-    file = folder / QUARANTINE_FILE
-    if not file.is_file():
-        return {}
-    found: dict[str, Quarantined] = {}
-    for line in file.read_text().splitlines():
-        if line.strip() and not line.startswith("#"):
-            name, digest, reason = (*line.split(maxsplit=2), "-", "")[:3]
-            found[name] = Quarantined(name, digest.removeprefix("-"), reason)
-    return found
-
-
-def write_quarantine(folder: Path, bad: Iterable[Quarantined], good: Iterable[str]) -> int:
-    """Add the bad ones, drop those that were checked and are not; how many there are. No file when there is none."""
-    kept = {name: one for name, one in read_quarantine(folder).items() if name not in set(good)}
-    kept |= {one.name: one for one in bad}
-    file = folder / QUARANTINE_FILE
-    if not kept:
-        file.unlink(missing_ok=True)
-        return 0
-    lines = (f"{one.name} {one.digest or '-'} {' '.join(one.reason.split())}\n" for _, one in sorted(kept.items()))
-    replace_text(file, _HEAD + "".join(lines))
-    return len(kept)
-
-
-FETCHED_BY = {"terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh"}  # data sets that are not in git
-log = logging.getLogger("harbortrainer")
+FETCHED_BY = {"terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh"}  # data sets outside this repository
+_log = logging.getLogger("harbortrainer")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One Harbor task. `name` is its directory's; `digest` changes with any file in it.
+    """One Harbor task. `name`: its directory's. `digest`: changes with any file in it.
 
-    `source`: where it comes from, `domain`: what it is about; "" = not asked.
+    `source`: name of the source it comes from; `domain`: its category, else its source. "" = not loaded from sources.
     """
 
     name: str
@@ -67,7 +33,7 @@ class Task:
 
 
 def task_paths(tasks_dir: str) -> list[Path]:
-    """Task directories in a folder, by name. Raises UserError: no such folder."""
+    """Task directories in a folder, by name. Raises UserError when there is no such folder."""
     folder = Path(tasks_dir)
     if not folder.is_dir():
         fix = FETCHED_BY.get(folder.name, "give a folder of Harbor task directories")
@@ -76,9 +42,9 @@ def task_paths(tasks_dir: str) -> list[Path]:
 
 
 def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
-    """Tasks in `tasks_dir`, by name, without those whose names are `excluded`.
+    """Tasks in `tasks_dir`, by name, without those in `excluded` and those that its quarantine.txt names.
 
-    Those that its quarantine.txt names are left out. Raises UserError: no such folder, no task in it, a broken task.
+    Raises UserError for a missing folder, no task in it, or a broken task.
     """
     found = [path for path in task_paths(tasks_dir) if path.name not in excluded]
     listed = _quarantined(Path(tasks_dir), found)
@@ -94,23 +60,8 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
     return tasks
 
 
-def _quarantined(folder: Path, found: list[Path]) -> set[str]:
-    """Names of tasks that are left out; each is told. What was changed since it was found bad is not."""
-    listed = read_quarantine(folder)
-    left_out: set[str] = set()
-    for path in found:
-        if (one := listed.get(path.name)) is None:
-            continue
-        if one.digest and one.digest != digest(path):
-            log.warning("task %s: %s is about an earlier content; check it again", path.name, QUARANTINE_FILE)
-            continue
-        log.warning("task %s is left out: %s: %s", path.name, QUARANTINE_FILE, one.reason or "no reason given")
-        left_out.add(path.name)
-    return left_out
-
-
 def find_fault(path: Path) -> str | None:
-    """Why Harbor cannot run this task; None when it can."""
+    """Why Harbor cannot run this task; None = it can."""
     from harbor.models.task.task import Task as HarborTask  # half a second to import
 
     for needed in ("task.toml", "instruction.md"):
@@ -120,11 +71,21 @@ def find_fault(path: Path) -> str | None:
         task = HarborTask(path)
     except (OSError, ValueError, RuntimeError) as error:
         return " ".join(str(error).split())[:200]
-    if not task.config.environment.docker_image and not _has_definition(path / "environment"):
+    if not task.config.environment.docker_image and not any(
+        (path / "environment" / name).is_file() for name in _RECIPES
+    ):
         return "no environment/Dockerfile, no docker-compose.yaml, and no docker_image in task.toml"
     if not task.has_steps and not task.instruction.strip():
         return "instruction.md is empty"
     return None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The task.toml of a task directory; {} when it cannot be read."""
+    try:
+        return tomllib.loads((path / "task.toml").read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def digest(path: Path) -> str:
@@ -143,6 +104,51 @@ def looks_like_task(path: Path) -> bool:
     return visible_folder and any((path / name).exists() for name in ("task.toml", "instruction.md"))
 
 
-def _has_definition(environment: Path) -> bool:
-    names = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
-    return any((environment / name).is_file() for name in names)
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A task to leave out. `digest`: of the task when it was found bad; "" = of any content."""
+
+    name: str
+    digest: str
+    reason: str
+
+
+def read_quarantine(folder: Path) -> dict[str, Quarantined]:
+    """A folder's list by name. A line is `NAME DIGEST REASON`, DIGEST may be `-`; # begins a comment line."""
+    file = folder / QUARANTINE_FILE
+    if not file.is_file():
+        return {}
+    found: dict[str, Quarantined] = {}
+    for line in file.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, digest, reason = (*line.split(maxsplit=2), "-", "")[:3]
+            found[name] = Quarantined(name, digest.removeprefix("-"), reason)
+    return found
+
+
+def write_quarantine(folder: Path, bad: Iterable[Quarantined], good: Iterable[str]) -> int:
+    """Add the `bad` tasks, drop the `good` ones. Returns how many are listed; without any, the file is removed."""
+    kept = {name: one for name, one in read_quarantine(folder).items() if name not in set(good)}
+    kept |= {one.name: one for one in bad}
+    file = folder / QUARANTINE_FILE
+    if not kept:
+        file.unlink(missing_ok=True)
+        return 0
+    lines = (f"{one.name} {one.digest or '-'} {' '.join(one.reason.split())}\n" for _, one in sorted(kept.items()))
+    replace_text(file, _HEAD + "".join(lines))
+    return len(kept)
+
+
+def _quarantined(folder: Path, found: list[Path]) -> set[str]:
+    """Names of tasks to leave out, each logged. A task that was changed since it was found bad is kept."""
+    listed = read_quarantine(folder)
+    left_out: set[str] = set()
+    for path in found:
+        if (one := listed.get(path.name)) is None:
+            continue
+        if one.digest and one.digest != digest(path):
+            _log.warning("task %s: %s names an earlier version of it; check it again", path.name, QUARANTINE_FILE)
+            continue
+        _log.warning("task %s is left out: %s: %s", path.name, QUARANTINE_FILE, one.reason or "no reason given")
+        left_out.add(path.name)
+    return left_out

@@ -21,7 +21,7 @@ from harbortrainer.run.directory import RunDirectory, new_run_directory, open_ru
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
-from harbortrainer.tasks.split import SPLIT_FILE, save_split, split_record, split_tasks
+from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.schedule import SettingsByStep, task_order
 from harbortrainer.watch.display import Display
@@ -74,7 +74,7 @@ def make_plan(config: Config) -> RunPlan:
     )
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
-        save_split(earlier.path, train, held_out, config.allow_family_overlap, resumed=True)
+        check_split(earlier.path, train, held_out)
     return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
 
 
