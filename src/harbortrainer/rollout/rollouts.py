@@ -113,13 +113,10 @@ class Rollouts:
         `on_trajectory` is called in a thread, once for each slot, when nothing about it will change. `done`: trials of
         an earlier process by name; the first one for a slot fills it. When cancelled, it returns when every trial has
         ended. Raises EnvironmentFault or BackendError when no trial can be run, through no fault of the policy;
-        DiskFault; Stopped, once the trials that ran have ended.
-        """
+        DiskFault; Stopped, once the trials that ran have ended."""
         patience = _Patience(2 * self._settings.config.n_parallel_envs)
         policy = self._policy if kind == "step" else DEFAULT
-        kept: dict[TrialName, Trajectory] = {}
-        for name, trajectory in done.items():
-            kept.setdefault(TrialName.parse(name).first, trajectory)
+        kept = {TrialName.parse(name).first: done[name] for name in reversed(list(done))}  # the first one of a slot
         with disk_errors(trials_dir):
             trials_dir.mkdir(parents=True, exist_ok=True)
 
