@@ -99,7 +99,10 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     dead = _make_things("dead", mine | {PID: f"{os.getpid()}:1"})
     kept = _make_things("mine", mine) | _make_things("strange", {PID: f"{os.getpid()}:1"})
     unused, held, in_use = (_image(name, **shared) for name in ("unused", "held", "in-use"))
-    in_a_month = time.time() + 30 * 86400.0
+    second = int(time.time()) + 1.0  # Docker lists whole seconds
+    while time.time() < second:
+        time.sleep(0.01)
+    in_a_month = second + 30 * 86400.0
     kept |= {held, in_use, _image("new", **shared), _image("foreign")}
     engine().create_container(held, "true", name="holder")
     engine().tag(in_use, "harbortrainer/task", "in-use")

@@ -95,7 +95,9 @@ async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path
     group = await run_group(tmp_path, task, policy, Ledger(tmp_path / "ledger.jsonl"))
     assert group.rewards_G == (1.0,) * len(FAULTS) and not group.lost
     records = lost(tmp_path / "ledger.jsonl")
-    assert all(record["reward"] is None and record["fate"].startswith("replaced by s-p00-g0") for record in records)
+    assert all(
+        record["reward"] is None and record["fate"].startswith("replaced by s000000-p00-g0") for record in records
+    )
     rest = iter(records)
     for _, outcome, cause in FAULTS:
         assert any(r["outcome"] == outcome and cause in r["cause"] for r in rest), (outcome, cause, records)

@@ -27,7 +27,9 @@ grade; (bash /solution/solve.sh); grade
 def client() -> Iterator[docker.DockerClient]:
     client = docker.from_env()
     yield client
-    for container in client.containers.list(all=True, filters={"label": f"{LABEL}=quickstart-tasks"}):
+    for container in client.containers.list(
+        all=True, filters={"label": f"{LABEL}=quickstart-tasks"}, ignore_removed=True
+    ):
         container.remove(force=True)
     client.close()
 

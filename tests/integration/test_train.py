@@ -89,7 +89,7 @@ def containers(run: Path) -> list[Any]:
     if not (run / "run.json").exists():
         return []
     label = f"harbortrainer.run_id={run_ids(RunDirectory(run)).run_id}"
-    return docker.from_env().containers.list(all=True, filters={"label": label})
+    return docker.from_env().containers.list(all=True, filters={"label": label}, ignore_removed=True)
 
 
 def batches(folder: Path) -> list[list[str]]:
