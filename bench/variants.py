@@ -24,7 +24,7 @@ from harbortrainer.docker import cleaning
 from harbortrainer.harbor import without_litellm
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.tasks.task import Task, digest
 from tests.support.task_folder import write_task

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
@@ -211,13 +211,13 @@ class Runner:
             done = self._done(number)
             losses, known = (0, len(done)) if len(done) > known else (losses + 1, known)
             if len({TrialName.parse(name).first for name in done}) == planned:  # one attempt of each slot
-                return await self._sample(number)
+                return await self._sample(number, done)
             try:
                 async with sampled(subject, self.backend, self.plan.config) as client:
                     self.sampler.publish(client, number)
                     ends = client.forgotten("sampling"), self.backend.silent("sampling")
                     try:
-                        return await run_until(self._sample(number), *ends)
+                        return await run_until(self._sample(number, done), *ends)
                     finally:
                         await self.sampler.abandon()
             except ServerLost as error:
@@ -233,7 +233,7 @@ class Runner:
         graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
         return graded if self.args.retry_ungraded else graded | stored
 
-    async def _sample(self, number: int) -> list[TrajectoryGroup]:
+    async def _sample(self, number: int, done: Mapping[str, Trajectory]) -> list[TrajectoryGroup]:
         folder, tasks, trials = self.run.trajectories(KIND, number), self.plan.tasks, self.args.trials
         with self.display.trials(self.plan.subjects[number].name, len(tasks) * trials) as show:
 
@@ -249,5 +249,5 @@ class Runner:
                 step=number,
                 temperature=self.args.temperature,
                 on_trajectory=finished,
-                done=self._done(number),
+                done=done,
             )

@@ -200,6 +200,3 @@ def registered(name: str, llm: TinkerLLM) -> Iterator[None]:
 def live_llm(name: str) -> TinkerLLM:
     """The LLM of the running trial `name`. Raises KeyError."""
     return _live[name]
-
-
-__all__ = ["PolicySampler", "Sample", "SamplingError", "TinkerLLM", "live_llm", "registered"]

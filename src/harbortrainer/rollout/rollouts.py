@@ -27,7 +27,7 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.phases import UNOBSERVED, Gates, TrialObserver

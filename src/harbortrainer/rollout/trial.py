@@ -16,7 +16,8 @@ from harbortrainer.harbor import forget_loggers, noting, raise_noted
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.tinker_llm import PolicySampler, TinkerLLM, registered
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import UNOBSERVED, Gates, ObservedTrial, Phases, TrialObserver
 from harbortrainer.tasks.task import Task

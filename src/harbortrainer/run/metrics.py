@@ -13,7 +13,7 @@ import numpy as np
 from harbortrainer.docker.daemon import client_cpu_seconds
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stats import estimate_reward
 from harbortrainer.tasks.task import Task

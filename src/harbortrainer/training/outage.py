@@ -11,7 +11,7 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import PolicyTrainer, free_slots
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.watch.display import Display

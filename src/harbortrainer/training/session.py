@@ -16,7 +16,7 @@ from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.durable.files import write_json
 from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts

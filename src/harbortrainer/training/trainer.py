@@ -19,7 +19,7 @@ from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
-from harbortrainer.policy.tinker_llm import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.conversations import Conversations
