@@ -30,7 +30,81 @@ class Endpoint:
 
 
 @chz.chz
-class TrialSettings(Endpoint):
+class ModelSettings(Endpoint):
+    """The settings that every command with a policy shares: training, fine-tuning and evaluation."""
+
+    # -- model
+    context_limit: int = field(32000, "most tokens of prompt and answer together", check=ABOVE_0, resume=NEXT_STEP)
+    enable_thinking: bool = field(False, "enable_thinking of chat templates that have it (Qwen3)", resume=FIXED)
+
+    # -- server
+    update_timeout_sec: float = field(
+        3600.0, "seconds for an update, save, publish or restore; then the server counts as lost", check=ABOVE_0
+    )
+    outage_limit_sec: float = field(
+        1800.0, "seconds to wait for a lost server or Docker daemon; then the run stops", check=ABOVE_0
+    )
+
+    # -- output
+    logs_dir: str = field("./runs", "parent folder of run directories", resume=ADDRESS)
+
+
+@chz.chz
+class RunSettings(ModelSettings):
+    """The settings that every run which trains an adapter shares."""
+
+    # -- model
+    model_name: str = field(doc="base model as the server names it: hub name or local directory", resume=FIXED)
+    lora_rank: int = field(32, "LoRA rank", check=ABOVE_0, resume=FIXED)
+
+    # -- batch
+    n_epochs: int | None = field(
+        None,
+        "passes over the training tasks or conversations; None = as many as max_steps needs, 1 without it",
+        check=ABOVE_0,
+        resume=LENGTH,
+    )
+    max_steps: int = field(
+        0, "most steps; a given n_epochs may end the run earlier; 0 = no limit", check=FROM_0, resume=LENGTH
+    )
+    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=FROM_0, resume=FIXED)
+
+    # -- learning
+    learning_rate: float = field(1e-4, "peak step size of Adam", check=ABOVE_0, resume=NEXT_STEP)
+    lr_schedule: Literal["constant", "linear", "cosine"] = field(
+        "constant", "decay of the learning rate to 0 over the run", resume=NEXT_STEP
+    )
+    warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
+    weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
+    grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
+
+    # -- limits
+    max_wall_sec: float = field(0.0, "seconds after which this process stops; 0 = no limit", check=FROM_0)
+    max_usd: float = field(0.0, "USD of the whole run at which it stops; 0 = no limit", check=FROM_0)
+    max_tokens_total: float = field(
+        0.0, "prompt, sampled and trained tokens of the whole run at which it stops; 0 = no limit", check=FROM_0
+    )
+    prices: str | None = field(
+        None, "JSON file of prices by model, USD per million tokens; None = built-in prices of Tinker cloud"
+    )
+    server_usd_per_hour: float = field(0.0, "USD per hour of a self-hosted server (skyrl-tx); 0 = free", check=FROM_0)
+
+    # -- output
+    run_name: str | None = field(
+        None, "name of the run directory, continued where it exists; None = generated", resume=ADDRESS
+    )
+    resume: str | None = field(None, "run directory to continue; None = new run", resume=ADDRESS)
+    save_every: int = field(10, "steps between checkpoints; 0 = only one at the end", check=FROM_0)
+    keep_checkpoints: int = field(3, "newest checkpoints to keep on the server; 0 = all", check=FROM_0)
+    display: Literal["auto", "plain", "quiet"] = field(
+        "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
+    )
+    wandb_project: str | None = field(None, "Weights & Biases project; None = off")
+    wandb_name: str | None = field(None, "Weights & Biases run name; None = name of the run directory")
+
+
+@chz.chz
+class TrialSettings(ModelSettings):
     """The settings that training and evaluation share."""
 
     # -- tasks
@@ -67,7 +141,6 @@ class TrialSettings(Endpoint):
     # -- agent (Terminus-2)
     max_turns: int = field(50, "most model calls of a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
     max_tokens: int = field(2048, "most sampled tokens of a turn", check=ABOVE_0, resume=NEXT_STEP)
-    context_limit: int = field(32000, "most tokens of prompt and answer together", check=ABOVE_0, resume=NEXT_STEP)
     command_wait: Literal["prompt", "duration"] = field(
         "prompt",
         "a command counts as finished at its shell's next prompt, or only after the duration that the model gave",
@@ -79,33 +152,19 @@ class TrialSettings(Endpoint):
     proactive_summarization_threshold: int = field(
         8000, "free tokens below which Terminus-2 summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
     )
-    enable_thinking: bool = field(False, "enable_thinking of chat templates that have it (Qwen3)", resume=FIXED)
 
     # -- server
     sample_timeout_sec: float = field(
         600.0, "seconds for one answer, retries included; then its trial is replaced", check=ABOVE_0
     )
-    update_timeout_sec: float = field(
-        3600.0, "seconds for an update, save, publish or restore; then the server counts as lost", check=ABOVE_0
-    )
-    outage_limit_sec: float = field(
-        1800.0, "seconds to wait for a lost server or Docker daemon; then the run stops", check=ABOVE_0
-    )
-
-    # -- output
-    logs_dir: str = field("./runs", "parent folder of run directories", resume=ADDRESS)
 
 
 _BAND = "two mean rewards from 0 to 1, the lower one first; None = off"
 
 
 @chz.chz
-class Config(TrialSettings):
+class Config(TrialSettings, RunSettings):
     """A training run."""
-
-    # -- backend
-    model_name: str = field(doc="base model as the server names it: hub name or local directory", resume=FIXED)
-    lora_rank: int = field(32, "LoRA rank", check=ABOVE_0, resume=FIXED)
 
     # -- tasks
     task_weights: dict[str, float] = field(
@@ -138,29 +197,12 @@ class Config(TrialSettings):
     # -- batch
     batch_size: int = field(8, "tasks a batch", check=ABOVE_0, resume=FIXED)
     group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
-    n_epochs: int | None = field(
-        None,
-        "passes over the training tasks; None = as many as max_steps needs, 1 without it",
-        check=ABOVE_0,
-        resume=LENGTH,
-    )
-    max_steps: int = field(
-        0, "most steps; a given n_epochs may end the run earlier; 0 = no limit", check=FROM_0, resume=LENGTH
-    )
-    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=FROM_0, resume=FIXED)
     temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
         {}, "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward", resume=NEXT_STEP
     )
 
     # -- learning
-    learning_rate: float = field(1e-4, "peak step size of Adam", check=ABOVE_0, resume=NEXT_STEP)
-    lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        "constant", "decay of the learning rate to 0 over the run", resume=NEXT_STEP
-    )
-    warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
-    weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
-    grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
     loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=NEXT_STEP)
     clip_low_threshold: float | None = field(
         None,
@@ -195,33 +237,54 @@ class Config(TrialSettings):
     on_stop: Literal["cancel", "wait"] = field(
         "cancel", "at Ctrl-C, SIGTERM or a limit: cancel running trials, or wait for their end"
     )
-    max_wall_sec: float = field(0.0, "seconds after which this process stops; 0 = no limit", check=FROM_0)
     max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
-    max_usd: float = field(0.0, "USD of the whole run at which it stops; 0 = no limit", check=FROM_0)
-    max_tokens_total: float = field(
-        0.0, "prompt, sampled and trained tokens of the whole run at which it stops; 0 = no limit", check=FROM_0
-    )
     max_container_hours: float = field(
         0.0, "container hours, summed over environments, at which the run stops; 0 = no limit", check=FROM_0
     )
-    prices: str | None = field(
-        None, "JSON file of prices by model, USD per million tokens; None = built-in prices of Tinker cloud"
-    )
-    server_usd_per_hour: float = field(0.0, "USD per hour of a self-hosted server (skyrl-tx); 0 = free", check=FROM_0)
 
     # -- output
-    run_name: str | None = field(
-        None, "name of the run directory, continued where it exists; None = generated", resume=ADDRESS
-    )
-    resume: str | None = field(None, "run directory to continue; None = new run", resume=ADDRESS)
-    save_every: int = field(10, "steps between checkpoints; 0 = only one at the end", check=FROM_0)
-    keep_checkpoints: int = field(3, "newest checkpoints to keep on the server; 0 = all", check=FROM_0)
     keep_best: int = field(0, "also keep this many checkpoints with the best held-out reward; 0 = none", check=FROM_0)
-    display: Literal["auto", "plain", "quiet"] = field(
-        "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
+
+
+@chz.chz
+class SftConfig(RunSettings):
+    """A run of supervised fine-tuning."""
+
+    # -- conversations
+    data: tuple[str, ...] = field(
+        (), "files of conversations, one JSON object with messages a line: a,b; () = none", resume=TASKS
     )
-    wandb_project: str | None = field(None, "Weights & Biases project; None = off")
-    wandb_name: str | None = field(None, "Weights & Biases run name; None = name of the run directory")
+    runs: tuple[str, ...] = field(
+        (), "directories of runs and evaluations whose graded trials become conversations: a,b; () = none", resume=TASKS
+    )
+    min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
+    best_of_group: bool = field(
+        False, "true = take from each group of runs only the trials with its highest reward", resume=FIXED
+    )
+    max_per_task: int = field(
+        0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
+    )
+
+    # -- evaluation
+    eval_split: float = field(
+        0.0, "share of the tasks whose conversations are held out, drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
+    )
+    eval_every: int = field(
+        0,
+        "steps between measurements of the held-out loss; 0 = at start, after each epoch and at the end",
+        check=FROM_0,
+    )
+    patience: int = field(
+        0, "measurements without a lower held-out loss after which the run ends; 0 = never", check=FROM_0, resume=LENGTH
+    )
+
+    # -- batch
+    batch_size: int = field(32, "conversations a step", check=ABOVE_0, resume=FIXED)
+
+    # -- learning
+    loss_norm: Literal["token_mean", "sequence_mean"] = field(
+        "token_mean", "mean over the batch's tokens, or mean of the conversations' means", resume=NEXT_STEP
+    )
 
 
 SETTINGS = settings(Config)

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
 
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 
 SIGNAL_STATUS = 130  # 128 + SIGINT, for SIGTERM too
 LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: stopped by a limit; the same command continues the run
@@ -47,10 +47,10 @@ class Stop:
     def asked(self) -> bool:
         return self._asked.is_set()
 
-    def limit(self, config: Config, say: Callable[[str], None]) -> None:
+    def limit(self, config: RunSettings, say: Callable[[str], None]) -> None:
         """Apply the run's own limits; `max_wall_sec` counts from now."""
         self._say = say
-        self._wait_for_trials = config.on_stop == "wait"
+        self._wait_for_trials = isinstance(config, Config) and config.on_stop == "wait"
         if seconds := config.max_wall_sec:
             why = f"max_wall_sec={seconds:g} are over"
             asyncio.get_running_loop().call_later(seconds, self.request, why, LIMIT_STATUS)

@@ -58,8 +58,8 @@ def parse(argv: Sequence[str]) -> TrainArgs:
     run = _earlier_run(argv)
     if run is None:
         return read_arguments(TrainArgs, argv)
-    history = ConfigHistory(run)
-    args = read_arguments(TrainArgs, argv, saved=chz.asdict(from_json(history.latest)))
+    history = ConfigHistory(run, Config)
+    args = read_arguments(TrainArgs, argv, saved=chz.asdict(from_json(Config, history.latest)))
     history.changes(args)  # refuses what must not be changed
     for line in history.removed:
         log.warning("%s: %s", run.config, line)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.errors import UserError
 from harbortrainer.run.config_changes import ConfigHistory, note, to_json
@@ -32,26 +33,26 @@ def test_what_makes_another_run_is_refused_with_both_values(run: RunDirectory, c
 
 
 def test_changes_are_kept_for_the_next_process_and_hold_from_their_step_on(run: RunDirectory) -> None:
-    first = ConfigHistory(run)
+    first = ConfigHistory(run, Config)
     config = parse([f"resume={run.path}", "learning_rate=0.25", "n_parallel_envs=3", "n_epochs=2"])
     changes = first.changes(config)
     first.record(changes, from_step=4)
     assert {change.field for change in changes} == {"learning_rate", "n_parallel_envs", "n_epochs"}
-    again = ConfigHistory(run)
+    again = ConfigHistory(run, Config)
     assert again.changes(parse([f"resume={run.path}"])) == []
     tasks = [Task(f"t{i}", Path(), "") for i in range(16)]
     schedule = SettingsByStep(tasks, again.configs())
     assert [schedule.at(step).config.learning_rate for step in (0, 3, 4, 9)] == [0.5, 0.5, 0.25, 0.25]
     assert schedule.at(3).order.total_steps == 2 and schedule.total_steps == 4
-    back = ConfigHistory(run)
+    back = ConfigHistory(run, Config)
     back.record(back.changes(parse([f"resume={run.path}", "learning_rate=1.0"])), from_step=4)
-    assert SettingsByStep(tasks, ConfigHistory(run).configs()).at(4).config.learning_rate == 1.0, (
+    assert SettingsByStep(tasks, ConfigHistory(run, Config).configs()).at(4).config.learning_rate == 1.0, (
         "the later word counts"
     )
 
 
 def test_an_intervention_is_told_loudly_and_a_harmless_change_in_passing(run: RunDirectory) -> None:
-    changes = ConfigHistory(run).changes(parse([f"resume={run.path}", "learning_rate=0.25", "wandb_project=p"]))
+    changes = ConfigHistory(run, Config).changes(parse([f"resume={run.path}", "learning_rate=0.25", "wandb_project=p"]))
     told = {change.field: note(change, 4) for change in changes}
     assert told["learning_rate"].startswith("CHANGED from step 5 on: learning_rate=0.25, was 0.5")
     assert told["wandb_project"] == "wandb_project=p, was None"

@@ -16,7 +16,7 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Cont
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import silent, watched
 from harbortrainer.backend.sessions import Session, api_key, end_session, new_service, open_rest, open_session
-from harbortrainer.config import Config
+from harbortrainer.config import Endpoint, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
 from harbortrainer.stopping import End, in_daemon_thread
@@ -30,7 +30,7 @@ _log = logging.getLogger("harbortrainer")
 class Api:
     """Every request outside the SDK's clients; a test passes one of its own, so that nothing leaves the process."""
 
-    async def check_health(self, url: str, config: Config) -> dict[str, Any]:
+    async def check_health(self, url: str, config: Endpoint) -> dict[str, Any]:
         """What a server of this project reports about itself; {} = another server. Raises UserError."""
         return await health.check_health(url, config)
 
@@ -102,7 +102,7 @@ class Backend:
         await end_session(self.service, done=done)
 
 
-async def connect(config: Config, measure: Measure, api: Api, say: Callable[[str], None]) -> Backend:
+async def connect(config: RunSettings, measure: Measure, api: Api, say: Callable[[str], None]) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
     kind = kind_of(config)
     url = server_url(config)
@@ -123,7 +123,7 @@ async def connect(config: Config, measure: Measure, api: Api, say: Callable[[str
     return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
 
 
-def server_url(config: Config) -> str:
+def server_url(config: Endpoint) -> str:
     """URL of the server. Raises UserError when a self-hosted one is missing, or it is not a URL."""
     if config.backend == "tinker":
         url, field = config.tinker_base_url or os.environ.get("TINKER_BASE_URL") or CLOUD_URL, "tinker_base_url"
@@ -139,7 +139,7 @@ def server_url(config: Config) -> str:
     return url.rstrip("/")
 
 
-def check_model(config: Config, served: dict[str, int | None]) -> None:
+def check_model(config: RunSettings, served: dict[str, int | None]) -> None:
     """Raises UserError unless the server serves the model: it accepts any name, and then trains its own model."""
     if served and config.model_name not in served:
         names = ", ".join(sorted(served)[:8])
@@ -151,7 +151,7 @@ def check_model(config: Config, served: dict[str, int | None]) -> None:
         raise UserError(f"model_name={config.model_name}: the server serves {names}; {fix}")
 
 
-def warn_about_model(config: Config, kind: ServerKind, model: BaseModel) -> None:
+def warn_about_model(config: RunSettings, kind: ServerKind, model: BaseModel) -> None:
     """Warn about a model that the server may not support, and about a context longer than the model's."""
     name = config.model_name
     if kind.architectures is not None:

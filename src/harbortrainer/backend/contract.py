@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from harbortrainer.config import Config
+from harbortrainer.config import Endpoint, ModelSettings
 
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
@@ -85,7 +85,7 @@ SELF_HOSTED = ServerKind(
 )
 
 
-def kind_of(config: Config) -> ServerKind:
+def kind_of(config: Endpoint) -> ServerKind:
     return SELF_HOSTED if config.backend == "skyrl-tx" else CLOUD
 
 
@@ -101,5 +101,5 @@ class Limits:
     silence_sec: float = 120.0
 
     @classmethod
-    def of(cls, config: Config) -> "Limits":
+    def of(cls, config: ModelSettings) -> "Limits":
         return cls(config.update_timeout_sec)

@@ -10,19 +10,24 @@ from harbortrainer.backend.contract import Contract
 from harbortrainer.errors import BackendError, ServerLost, UserError
 from harbortrainer.learning.datums import TrainingSequence
 
+CROSS_ENTROPY = "cross_entropy"
 KINDS = {"tokens": "i", "mask": "b", "logprobs": "f", "advantages": "f"}  # numpy's dtype.kind
 STEP = "optim/server_step"  # optimizer steps of this adapter so far, from servers that count them
 NAMES = {"grad_norm": "optim/grad_norm", "learning_rate": "optim/learning_rate_applied", "optimizer_step": STEP}
 
 
 def build_datums(
-    sequences_D: Sequence[TrainingSequence], contract: Contract, vocab_size: int, max_context: int | None
+    sequences_D: Sequence[TrainingSequence],
+    loss_fn: str,
+    contract: Contract,
+    vocab_size: int,
+    max_context: int | None,
 ) -> list[tinker.Datum]:
     """One optimizer step's datums. Raises ValueError naming a malformed sequence: a bug in this program.
 
     `max_context`: the server's; the run's may have been higher when the trials were sampled. None = unknown. Raises
     UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:], and mask,
-    logprobs, advantages of the targets.
+    logprobs, advantages of the targets. For cross_entropy the advantages are the targets' weights.
     """
     for index, sequence in enumerate(sequences_D):
         check_sequence(sequence, index, vocab_size)
@@ -31,6 +36,8 @@ def build_datums(
                 f"context_limit: trial {sequence.trial_name} has {len(sequence.tokens_T)} tokens, the server takes at "
                 f"most {max_context}; resume on a server that takes as many as before, or start a new run"
             )
+    if loss_fn == CROSS_ENTROPY:
+        return [_weighted(sequence) for sequence in sequences_D]
     return [_datum(s, _compensation(s, len(sequences_D), contract), contract) for s in sequences_D]
 
 
@@ -68,6 +75,15 @@ def _datum(sequence: TrainingSequence, scale: float, contract: Contract) -> tink
     }
     if contract.reduction == "example_mean":  # that server divides by them; others ignore or refuse them
         inputs["weights"] = sequence.mask_T[1:].astype(np.float32)
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints(sequence.tokens_T[:-1].tolist()), loss_fn_inputs=inputs)
+
+
+def _weighted(sequence: TrainingSequence) -> tinker.Datum:
+    """A datum whose loss is - sum over targets of advantage * logprob."""
+    inputs = {
+        "target_tokens": sequence.tokens_T[1:].astype(np.int64),
+        "weights": sequence.advantages_T[1:].astype(np.float32),
+    }
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(sequence.tokens_T[:-1].tolist()), loss_fn_inputs=inputs)
 
 

@@ -12,9 +12,17 @@ import tinker
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
-from harbortrainer.backend.datum import all_tokens, build_datums, check_rate, check_step, metric_name, trained_logprobs
+from harbortrainer.backend.datum import (
+    CROSS_ENTROPY,
+    all_tokens,
+    build_datums,
+    check_rate,
+    check_step,
+    metric_name,
+    trained_logprobs,
+)
 from harbortrainer.backend.faults import SDK_ERRORS, forgotten, no_weights, plain
-from harbortrainer.config import Config
+from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.stopping import End
@@ -37,7 +45,7 @@ class PolicyTrainer:
     restores the older weights. So publish, sample, train, publish; no sampling request may outlive its batch.
     """
 
-    def __init__(self, backend: Backend, client: tinker.TrainingClient, config: Config) -> None:
+    def __init__(self, backend: Backend, client: tinker.TrainingClient, config: RunSettings) -> None:
         self._backend = backend
         self._config = config
         self._limits = backend.limits
@@ -56,12 +64,12 @@ class PolicyTrainer:
         self._steps: float | None = None  # optimizer steps, as the server counts them
 
     @classmethod
-    async def create(cls, backend: Backend, config: Config) -> "PolicyTrainer":
+    async def create(cls, backend: Backend, config: RunSettings) -> "PolicyTrainer":
         """A fresh adapter of attention and MLP layers, initialised from the seed. Raises BackendError."""
         return cls(backend, await _created(backend, config), config)
 
     @classmethod
-    async def restore(cls, backend: Backend, config: Config, path: str) -> "PolicyTrainer":
+    async def restore(cls, backend: Backend, config: RunSettings, path: str) -> "PolicyTrainer":
         """Adapter and optimizer state saved under `path`.
 
         Raises UserError for another model or rank, WeightsGone when the server does not have them, BackendError.
@@ -97,7 +105,7 @@ class PolicyTrainer:
         adam: tinker.AdamParams,
     ) -> UpdateResult:
         """One optimizer step on the loss summed over tokens. Submits both requests before it awaits either."""
-        datums = build_datums(sequences_D, self._backend.contract, self._vocab_size, self._max_context)
+        datums = self._datums(sequences_D, loss_fn)
         forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
         step = self._client.optim_step(adam)
         output = await self._backend.wait("forward_backward", forward, self._limits.update_sec)
@@ -108,6 +116,15 @@ class PolicyTrainer:
         check_rate(adam.learning_rate, metrics)
         self._steps = check_step(self._steps, metrics)
         return UpdateResult(logprobs_D, metrics)
+
+    async def logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        """Per sequence N natural logs of the policy in training, 0 for the first token; changes nothing."""
+        work = self._client.forward(self._datums(sequences_D, CROSS_ENTROPY), CROSS_ENTROPY)
+        output = await self._backend.wait("forward", work, self._limits.update_sec)
+        return [trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True)]
+
+    def _datums(self, sequences_D: Sequence[TrainingSequence], loss_fn: str) -> list[tinker.Datum]:
+        return build_datums(sequences_D, loss_fn, self._backend.contract, self._vocab_size, self._max_context)
 
     async def publish(self, step: int) -> "Published":
         """A sampler of the current weights. Deletes those of the previous one, which must not be sampled again."""
@@ -238,7 +255,7 @@ async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:
         await backend.api.unload(backend.url, model_ids)
 
 
-async def _created(backend: Backend, config: Config) -> tinker.TrainingClient:
+async def _created(backend: Backend, config: RunSettings) -> tinker.TrainingClient:
     work = backend.service.create_lora_training_client(
         config.model_name,
         config.lora_rank,

@@ -58,6 +58,8 @@ class Account:
                 self._count_end(record)
             elif record["event"] == "trained":
                 self._count_update(record)
+            elif record["event"] == "scored":
+                self._spend("evaluation", Spending(prompt=record["tokens"]))
             self._count_time(record)
 
     @property
@@ -93,13 +95,17 @@ class Account:
         for name, trained in zip(map(TrialName.parse, record["trials"]), tokens, strict=True):
             purpose = "trained" if self._scores or name.group in signal else "constant"
             spent = Spending(trained if self._scores else 0.0, 0.0, trained, 0.0)
-            self.total += spent
-            self._by[purpose] += spent
+            self._spend(purpose, spent)
             self._settle(name, purpose)
+        self._spend("trained", Spending(trained=record.get("conversation_tokens", 0)))
         for name, why in record.get("left_out", {}).items():
             self._settle(TrialName.parse(name), "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
         for name in [name for name in self._open if name.step == record["step"]]:  # of training only
             self._settle(name, "left_out")
+
+    def _spend(self, purpose: str, spent: Spending) -> None:
+        self.total += spent
+        self._by[purpose] += spent
 
     def _settle(self, name: TrialName, purpose: str) -> None:
         self._by[purpose] += self._open.pop(name, Spending())

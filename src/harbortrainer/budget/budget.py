@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.budget.account import PURPOSES, Account, Spending
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import UserError
 
 TABLE = Path(__file__).with_name("prices.json")
@@ -42,7 +42,7 @@ class Pricing:
         return self.price is not None or self.usd_per_hour > 0
 
 
-def pricing_of(config: Config) -> Pricing:
+def pricing_of(config: RunSettings) -> Pricing:
     """The prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
     price, source = None, ""
     if config.prices is not None:
@@ -58,7 +58,7 @@ def pricing_of(config: Config) -> Pricing:
     return pricing
 
 
-def no_price(config: Config) -> str:
+def no_price(config: RunSettings) -> str:
     return f"no price known for {config.model_name}: give prices=FILE"
 
 
@@ -101,8 +101,8 @@ LABELS = {"left_out": "left out", "constant": "constant groups"}
 class Budget:
     """The spending of a whole run, from its ledger's records, against its caps. Without config no caps apply."""
 
-    def __init__(self, config: Config | None = None, pricing: Pricing | None = None) -> None:
-        self.account = Account(scores=config is not None and config.kl_penalty_coef > 0)
+    def __init__(self, config: RunSettings | None = None, pricing: Pricing | None = None) -> None:
+        self.account = Account(scores=isinstance(config, Config) and config.kl_penalty_coef > 0)
         self.pricing = pricing or Pricing()
         self._caps = config
         self._over_cap: Callable[[str, int], object] = lambda *_: None
@@ -126,7 +126,8 @@ class Budget:
             return f"max_usd={caps.max_usd:g} is reached: {usd:.2f} USD are spent", USD_STATUS
         if (most := caps.max_tokens_total) and total.tokens >= most:
             return f"max_tokens_total={most:g} is reached: {count(total.tokens)} are spent", TOKENS_STATUS
-        if (most := caps.max_container_hours) and (hours := total.container_sec / 3600) >= most:
+        most = caps.max_container_hours if isinstance(caps, Config) else 0.0
+        if most and (hours := total.container_sec / 3600) >= most:
             return f"max_container_hours={most:g} is reached: {hours:.2f} h are spent", CONTAINERS_STATUS
         return None
 

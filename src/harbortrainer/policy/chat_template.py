@@ -101,6 +101,11 @@ class ChatTemplate:
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return ids[1:] if ended else ids
 
+    def completion(self, answer: str) -> list[int]:
+        """Ids of an answer as a policy would sample it: its text, then the turn's end."""
+        ids = self._encode(clean_text(answer))
+        return ids if self.turn_end is None else [*ids, self.turn_end]
+
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """The token that ends a turn, then the tokenizer's end of text."""

@@ -33,7 +33,7 @@ class Journal:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._schedule = SettingsByStep((), ConfigHistory(run).configs())
+        self._schedule = SettingsByStep((), ConfigHistory(run, Config).configs())
         self.records = _trained(run)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged

@@ -2,18 +2,27 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import chz
 
-from harbortrainer.config import ADDRESS, FIELDS, FIXED, FORMER, LENGTH, NEXT_STEP, SETTINGS, Config, TrialSettings
+from harbortrainer.config import (
+    ADDRESS,
+    FIXED,
+    FORMER,
+    LENGTH,
+    NEXT_STEP,
+    RunSettings,
+    SftConfig,
+    TrialSettings,
+)
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.run.directory import RunDirectory
-from harbortrainer.setting import settings, shown
+from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory
+from harbortrainer.setting import Resume, settings, shown
 
 # What the rewards of a trial depend on: one group has one setting of each.
 TRIAL_SETTINGS = (
@@ -22,24 +31,36 @@ TRIAL_SETTINGS = (
 )
 
 
+def command_of(kind: type[RunSettings]) -> str:
+    """The command that runs such settings."""
+    return SFT if issubclass(kind, SftConfig) else TRAIN
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     field: str
     before: Any  # as JSON has it
     now: Any
+    resume: Resume
 
 
-class ConfigHistory:
+class ConfigHistory[C: RunSettings]:
     """The configuration that a run was started with, and each later change with its first step.
 
-    Raises UserError when one of the files is damaged.
+    Raises UserError when one of the files is damaged, or belongs to a run of another command.
     """
 
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
+    def __init__(self, run: RunDirectory, kind: type[C]) -> None:
+        self._run, self._kind, self._settings = run, kind, settings(kind)
         saved = read_json(run.config)
-        self._start = {n: value for n, value in current(saved).items() if SETTINGS[n].resume is not ADDRESS}
-        if lacking := [name for name, setting in SETTINGS.items() if setting.required and name not in saved]:
+        if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
+            raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
+        self._start = {
+            name: value
+            for name, value in current(saved, self._settings).items()
+            if self._settings[name].resume is not ADDRESS
+        }
+        if lacking := [name for name, one in self._settings.items() if one.required and name not in saved]:
             why = f"{run.config.name} is damaged (no {', '.join(lacking)})"
             raise UserError(f"resume={run.path}: {why}; restore it or start a new run")
         cut_torn_line(run.config_changes)
@@ -51,13 +72,14 @@ class ConfigHistory:
         """Values of the last process by field, without those of ADDRESS."""
         return self._values(len(self._records))
 
-    def changes(self, config: Config) -> list[Change]:
+    def changes(self, config: C) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
         before, now = self.latest, to_json(config)
-        changed = [Change(name, before[name], now[name]) for name in FIELDS if name in before]
+        known = {name: one for name, one in self._settings.items() if name in before}
+        changed = [Change(name, before[name], now[name], one.resume) for name, one in known.items()]
         changed = [change for change in changed if change.before != change.now]
         for change in changed:
-            if SETTINGS[change.field].resume is FIXED:
+            if change.resume is FIXED:
                 raise UserError(
                     f"{change.field}={_shown(change.now)}: {self._run.path} was started with "
                     f"{change.field}={_shown(change.before)}; leave it out or start a new run"
@@ -72,32 +94,32 @@ class ConfigHistory:
             append_line(self._run.config_changes, record)
             self._records.append(record)
 
-    def configs(self) -> list[tuple[int, Config]]:
+    def configs(self) -> list[tuple[int, C]]:
         """(first step, configuration) in order of time; the last one is in force."""
         steps = [0, *(record["from_step"] for record in self._records)]
-        return [(step, from_json(self._values(n))) for n, step in enumerate(steps)]
+        return [(step, from_json(self._kind, self._values(n))) for n, step in enumerate(steps)]
 
     def _values(self, n_records: int) -> dict[str, Any]:
         values = dict(self._start)
         for record in self._records[:n_records]:
-            values |= current({name: change["now"] for name, change in record["changes"].items()})
+            values |= current({name: change["now"] for name, change in record["changes"].items()}, self._settings)
         return values
 
 
 def note(change: Change, from_step: int) -> str:
     """One line for an accepted change."""
     text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
-    if SETTINGS[change.field].resume is NEXT_STEP:
+    if change.resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
-    if SETTINGS[change.field].resume is LENGTH:
+    if change.resume is LENGTH:
         return f"{text}; a learning rate that decays follows the new length from step {from_step + 1} on"
     return text
 
 
-def current(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Saved values by the names that settings have now, without those that were removed."""
+def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Saved values by the `names` that settings have now, without those that were removed."""
     renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
-    return {name: value for name, value in (renamed | {**saved}).items() if name in FIELDS}
+    return {name: value for name, value in (renamed | {**saved}).items() if name in names}
 
 
 def removed(saved: Mapping[str, Any]) -> list[str]:
@@ -109,14 +131,20 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def to_json(config: Config) -> dict[str, Any]:
+def to_json(config: RunSettings) -> dict[str, Any]:
     """The configuration as plain JSON values."""
     return json.loads(json.dumps(chz.asdict(config)))
 
 
-def from_json(values: Mapping[str, Any]) -> Config:
+def to_save(config: RunSettings) -> dict[str, Any]:
+    """The configuration as config.json holds it; a run of another command than train names its command."""
+    command = command_of(type(config))
+    return to_json(config) | ({} if command == TRAIN else {COMMAND: command})
+
+
+def from_json[C: RunSettings](kind: type[C], values: Mapping[str, Any]) -> C:
     """Fields that an older version did not save have their defaults."""
-    return Config(**tuples(values))
+    return kind(**tuples(values))
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from harbortrainer.durable.files import make_folder, read_json, sync_folder, wri
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 
+PLAN_FILE = "plan.json"  # of an evaluation: its policies and tasks
+COMMAND, TRAIN, SFT = "command", "train", "sft"  # a key of config.json, and its values; without it: train
+
 
 class _Entry:
     """The path of one file or folder of a RunDirectory."""
@@ -54,7 +57,8 @@ class RunDirectory:
     @property
     def resume(self) -> str:
         """The command that continues the run."""
-        return f"python -m src.train resume={self.path}"
+        command = read_json(self.config).get(COMMAND, TRAIN) if self.config.is_file() else TRAIN
+        return f"python -m src.{command} resume={self.path}"
 
     def batch(self, kind: BatchKind, step: int) -> Path:
         """Harbor's trial folders of one batch."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
-from harbortrainer.learning.datums import digest
+from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.trajectories import read_trajectory
@@ -76,18 +76,11 @@ class Ledger:
 
         Warns when the step was trained on before a restored state with another batch.
         """
-        before, now = self._digests.get(step), digest(batch.sequences_D)
         tokens: Counter[str] = Counter()
         for sequence in batch.sequences_D:
             tokens[sequence.trial_name] += len(sequence.tokens_T)
         trials = list(tokens)
-        record = {
-            "event": "trained",
-            "step": step,
-            "optimizer_steps": len(updates),
-            "first_optimizer_step": 1 + sum(r["optimizer_steps"] for n, r in self._steps.items() if n < step),
-            "datums": len(batch.sequences_D),
-            "digest": now,
+        record = self._update(step, batch.sequences_D, len(updates)) | {
             "trials": trials,
             "tokens": [tokens[trial] for trial in trials],  # of its datums, prompts included
             "rewards": batch.rewards,
@@ -97,13 +90,21 @@ class Ledger:
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
-        if before not in (None, now):
-            record["differs_from"] = before
-            log.warning(
-                "step %d was trained on before, with other datums (%s, now %s): its trials on disk or the settings "
-                "have changed since; both records are in %s", step, before, now, self._path,
-            )  # fmt: skip
         self._append(record)
+
+    def taught(self, step: int, sequences_D: Sequence[TrainingSequence]) -> None:
+        """Record the update of `step` on conversations, which are not trials. Warns like `trained`."""
+        names = [sequence.trial_name for sequence in sequences_D]
+        record = self._update(step, sequences_D, 1) | {
+            "trials": [],
+            "conversations": list(dict.fromkeys(names)),
+            "conversation_tokens": sum(len(sequence.tokens_T) for sequence in sequences_D),
+        }
+        self._append(record)
+
+    def scored(self, step: int, tokens: int) -> None:
+        """Record that the policy after `step` was measured on `tokens` tokens of held-out conversations."""
+        self._append({"event": "scored", "step": step, "tokens": tokens})
 
     def resumed(self, step: int) -> None:
         """Record that the run continues after `step`: later updates do not count, they will be repeated."""
@@ -145,6 +146,25 @@ class Ledger:
         text = "trials: " + ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[:4])
         lost = ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[4:] if c[stage])
         return f"{text} ({lost})" if lost else text
+
+    def _update(self, step: int, sequences_D: Sequence[TrainingSequence], optimizer_steps: int) -> dict[str, Any]:
+        """The record of an update: what is the same for trials and for conversations."""
+        before, now = self._digests.get(step), digest(sequences_D)
+        record = {
+            "event": "trained",
+            "step": step,
+            "optimizer_steps": optimizer_steps,
+            "first_optimizer_step": 1 + sum(r["optimizer_steps"] for n, r in self._steps.items() if n < step),
+            "datums": len(sequences_D),
+            "digest": now,
+        }
+        if before in (None, now):
+            return record
+        log.warning(
+            "step %d was trained on before, with other datums (%s, now %s): its trials on disk or the settings "
+            "have changed since; both records are in %s", step, before, now, self._path,
+        )  # fmt: skip
+        return record | {"differs_from": before}
 
     def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
         record = {"time": round(time.time(), 3), **record}

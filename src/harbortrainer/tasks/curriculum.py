@@ -70,7 +70,7 @@ class Curriculum:
         for record in read_lines(self._file, checked=True):
             self._take(record)
 
-    def batch(self, step: int, order: TaskOrder) -> list[Task]:
+    def batch(self, step: int, order: TaskOrder[Task]) -> list[Task]:
         """The tasks of one step, as many as `order` has for it. Raises DiskFault."""
         if step not in self._chosen:
             self._append({"event": "chosen", "step": step, **self._choose(len(order.batch(step)), order)})
@@ -102,7 +102,7 @@ class Curriculum:
         inside, outside, unmeasured = self._counts()
         return f"curriculum: {inside} tasks in the band, {outside} outside, which rest, {unmeasured} not measured yet"
 
-    def _choose(self, n: int, order: TaskOrder) -> dict[str, Any]:
+    def _choose(self, n: int, order: TaskOrder[Task]) -> dict[str, Any]:
         """The next `n` tasks of the order, without those that rest or are in the batch already.
 
         When an epoch gives fewer than `n` tasks, those that rested longest fill the batch, then tasks are taken twice.

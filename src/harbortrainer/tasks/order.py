@@ -1,17 +1,22 @@
-"""The order of the tasks: a pure function of seed and position, so that a resumed run takes the same tasks."""
+"""The order of tasks or conversations: a pure function of seed and position, so that a resumed run takes the same."""
 
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
 from harbortrainer.errors import UserError
-from harbortrainer.tasks.task import Task
 
 
-class TaskOrder:
-    """Endless seeded permutations of the tasks, cut into batches; a batch may span two epochs.
+class Sourced(Protocol):
+    @property
+    def source(self) -> str: ...
+
+
+class TaskOrder[T: Sourced]:
+    """Endless seeded permutations of the tasks (or conversations), cut into batches; a batch may span two epochs.
 
     The weight of a task's source is how often an epoch takes the task: 2 = twice; 0.5 = half of the source's tasks,
     another half in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
@@ -20,7 +25,7 @@ class TaskOrder:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[T],
         *,
         batch_size: int,
         n_epochs: int | None,
@@ -28,8 +33,8 @@ class TaskOrder:
         seed: int,
         weights: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self._always: list[Task] = []
-        self._sometimes: list[tuple[list[Task], int]] = []  # tasks of a source, how many of them an epoch takes
+        self._always: list[T] = []
+        self._sometimes: list[tuple[list[T], int]] = []  # tasks of a source, how many of them an epoch takes
         for source in dict.fromkeys(task.source for task in tasks):
             members = [task for task in tasks if task.source == source]
             whole, part = divmod(weights.get(source, 1.0), 1)
@@ -38,14 +43,14 @@ class TaskOrder:
         self.length = len(self._always) + sum(count for _, count in self._sometimes)
         if tasks and not self.length:
             raise UserError("task_weights: an epoch would have no task; raise them")
-        self._epoch: tuple[int, list[Task]] = (-1, [])  # the last one used
+        self._epoch: tuple[int, list[T]] = (-1, [])  # the last one used
         self._batch_size = batch_size
         self._seed = seed
         self._last = max_steps * batch_size if n_epochs is None and max_steps else (n_epochs or 1) * self.length
         steps = math.ceil(self._last / batch_size)
         self.total_steps = min(steps, max_steps) if max_steps else steps
 
-    def batch(self, step: int) -> list[Task]:
+    def batch(self, step: int) -> list[T]:
         """Tasks of one step; the run's last batch may be smaller."""
         first = step * self._batch_size
         return [self.at(position) for position in range(first, min(first + self._batch_size, self._last))]
@@ -55,14 +60,14 @@ class TaskOrder:
         n = self.length
         return (step * self._batch_size) // n < min((step + 1) * self._batch_size, self._last) // n
 
-    def at(self, position: int) -> Task:
+    def at(self, position: int) -> T:
         """The task at a position of the endless order."""
         epoch, index = divmod(position, self.length)
         if epoch != self._epoch[0]:
             self._epoch = (epoch, self._permuted(epoch))
         return self._epoch[1][index]
 
-    def _permuted(self, epoch: int) -> list[Task]:
+    def _permuted(self, epoch: int) -> list[T]:
         random = np.random.default_rng([self._seed, epoch])
         permutation = random.permutation(self.length)
         tasks = list(self._always)

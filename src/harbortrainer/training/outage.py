@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import PolicyTrainer, free_slots
-from harbortrainer.config import Config
+from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.checkpoints import CheckpointLog
@@ -123,7 +123,7 @@ class Outage:
 
 
 async def create_or_restore(
-    backend: Backend, config: Config, checkpoints: CheckpointLog, display: Display
+    backend: Backend, config: RunSettings, checkpoints: CheckpointLog, display: Display
 ) -> PolicyTrainer:
     """The adapter of this process, from the newest state that the server has, else from the seed.
 

@@ -10,7 +10,7 @@ from typing import Any
 from harbortrainer.backend.connect import Api, Backend, connect
 from harbortrainer.backend.contract import Contract, ServerKind
 from harbortrainer.backend.sessions import Session
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.docker.host import DockerHost, Host, RemoteHost
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe.probe import contract_of
@@ -46,7 +46,7 @@ class Outside:
     start_wandb: StartWandb = start_wandb
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages
 
-    async def connect(self, config: Config, say: Say = log.info) -> Backend:
+    async def connect(self, config: RunSettings, say: Say = log.info) -> Backend:
         """A server that answered, with its measured contract. Raises UserError."""
 
         async def measure(session: Session, kind: ServerKind, model_name: str) -> Contract:
@@ -55,7 +55,7 @@ class Outside:
         return await connect(config, measure, self.api, say)
 
     @contextlib.asynccontextmanager
-    async def connected(self, config: Config, display: Display) -> AsyncIterator[Backend]:
+    async def connected(self, config: RunSettings, display: Display) -> AsyncIterator[Backend]:
         """Like `connect`; closes the server's session at the end of the block."""
         display.doing(f"connecting to the {config.backend} server")
         backend, done = await self.connect(config, display.say), False

@@ -16,7 +16,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
-from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_json
+from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.curriculum import open_curriculum
@@ -83,7 +83,7 @@ def start_directory(plan: RunPlan) -> RunDirectory:
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
     files = {
-        "config.json": to_json(config),
+        "config.json": to_save(config),
         "versions.json": installed_versions(),
         SPLIT_FILE: split_record(plan.train, plan.held_out, config.allow_family_overlap),
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
@@ -93,7 +93,7 @@ def start_directory(plan: RunPlan) -> RunDirectory:
 
 def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Display) -> SettingsByStep:
     """Settings by step; records and prints what this process changes. Raises UserError."""
-    history = ConfigHistory(run)
+    history = ConfigHistory(run, Config)
     changes = history.changes(plan.config)
     for line in _set_aside(run, changes, ledger.steps_trained):
         display.say(line)

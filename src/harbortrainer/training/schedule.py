@@ -16,7 +16,7 @@ class Span:
 
     first_step: int
     config: Config
-    order: TaskOrder
+    order: TaskOrder[Task]
 
 
 class SettingsByStep:
@@ -51,7 +51,7 @@ class SettingsByStep:
         return self._curriculum.metrics(step)
 
 
-def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:
+def task_order(config: Config, train: Sequence[Task]) -> TaskOrder[Task]:
     return TaskOrder(
         train,
         batch_size=config.batch_size,
@@ -62,6 +62,6 @@ def task_order(config: Config, train: Sequence[Task]) -> TaskOrder:
     )
 
 
-def evaluation_due(eval_every: int, order: TaskOrder, step: int) -> bool:
+def evaluation_due(eval_every: int, order: TaskOrder[Task], step: int) -> bool:
     """Whether the 0-based step is followed by an evaluation; the last one of a run always is."""
     return (step + 1) % eval_every == 0 if eval_every else order.ends_epoch(step)

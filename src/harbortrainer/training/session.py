@@ -2,35 +2,31 @@
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.terms import Terms, agree
-from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config
 from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.durable.files import write_json
-from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
+from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import RunDirectory, held, open_run_directory, run_ids
-from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.directory import held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
-from harbortrainer.training.outage import create_or_restore, delete_orphans
+from harbortrainer.training.outage import delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
+from harbortrainer.training.workspace import Workspace, identity, open_policy, open_workspace
 from harbortrainer.watch.display import Display
 
 
@@ -105,15 +101,19 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
-        workspace = _open_workspace(plan, stack, display, stop)
-        trained = _identity(prepared, workspace)
+        settings = (config, plan.pricing, plan.earlier, lambda: start_directory(plan), plan.total_steps)
+        workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
+        hint = f"finished trials are saved, resume with: {workspace.run.resume} (it removes leftover containers)"
+        stop.resume_hint = hint
+        stop.limit_trials(config.max_trials, workspace.ledger.counts["started"])
+        trained = identity(config, prepared.template, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
         effective = _record_effective(plan, workspace, backend, trained, terms)
         sampler = PolicySampler(
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
         )
         rollouts = _rollouts(prepared, workspace, sampler, outside)
-        policy = await stack.enter_async_context(_policy(plan, workspace, backend))
+        policy = await stack.enter_async_context(open_policy(config, workspace, backend))
         await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
         paths = [task.path for task in plan.tasks]
@@ -156,49 +156,8 @@ async def train(run: Run) -> int:
     return status
 
 
-@dataclass(frozen=True, slots=True)
-class _Workspace:
-    """The run directory with its journals, and the controls of the run."""
-
-    run: RunDirectory
-    run_id: str  # on Docker
-    ledger: Ledger
-    budget: Budget
-    checkpoints: CheckpointLog
-    display: Display
-    stop: Stop
-
-
-def _open_workspace(plan: RunPlan, stack: contextlib.AsyncExitStack, display: Display, stop: Stop) -> _Workspace:
-    """Open or create the run's folder, locked until the stack closes, and its journals."""
-    config, run = plan.config, plan.earlier
-    if run is None:
-        run = start_directory(plan)
-        stack.enter_context(held(run))
-    display.keep_log(run, plan.total_steps)
-    display.announce(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
-    stop.resume_hint = f"finished trials are saved, resume with: {run.resume} (it removes leftover containers)"
-    budget = Budget(config, plan.pricing)
-    ledger = Ledger(run.ledger, budget.count)
-    budget.on_cap(stop.request_soon)
-    display.spent = budget.brief
-    stop.limit_spending(budget.over)
-    stop.limit_trials(config.max_trials, ledger.counts["started"])
-    keep = Keep(config.keep_checkpoints, config.keep_best)
-    return _Workspace(run, run_ids(run).run_id, ledger, budget, CheckpointLog(run.checkpoints, keep), display, stop)
-
-
-def _identity(prepared: Prepared, workspace: _Workspace) -> PolicyIdentity:
-    """What is trained. Raises UserError when the saved states are of another policy."""
-    config, renderer = prepared.plan.config, prepared.template.renderer
-    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
-    if workspace.checkpoints.latest() is not None:
-        require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
-    return trained
-
-
 def _record_effective(
-    plan: RunPlan, workspace: _Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
+    plan: RunPlan, workspace: Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
 ) -> dict[str, Any]:
     """What the run really trains with: written to its folder, printed, and returned for wandb."""
     config, say = plan.config, workspace.display.say
@@ -216,7 +175,7 @@ def _record_effective(
     return effective
 
 
-def _rollouts(prepared: Prepared, workspace: _Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
+def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
     return Rollouts(
         prepared.plan.config,
         sampler,
@@ -229,23 +188,3 @@ def _rollouts(prepared: Prepared, workspace: _Workspace, sampler: PolicySampler,
         prepared.host.ping,
         outside.new_trial,
     )
-
-
-@contextlib.asynccontextmanager
-async def _policy(plan: RunPlan, workspace: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end of the block.
-
-    A new run that is refused leaves no folder; one whose server is lost can be resumed.
-    """
-    try:
-        policy = await create_or_restore(backend, plan.config, workspace.checkpoints, workspace.display)
-    except UserError as error:
-        if isinstance(error, ServerLost):
-            workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
-        elif plan.earlier is None:
-            shutil.rmtree(workspace.run.path)
-        raise
-    try:
-        yield policy
-    finally:
-        await policy.close()

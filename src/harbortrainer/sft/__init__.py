@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: conversations become datums of cross entropy, and train an adapter."""

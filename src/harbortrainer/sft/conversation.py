@@ -1,0 +1,94 @@
+"""A conversation as training data: messages become the ids that the trainer would join, with a mask of the answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harbortrainer.learning.datums import TrainingSequence, training_sequences
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.policy.chat_template import ChatTemplate
+
+PROMPT_ROLES = ("system", "user")
+ANSWER = "assistant"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversation:
+    """`task`: conversations of one task are on one side of the split. `source`: the file or directory."""
+
+    name: str
+    task: str
+    source: str
+    sequences_D: tuple[TrainingSequence, ...]  # one for each segment; every advantage is 1
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(len(sequence.tokens_T) for sequence in self.sequences_D)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest segment."""
+        return max(len(sequence.tokens_T) for sequence in self.sequences_D)
+
+
+def of_trajectory(trajectory: Trajectory, source: str) -> Conversation:
+    """A trial as it was sampled, token by token."""
+    name = f"{source}/{trajectory.trial_name}"
+    sequences = tuple(
+        TrainingSequence(name, s.tokens_T, s.mask_T, np.zeros_like(s.logprobs_T), s.advantages_T)
+        for s in training_sequences(trajectory, 1.0)
+    )
+    return Conversation(name, trajectory.task_name, source, sequences)
+
+
+def of_messages(
+    messages: Sequence[Mapping[str, Any]], template: ChatTemplate, *, name: str, task: str | None, source: str
+) -> Conversation:
+    """Every answer of the assistant is trained on. `task`: None = conversations with equal prompts are one task.
+
+    Raises ValueError, one line, for messages that are no conversation.
+    """
+    turns = turns_of(messages, template)
+    trajectory = Trajectory(task or "", name, turns, 1.0, Outcome.COMPLETED)
+    sequences = tuple(training_sequences(trajectory, 1.0))
+    prompt = str(turns[0].new_tokens_T) if task is None else task
+    return Conversation(name, prompt, source, sequences)
+
+
+def turns_of(messages: Sequence[Mapping[str, Any]], template: ChatTemplate) -> tuple[Turn, ...]:
+    """The turns that a policy with these answers would have had. Messages behind the last answer are left out."""
+    turns: list[Turn] = []
+    waiting: list[dict[str, str]] = []
+    for position, message in enumerate(messages):
+        role, content = _parts(message, position)
+        if role != ANSWER:
+            if turns and role != "user":
+                raise ValueError(f"message {position + 1}: a {role} message must stand before the first answer")
+            waiting.append({"role": role, "content": content})
+            continue
+        if not waiting:
+            raise ValueError(f"message {position + 1}: an answer without a prompt")
+        if turns:
+            new = template.join(turns[-1].completion_tokens_T, "\n\n".join(one["content"] for one in waiting))
+        else:
+            new = template.first_prompt(waiting)
+        answered = template.completion(content)
+        turns.append(Turn(0, tuple(new), tuple(answered), (0.0,) * len(answered), 0, text=content))
+        waiting = []
+    if not turns:
+        raise ValueError("no message of the role assistant: nothing to train on")
+    return tuple(turns)
+
+
+def _parts(message: object, position: int) -> tuple[str, str]:
+    """(role, content). Raises ValueError."""
+    if not isinstance(message, Mapping):
+        raise ValueError(f"message {position + 1}: must be an object with role and content")
+    role, content = message.get("role"), message.get("content")
+    if role not in (*PROMPT_ROLES, ANSWER):
+        raise ValueError(f"message {position + 1}: role {role!r}; must be system, user or assistant")
+    if not isinstance(content, str) or not content.strip():
+        raise ValueError(f"message {position + 1}: content must be text that is not empty")
+    return role, content

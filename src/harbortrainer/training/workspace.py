@@ -1,0 +1,95 @@
+"""What every run that trains an adapter opens: its folder with the journals, the limits, and the adapter."""
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.budget.budget import Budget, Pricing
+from harbortrainer.config import Config, RunSettings
+from harbortrainer.errors import ServerLost, UserError
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
+from harbortrainer.run.directory import RunDirectory, held, run_ids
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.stopping import Stop
+from harbortrainer.training.outage import create_or_restore
+from harbortrainer.watch.display import Display
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The run directory with its journals, and the controls of the run."""
+
+    run: RunDirectory
+    run_id: str  # on Docker
+    is_new: bool
+    ledger: Ledger
+    budget: Budget
+    checkpoints: CheckpointLog
+    display: Display
+    stop: Stop
+
+
+def open_workspace(
+    config: RunSettings,
+    pricing: Pricing,
+    earlier: RunDirectory | None,
+    new: Callable[[], RunDirectory],
+    total_steps: int,
+    *,
+    stack: contextlib.AsyncExitStack,
+    display: Display,
+    stop: Stop,
+    keep: Keep | None = None,
+) -> Workspace:
+    """Open the run's folder, or create it by `new` and lock it until the stack closes; and open its journals.
+
+    `keep`: None = as the settings say. Raises UserError.
+    """
+    run = earlier
+    if run is None:
+        run = new()
+        stack.enter_context(held(run))
+    display.keep_log(run, total_steps)
+    display.announce(f"{'run directory' if earlier is None else 'continues'} {run.path}")
+    stop.resume_hint = f"finished work is saved, resume with: {run.resume}"
+    budget = Budget(config, pricing)
+    ledger = Ledger(run.ledger, budget.count)
+    budget.on_cap(stop.request_soon)
+    display.spent = budget.brief
+    stop.limit_spending(budget.over)
+    keep = keep or Keep(config.keep_checkpoints, config.keep_best if isinstance(config, Config) else 0)
+    checkpoints = CheckpointLog(run.checkpoints, keep)
+    return Workspace(run, run_ids(run).run_id, earlier is None, ledger, budget, checkpoints, display, stop)
+
+
+def identity(config: RunSettings, template: ChatTemplate, workspace: Workspace) -> PolicyIdentity:
+    """What is trained. Raises UserError when the saved states are of another policy."""
+    renderer = template.renderer
+    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
+    if workspace.checkpoints.latest() is not None:
+        require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
+    return trained
+
+
+@contextlib.asynccontextmanager
+async def open_policy(config: RunSettings, workspace: Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
+    """The adapter on the server, freed at the end of the block.
+
+    A new run that is refused leaves no folder; one whose server is lost can be resumed.
+    """
+    try:
+        policy = await create_or_restore(backend, config, workspace.checkpoints, workspace.display)
+    except UserError as error:
+        if isinstance(error, ServerLost):
+            workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
+        elif workspace.is_new:
+            shutil.rmtree(workspace.run.path)
+        raise
+    try:
+        yield policy
+    finally:
+        await policy.close()

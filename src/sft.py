@@ -1,0 +1,8 @@
+"""`python -m src.sft …` is `harbortrainer sft …`."""
+
+import sys
+
+from harbortrainer.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["sft", *sys.argv[1:]]))
