@@ -20,6 +20,10 @@ TRIAL_SETTINGS = (
     "temperature",
     *(name for name, setting in settings(TrialSettings).items() if setting.resume is NEXT_STEP),
 )
+# As JSON has them: what a run of an earlier version, which has not saved a newer setting, was started with.
+_DEFAULTS: dict[str, Any] = json.loads(
+    json.dumps({n: s.default for n, s in SETTINGS.items() if not s.required and s.resume is not ADDRESS})
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class ConfigHistory:
 
     def changes(self, config: Config) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
-        before, now = self.latest, to_json(config)
+        before, now = _DEFAULTS | self.latest, to_json(config)
         changed = [Change(name, before[name], now[name]) for name in FIELDS if name in before]
         changed = [change for change in changed if change.before != change.now]
         for change in changed:
