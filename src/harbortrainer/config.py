@@ -56,6 +56,13 @@ class RunSettings(ModelSettings):
     # -- model
     model_name: str = field(doc="base model as the server names it: hub name or local directory", resume=FIXED)
     lora_rank: int = field(32, "LoRA rank", check=ABOVE_0, resume=FIXED)
+    init_from: str | None = field(
+        None,
+        "start from saved weights: RUN_DIR (newest checkpoint), RUN_DIR@STEP or a tinker:// path of a training state; "
+        "None = fresh adapter from seed",
+        resume=FIXED,
+    )
+    init_optimizer: bool = field(False, "with init_from: take Adam's moments too; false = fresh ones", resume=FIXED)
 
     # -- batch
     n_epochs: int | None = field(

@@ -90,6 +90,10 @@ class FakeServer:
         self._note("restore", step=int(path.rsplit("-", 1)[-1]))
         return Answer(self)
 
+    def create_training_client_from_state(self, path: str) -> Answer["FakeServer"]:
+        self._note("start from", path=path)
+        return Answer(self)
+
     def create_sampling_client(self, model_path: str | None = None, base_model: str | None = None):
         self._note("sampler", base_model=base_model)
         return Answer(self)

@@ -34,6 +34,8 @@ LONG = ("n_epochs=3",)
 # field -> (value that differs from the base run's, what both runs are given besides)
 SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "skyrl_tx_url": ("http://elsewhere:1", ()),
+    "init_from": ("tinker://m/weights/state", ()),
+    "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
     "model_name": ("models/two", ()),
     "tasks_dir": ("OTHER", ()),

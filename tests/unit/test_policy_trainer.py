@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,9 +13,9 @@ import tinker
 
 from harbortrainer.backend.connect import Api, Backend
 from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS, Limits
-from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.backend.policy import PolicyTrainer, SavedState
 from harbortrainer.config import Config
-from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.stopping import run_until
@@ -54,6 +55,10 @@ class FakeTinker:
 
     async def create_training_client_from_state_with_optimizer(self, path: str):
         self.log.append(f"load {path}")
+        return self
+
+    async def create_training_client_from_state(self, path: str):
+        self.log.append(f"load without optimizer {path}")
         return self
 
     def get_weights_info_by_tinker_path(self, path: str):
@@ -173,6 +178,60 @@ async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
     fake.weights.base_model = "m"
     await PolicyTrainer.restore(backend(fake), CONFIG, "tinker://x")
     assert [entry for entry in fake.log if entry.startswith("load")] == ["load tinker://x"]
+
+
+async def reopened(_: Backend) -> None: ...
+
+
+START = SavedState("init_from=runs/a@3", "tinker://a/weights/s", "runs/a", 3)
+
+
+@pytest.mark.parametrize("optimizer", [False, True])
+async def test_a_run_that_starts_from_weights_loads_them_again_when_it_has_lost_every_checkpoint(
+    fake, monkeypatch, optimizer
+):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG, replace(START, optimizer=optimizer))
+    monkeypatch.setattr(Backend, "reopen", reopened)
+    await policy.reload("tinker://m/weights/own")
+    await policy.reload(None)
+    first = f"load {START.path}" if optimizer else f"load without optimizer {START.path}"
+    assert [entry for entry in fake.log if entry.startswith(("load", "create"))] == [
+        first, "load tinker://m/weights/own", first,
+    ]  # fmt: skip
+    assert policy.origin == "tinker://a/weights/s (init_from=runs/a@3, the state after step 3)"
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_start_that_the_server_does_not_have_is_an_error_and_never_the_seed(fake, monkeypatch, again):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG, START)
+    loaded = len(fake.log)
+    response = httpx.Response(404, request=httpx.Request("GET", "http://x"))
+    gone = tinker.NotFoundError("Checkpoint not found", response=response, body={"detail": "Checkpoint not found"})
+
+    class Gone:
+        def __await__(self):
+            raise gone
+            yield
+
+    monkeypatch.setattr(fake, "get_weights_info_by_tinker_path", lambda path: Gone())
+    monkeypatch.setattr(Backend, "reopen", reopened)
+    with pytest.raises(WeightsGone, match=rf"{START.given}: reading {START.path}: .*give a state that this server has"):
+        await (policy.reload(None) if again else PolicyTrainer.create(backend(fake), CONFIG, START))
+    assert fake.log[loaded:] == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"base_model": "other", "lora_rank": 32}, r"model_name=m: the checkpoint tinker://a/weights/s belongs to oth"),
+        ({"base_model": "m", "lora_rank": 8}, r"lora_rank=32: the checkpoint tinker://a/weights/s has rank 8"),
+    ],
+)
+async def test_a_start_of_another_model_or_rank_is_refused_before_it_is_loaded(fake, weights, words):
+    fake.weights = SimpleNamespace(**weights)
+    with pytest.raises(UserError, match=words):
+        await PolicyTrainer.create(backend(fake), CONFIG, START)
+    assert fake.log == ["await weights_info"]
 
 
 async def test_weights_that_the_server_will_delete_are_warned_of(fake, caplog):

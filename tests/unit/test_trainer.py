@@ -32,6 +32,7 @@ class FakePolicy:
     """Records the calls; `version` grows with each update."""
 
     model_id = "m"
+    origin = "the seed"
 
     def __init__(self, calls: list[str], version: int = 0) -> None:
         self.calls = calls

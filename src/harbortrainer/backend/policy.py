@@ -38,6 +38,22 @@ class UpdateResult:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A training state on the server that a run takes over. `run`, `step`: where it was saved, None = not known."""
+
+    given: str  # the setting, for messages: init_from=runs/a@3
+    path: str  # tinker://MODEL/weights/NAME
+    run: str | None = None  # run directory
+    step: int | None = None
+    optimizer: bool = False  # load Adam's moments too
+
+    @property
+    def described(self) -> str:
+        where = "" if self.step is None else f", the state after step {self.step}"
+        return f"{self.path} ({self.given}{where})"
+
+
 class PolicyTrainer:
     """One LoRA adapter on the server.
 
@@ -45,8 +61,11 @@ class PolicyTrainer:
     restores the older weights. So publish, sample, train, publish; no sampling request may outlive its batch.
     """
 
-    def __init__(self, backend: Backend, client: tinker.TrainingClient, config: RunSettings) -> None:
+    def __init__(
+        self, backend: Backend, client: tinker.TrainingClient, config: RunSettings, start: SavedState | None = None
+    ) -> None:
         self._backend = backend
+        self._start = start
         self._config = config
         self._limits = backend.limits
         self._vocab_size = backend.api.base_model(config.model_name).vocab_size
@@ -64,33 +83,41 @@ class PolicyTrainer:
         self._steps: float | None = None  # optimizer steps, as the server counts them
 
     @classmethod
-    async def create(cls, backend: Backend, config: RunSettings) -> "PolicyTrainer":
-        """A fresh adapter of attention and MLP layers, initialised from the seed. Raises BackendError."""
-        return cls(backend, await _created(backend, config), config)
+    async def create(cls, backend: Backend, config: RunSettings, start: SavedState | None = None) -> "PolicyTrainer":
+        """A new adapter: with the weights of `start`, else fresh in attention and MLP layers, from the seed.
+
+        Raises UserError when `start` has another model or rank, WeightsGone when the server does not have it,
+        BackendError.
+        """
+        return cls(backend, await _begun(backend, config, start), config, start)
 
     @classmethod
-    async def restore(cls, backend: Backend, config: RunSettings, path: str) -> "PolicyTrainer":
-        """Adapter and optimizer state saved under `path`.
+    async def restore(
+        cls, backend: Backend, config: RunSettings, path: str, start: SavedState | None = None
+    ) -> "PolicyTrainer":
+        """Adapter and optimizer state saved under `path`; `start`: as `create` has it, for `reload`.
 
         Raises UserError for another model or rank, WeightsGone when the server does not have them, BackendError.
         """
-        reading = backend.rest.get_weights_info_by_tinker_path(path)
-        info = await _state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
-        if info.base_model != config.model_name:
-            raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
-        if info.lora_rank != config.lora_rank:
-            raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
-        return cls(backend, await _restored(backend, path), config)
+        await _check_state(backend, config, path)
+        return cls(backend, await _restored(backend, path), config, start)
+
+    @property
+    def origin(self) -> str:
+        """What a run without any checkpoint begins with."""
+        return "the seed" if self._start is None else self._start.described
 
     async def reload(self, path: str | None) -> None:
-        """Replace a lost adapter by a saved state, or by a fresh one (None).
+        """Replace a lost adapter by a saved state, or by a new one as `create` makes it (None).
 
         Raises WeightsGone when the server does not have the state, BackendError.
         """
         await free_slots(self._backend, [self.model_id])  # a server that was only unreachable still has it
         await self._backend.reopen()
-        again = _created(self._backend, self._config) if path is None else _restored(self._backend, path)
-        self._take(await again)
+        if path is None:
+            self._take(await _begun(self._backend, self._config, self._start))
+        else:
+            self._take(await _restored(self._backend, path))
 
     async def until_answering(self, limit_sec: float) -> None:
         """Wait for the server. Raises BackendError after `limit_sec`."""
@@ -265,8 +292,33 @@ async def _created(backend: Backend, config: RunSettings) -> tinker.TrainingClie
     return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
 
 
-async def _restored(backend: Backend, path: str) -> tinker.TrainingClient:
-    work = backend.service.create_training_client_from_state_with_optimizer(path)
+async def _begun(backend: Backend, config: RunSettings, start: SavedState | None) -> tinker.TrainingClient:
+    """The adapter of a run without checkpoints. A lost `start` is an error: never the seed in its place."""
+    if start is None:
+        return await _created(backend, config)
+    try:
+        await _check_state(backend, config, start.path)
+        return await _restored(backend, start.path, optimizer=start.optimizer)
+    except WeightsGone as error:
+        raise WeightsGone(f"{start.given}: {error}; give a state that this server has") from error
+
+
+async def _check_state(backend: Backend, config: RunSettings, path: str) -> None:
+    """Raises UserError when the state is of another model or rank, WeightsGone."""
+    reading = backend.rest.get_weights_info_by_tinker_path(path)
+    info = await _state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
+    if info.base_model != config.model_name:
+        raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
+    if info.lora_rank != config.lora_rank:
+        raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
+
+
+async def _restored(backend: Backend, path: str, *, optimizer: bool = True) -> tinker.TrainingClient:
+    service = backend.service
+    if optimizer:
+        work = service.create_training_client_from_state_with_optimizer(path)
+    else:
+        work = service.create_training_client_from_state(path)
     return await _state(backend, f"restoring {path}", work, backend.limits.update_sec)
 
 

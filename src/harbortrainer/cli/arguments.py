@@ -127,6 +127,8 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
+    if config.init_optimizer and config.init_from is None:
+        yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
     if config.n_epochs is not None and config.n_epochs < 1:
         yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
     if config.group_size == 1:

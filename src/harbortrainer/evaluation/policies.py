@@ -1,10 +1,8 @@
 """The policies of an evaluation: finds each one (base model or saved weights) and makes its sampler."""
 
 import contextlib
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import chz
@@ -15,8 +13,7 @@ from harbortrainer.backend.policy import PolicyTrainer, Published
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import Renderer
-from harbortrainer.run.checkpoints import CheckpointLog
-from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.checkpoints import find_checkpoint
 
 BASE = "base"
 SAMPLER_WEIGHTS = "/sampler_weights/"
@@ -39,19 +36,7 @@ def find_subject(field: str, value: str | None) -> Subject:
         return Subject(BASE)
     if value.startswith("tinker://"):
         return Subject(value.removeprefix("tinker://"), path=value)
-    folder, _, step = value.partition("@") if re.search(r"@\d+$", value) else (value, "", "")
-    run = RunDirectory(Path(folder).expanduser().resolve())
-    if not run.config.is_file():
-        raise UserError(f"{field}={value}: no run directory ({run.config} is missing); give RUN_DIR, RUN_DIR@STEP or "
-                        "a tinker:// path")  # fmt: skip
-    records = CheckpointLog(run.checkpoints).records
-    found = [record for record in records if not step or record.step == int(step)]
-    if not found:
-        steps = ", ".join(str(record.step) for record in records)
-        raise UserError(
-            f"{field}={value}: no such checkpoint; " + (f"there are {steps}" if steps else "none was saved")
-        )
-    checkpoint = found[-1]
+    run, checkpoint = find_checkpoint(field, value)
     renderer = Renderer(checkpoint.renderer, checkpoint.thinking)
     return Subject(f"{run.name}@{checkpoint.step}", checkpoint.model_name, checkpoint.path, str(run.path), renderer)
 

@@ -1,11 +1,13 @@
 """The training states of a run on the server: their records, which ones to keep, and which one to resume from."""
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
 from harbortrainer.errors import UserError
+from harbortrainer.run.directory import RunDirectory
 
 SCORE = "eval/reward_mean"
 
@@ -62,6 +64,30 @@ class Keep:
         if not self.last:
             return saved
         return min(saved, self.last + self.best + 1)
+
+
+def find_checkpoint(field: str, value: str) -> tuple[RunDirectory, Checkpoint]:
+    """The checkpoint of another run, which may be running. `value`: RUN_DIR (the newest one) or RUN_DIR@STEP.
+
+    Raises UserError, which begins with `field` and `value`.
+    """
+    folder, step = value, ""
+    if not Path(value).expanduser().is_dir() and re.search(r"@\d+$", value):
+        folder, _, step = value.rpartition("@")
+    run = RunDirectory(Path(folder).expanduser().resolve())
+    if not run.config.is_file():
+        raise UserError(
+            f"{field}={value}: no run directory ({run.config} is missing); give RUN_DIR, RUN_DIR@STEP or a tinker:// "
+            "path"
+        )
+    records = [Checkpoint(**record) for record in read_lines(run.checkpoints)]
+    found = [record for record in records if not step or record.step == int(step)]
+    if not found:
+        steps = ", ".join(str(record.step) for record in records)
+        raise UserError(
+            f"{field}={value}: no such checkpoint; " + (f"there are {steps}" if steps else "none was saved")
+        )
+    return run, found[-1]
 
 
 class CheckpointLog:

@@ -55,6 +55,9 @@ class ConfigHistory[C: RunSettings]:
         saved = read_json(run.config)
         if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
+        # what a run of an earlier version, which has not saved a newer setting, was started with
+        defaults = {n: one.default for n, one in self._settings.items() if not one.required}
+        self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
         self._start = {
             name: value
             for name, value in current(saved, self._settings).items()
@@ -74,7 +77,7 @@ class ConfigHistory[C: RunSettings]:
 
     def changes(self, config: C) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
-        before, now = self.latest, to_json(config)
+        before, now = self._defaults | self.latest, to_json(config)
         known = {name: one for name, one in self._settings.items() if name in before}
         changed = [Change(name, before[name], now[name], one.resume) for name, one in known.items()]
         changed = [change for change in changed if change.before != change.now]
@@ -133,7 +136,12 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
 
 def to_json(config: RunSettings) -> dict[str, Any]:
     """The configuration as plain JSON values."""
-    return json.loads(json.dumps(chz.asdict(config)))
+    return _plain(chz.asdict(config))
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON has them."""
+    return json.loads(json.dumps(values))
 
 
 def to_save(config: RunSettings) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.policy import PolicyTrainer, free_slots
+from harbortrainer.backend.policy import PolicyTrainer, SavedState, free_slots
 from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.policy.sampler import PolicySampler
@@ -51,7 +51,7 @@ class Outage:
         await self._until_reloaded(began)
         await delete_orphans(self.policy, self.checkpoints)
         checkpoint = self.checkpoints.latest()
-        what = checkpoint.path if checkpoint else "the adapter as the seed makes it"
+        what = checkpoint.path if checkpoint else f"the adapter from {self.policy.origin}"
         self.display.say(f"restored {what} after {time.monotonic() - began:.0f} s")
         self._lost = False
         return checkpoint.step if checkpoint else 0
@@ -70,7 +70,7 @@ class Outage:
             pause = min(2 * pause, LONGEST_PAUSE_SEC)
 
     async def _reload(self) -> None:
-        """Load the newest state that the server still has, else restart from the seed."""
+        """Load the newest state that the server still has, else what the run started from."""
 
         async def reload(path: str) -> PolicyTrainer:
             await self.policy.reload(path)
@@ -86,7 +86,10 @@ class Outage:
         checkpoint = self.checkpoints.latest()
         if checkpoint is not None:
             return f"step {checkpoint.step} is restored"
-        return "no saved state is left: training restarts from the seed and repeats all updates from the trials on disk"
+        return (
+            f"no saved state is left: training restarts from {self.policy.origin} and repeats all updates from the "
+            "trials on disk"
+        )
 
     async def gone_at_stop(self) -> NoReturn:
         """An end for `run_until`: raises Stopped when the run is asked to stop and the server does not answer."""
@@ -123,17 +126,17 @@ class Outage:
 
 
 async def create_or_restore(
-    backend: Backend, config: RunSettings, checkpoints: CheckpointLog, display: Display
+    backend: Backend, config: RunSettings, checkpoints: CheckpointLog, display: Display, start: SavedState | None = None
 ) -> PolicyTrainer:
-    """The adapter of this process, from the newest state that the server has, else from the seed.
+    """The adapter of this process, from the newest state that the server has, else from `start` or the seed.
 
     Adapters of killed processes are unloaded first. Later updates are repeated from the trials on disk.
     """
     await free_slots(backend, checkpoints.models())
-    restore = functools.partial(PolicyTrainer.restore, backend, config)
+    restore = functools.partial(PolicyTrainer.restore, backend, config, start=start)
     policy = await _newest(checkpoints, restore, display.say)
     if policy is None:
-        policy = await PolicyTrainer.create(backend, config)
+        policy = await PolicyTrainer.create(backend, config, start)
     checkpoints.note_model(policy.model_id)
     return policy
 

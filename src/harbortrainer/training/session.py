@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.policy import SavedState
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.config import Config
 from harbortrainer.docker.host import Host, build_images, cleaned
@@ -25,8 +26,9 @@ from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training.outage import delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
+from harbortrainer.training.start import described, find_start, recorded
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
-from harbortrainer.training.workspace import Workspace, identity, open_policy, open_workspace
+from harbortrainer.training.workspace import Workspace, check_checkpoint, open_policy, open_workspace
 from harbortrainer.watch.display import Display
 
 
@@ -37,6 +39,8 @@ class Prepared:
     plan: RunPlan
     template: ChatTemplate
     host: Host
+    trained: PolicyIdentity
+    start: SavedState | None  # what the weights start from, None = the seed
     notes: list[str]
 
 
@@ -78,7 +82,7 @@ async def run_training(
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check everything that needs no server: tasks, split, Docker, chat template. Raises UserError."""
+    """Check everything that needs no server: tasks, split, Docker, chat template, start. Raises UserError."""
     plan = make_plan(config)
     host = outside.host(config)
     notes = []
@@ -87,7 +91,12 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         check_tasks(paths, config.environment_type, config.environment_kwargs)
         notes = await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs)
     template = outside.load_template(config.model_name, config.enable_thinking)
-    return Prepared(plan, template, host, notes)
+    renderer = template.renderer
+    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
+    start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
+    if start is not None and plan.earlier is None:
+        notes = [*notes, described(start)]
+    return Prepared(plan, template, host, trained, start, notes)
 
 
 @contextlib.asynccontextmanager
@@ -106,14 +115,14 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         hint = f"finished trials are saved, resume with: {workspace.run.resume} (it removes leftover containers)"
         stop.resume_hint = hint
         stop.limit_trials(config.max_trials, workspace.ledger.counts["started"])
-        trained = identity(config, prepared.template, workspace)
+        check_checkpoint(prepared.trained, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
-        effective = _record_effective(plan, workspace, backend, trained, terms)
+        effective = _record_effective(prepared, workspace, backend, terms)
         sampler = PolicySampler(
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
         )
         rollouts = _rollouts(prepared, workspace, sampler, outside)
-        policy = await stack.enter_async_context(open_policy(config, workspace, backend))
+        policy = await stack.enter_async_context(open_policy(config, workspace, backend, prepared.start))
         await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
         paths = [task.path for task in plan.tasks]
@@ -123,8 +132,8 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
         parts = Parts(
-            policy, trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints, workspace.ledger,
-            display, stop, Conversations(run, prepared.template), workspace.budget,
+            policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
+            workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget,
         )  # fmt: skip
         latest = workspace.checkpoints.latest()
         start = latest.step if latest else 0
@@ -156,14 +165,14 @@ async def train(run: Run) -> int:
     return status
 
 
-def _record_effective(
-    plan: RunPlan, workspace: Workspace, backend: Backend, trained: PolicyIdentity, terms: Terms
-) -> dict[str, Any]:
+def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:
     """What the run really trains with: written to its folder, printed, and returned for wandb."""
+    plan, trained = prepared.plan, prepared.trained
     config, say = plan.config, workspace.display.say
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
+    effective |= recorded(prepared.start)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
     for note in (*plan.length_note, *terms.notes, disk):

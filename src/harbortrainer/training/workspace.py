@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.backend.policy import PolicyTrainer, SavedState
 from harbortrainer.budget.budget import Budget, Pricing
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import ServerLost, UserError
-from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
 from harbortrainer.run.directory import RunDirectory, held, run_ids
 from harbortrainer.run.ledger import Ledger
@@ -66,23 +65,22 @@ def open_workspace(
     return Workspace(run, run_ids(run).run_id, earlier is None, ledger, budget, checkpoints, display, stop)
 
 
-def identity(config: RunSettings, template: ChatTemplate, workspace: Workspace) -> PolicyIdentity:
-    """What is trained. Raises UserError when the saved states are of another policy."""
-    renderer = template.renderer
-    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
+def check_checkpoint(trained: PolicyIdentity, workspace: Workspace) -> None:
+    """Raises UserError when the saved states are of another policy."""
     if workspace.checkpoints.latest() is not None:
         require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
-    return trained
 
 
 @contextlib.asynccontextmanager
-async def open_policy(config: RunSettings, workspace: Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end of the block.
+async def open_policy(
+    config: RunSettings, workspace: Workspace, backend: Backend, start: SavedState | None
+) -> AsyncIterator[PolicyTrainer]:
+    """The adapter on the server, freed at the end of the block. `start`: of a new adapter, None = the seed.
 
     A new run that is refused leaves no folder; one whose server is lost can be resumed.
     """
     try:
-        policy = await create_or_restore(backend, config, workspace.checkpoints, workspace.display)
+        policy = await create_or_restore(backend, config, workspace.checkpoints, workspace.display, start)
     except UserError as error:
         if isinstance(error, ServerLost):
             workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")

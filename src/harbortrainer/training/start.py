@@ -1,0 +1,93 @@
+"""What a run starts from instead of its seed: finds a saved state and checks it before anything is spent."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.backend.policy import SavedState
+from harbortrainer.durable.files import read_json
+from harbortrainer.errors import UserError
+from harbortrainer.run.checkpoints import Checkpoint, PolicyIdentity, find_checkpoint
+from harbortrainer.run.directory import RunDirectory
+
+SERVER = "tinker://"
+STATE = re.compile(r"tinker://[^/]+/weights/[^/]+")
+ADAPTER = "adapter_config.json"  # of Hugging Face PEFT
+KEY = "start"  # in effective.json
+
+
+def find_start(
+    init_from: str | None, optimizer: bool, wanted: PolicyIdentity, backend: str, earlier: RunDirectory | None = None
+) -> SavedState | None:
+    """The state that a run starts from; None = its seed. A continued run keeps the state that it has recorded.
+
+    `earlier`: the directory of the continued run. Raises UserError.
+    """
+    if earlier is not None and earlier.effective.exists():
+        recorded: dict[str, Any] | None = read_json(earlier.effective).get(KEY)
+        return None if recorded is None else SavedState(**recorded)
+    if init_from is None:
+        return None
+    return find_state("init_from", init_from, wanted, backend, optimizer=optimizer)
+
+
+def find_state(field: str, value: str, wanted: PolicyIdentity, backend: str, *, optimizer: bool = False) -> SavedState:
+    """The training state that `field` names: RUN_DIR, RUN_DIR@STEP or a tinker:// path. Contacts no server.
+
+    A run directory's state is compared with `wanted`. Base model and rank of a path are checked at the server; its chat
+    template is recorded nowhere. Raises UserError.
+    """
+    given = f"{field}={value}"
+    if value.startswith(SERVER):
+        if STATE.fullmatch(value) is None:
+            raise UserError(
+                f"{given}: not the path of a training state (tinker://MODEL/weights/NAME); weights saved for sampling "
+                "cannot be trained: take a path from checkpoints.jsonl"
+            )
+        return SavedState(given, value, optimizer=optimizer)
+    if (Path(value).expanduser() / ADAPTER).is_file():
+        raise UserError(
+            f"{given}: a Hugging Face adapter; neither Tinker's API nor the self-hosted server loads one; give "
+            "RUN_DIR, RUN_DIR@STEP or a tinker:// path"
+        )
+    run, checkpoint = find_checkpoint(field, value)
+    _check_identity(given, checkpoint, wanted)
+    theirs = read_json(run.config).get("backend", backend)
+    if theirs != backend:
+        raise UserError(f"{given}: its weights are on backend={theirs}; set backend={theirs} or give other weights")
+    return SavedState(given, checkpoint.path, str(run.path), checkpoint.step, optimizer)
+
+
+def recorded(start: SavedState | None) -> dict[str, Any]:
+    """The part of effective.json from which `find_start` reads it again."""
+    return {KEY: None if start is None else asdict(start)}
+
+
+def described(start: SavedState) -> str:
+    """One line."""
+    return f"starts from {start.described}, {'with its' if start.optimizer else 'with fresh'} Adam moments"
+
+
+def _check_identity(given: str, saved: Checkpoint, wanted: PolicyIdentity) -> None:
+    """Raises UserError when the state is of another policy than this run trains."""
+    if saved.model_name != wanted.model_name:
+        raise UserError(
+            f"model_name={wanted.model_name}: {given} was trained from {saved.model_name}; give "
+            f"model_name={saved.model_name} or other weights"
+        )
+    if saved.lora_rank != wanted.lora_rank:
+        raise UserError(
+            f"lora_rank={wanted.lora_rank}: {given} has rank {saved.lora_rank}; give lora_rank={saved.lora_rank} or "
+            "other weights"
+        )
+    if saved.thinking != wanted.thinking:
+        raise UserError(
+            f"enable_thinking: {given} was trained with thinking {saved.thinking}, and this run has {wanted.thinking}; "
+            "set it as there or give other weights"
+        )
+    if saved.renderer != wanted.renderer:
+        raise UserError(
+            f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
+            f"{wanted.renderer}); put that one back or give other weights"
+        )

@@ -1,0 +1,172 @@
+"""init_from: which state a value names, what is refused, and what a run and its resumes do with it."""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harbortrainer.backend.policy import SavedState
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.planning import dry_run
+from harbortrainer.run.checkpoints import PolicyIdentity
+from harbortrainer.train import parse
+from harbortrainer.training.start import find_start, find_state
+from tests.support.recorded_run import Recorder, fake_outside
+from tests.unit.test_session_resume import Again, again, of
+
+__all__ = ["again"]  # a fixture
+
+WANTED = PolicyIdentity("m", 8, "chat_template:1", "off")
+STEPS = (0, 3, 7)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An earlier run with three checkpoints."""
+    run = tmp_path / "source"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"backend": "skyrl-tx"}))
+    for step in STEPS:
+        append_line(run / "checkpoints.jsonl", asdict(WANTED.checkpoint(step, f"tinker://a/weights/{step}")))
+    return run
+
+
+def found(value: Any, wanted: PolicyIdentity = WANTED) -> SavedState:
+    return find_state("init_from", str(value), wanted, "skyrl-tx")
+
+
+def test_a_run_names_its_newest_state_and_a_step_that_one(source: Path) -> None:
+    newest, third = found(source), found(f"{source}@3")
+    assert (newest.path, newest.step, newest.run) == ("tinker://a/weights/7", 7, str(source))
+    assert (third.path, third.step) == ("tinker://a/weights/3", 3)
+    assert third.given == f"init_from={source}@3"
+
+
+def test_a_folder_whose_name_ends_like_a_step_is_a_folder(source: Path) -> None:
+    twin = source.rename(source.with_name("source@9"))
+    assert found(twin).step == 7 and found(f"{twin}@3").step == 3
+
+
+def test_a_line_that_the_source_is_writing_is_not_read_and_not_cut(source: Path) -> None:
+    file = source / "checkpoints.jsonl"
+    torn = file.read_bytes() + b'{"step": 9, "pa'
+    file.write_bytes(torn)
+    assert found(source).step == 7 and file.read_bytes() == torn
+
+
+def test_a_path_is_taken_as_it_is() -> None:
+    state = found("tinker://session:train:0/weights/state-1")
+    assert (state.path, state.run, state.step) == ("tinker://session:train:0/weights/state-1", None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_name": "n"}, r"model_name=n: init_from=\S+ was trained from m; give model_name=m"),
+        ({"lora_rank": 32}, r"lora_rank=32: init_from=\S+ has rank 8; give lora_rank=8"),
+        ({"thinking": "on"}, r"enable_thinking: init_from=\S+ was trained with thinking off, and this run has on"),
+        ({"renderer": "chat_template:2"}, r"model_name=m: .* another chat template \(chat_template:1, now chat_templ"),
+    ],
+)
+def test_a_state_of_another_policy_is_refused_in_one_line(source: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        found(source, replace(WANTED, **changes))
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_names_no_state_is_refused_in_one_line(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"init_from=\S+source@5: no such checkpoint; there are 0, 3, 7$"):
+        found(f"{source}@5")
+    with pytest.raises(UserError, match=r"not the path of a training state .*checkpoints\.jsonl"):
+        found("tinker://a/sampler_weights/7")
+    with pytest.raises(UserError, match="no run directory"):
+        found(tmp_path / "nowhere")
+    (source / "checkpoints.jsonl").unlink()
+    with pytest.raises(UserError, match=r"init_from=\S+source: no such checkpoint; none was saved$"):
+        found(source)
+    (adapter := tmp_path / "adapter").mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"a Hugging Face adapter; neither .* loads one; give RUN_DIR"):
+        found(adapter)
+
+
+def test_a_state_on_the_other_backend_is_refused(source: Path) -> None:
+    with pytest.raises(UserError, match="its weights are on backend=skyrl-tx; set backend=skyrl-tx or give other"):
+        find_state("init_from", str(source), WANTED, "tinker")
+
+
+def test_without_init_from_the_seed_is_the_start() -> None:
+    assert find_start(None, False, WANTED, "skyrl-tx") is None
+
+
+async def trained_source(again: Again) -> Path:
+    """A run of one epoch, two steps, moved away so that another one can have its name."""
+    await again.process("save_every=1")
+    return again.folder.rename(again.folder.with_name("source"))
+
+
+async def test_a_run_loads_the_state_in_place_of_the_seed_and_saves_it_before_it_trains(again: Again) -> None:
+    source = await trained_source(again)
+    path = read_lines(source / "checkpoints.jsonl")[1]["path"]
+    events = await again.process(f"init_from={source}@1")
+    assert of("start from", events) == [{"kind": "start from", "path": path}] and not of("create", events)
+    effective = json.loads((again.folder / "effective.json").read_text())
+    assert effective["start"] == {
+        "given": f"init_from={source}@1", "path": path, "run": str(source), "step": 1, "optimizer": False,
+    }  # fmt: skip
+    assert json.loads((again.folder / "config.json").read_text())["init_from"] == f"{source}@1"
+    assert [record["step"] for record in read_lines(again.folder / "checkpoints.jsonl")] == [0, 2]
+
+
+async def test_with_its_moments_on_request(again: Again) -> None:
+    source = await trained_source(again)
+    events = await again.process(f"init_from={source}", "init_optimizer=true")
+    assert of("restore", events) == [{"kind": "restore", "step": 2}] and not of("start from", events)
+
+
+async def test_a_resume_keeps_the_recorded_state_whatever_the_source_has_now(again: Again) -> None:
+    source = await trained_source(again)
+    path = read_lines(source / "checkpoints.jsonl")[-1]["path"]
+    await again.process(f"init_from={source}", "max_trials=11")
+    shutil.rmtree(source)
+    (again.folder / "checkpoints.jsonl").unlink()  # as after the server has lost every state
+    events = await again.process("max_trials=0")
+    assert of("start from", events) == [{"kind": "start from", "path": path}] and not of("create", events)
+    assert again.steps() == [1, 2]
+    started = [r["trial"] for r in read_lines(again.folder / "ledger.jsonl") if r["event"] == "started"]
+    assert len(started) == len(set(started)), "no trial was run again"
+
+
+@pytest.mark.parametrize("argument", ["init_from=tinker://other/weights/x", "init_from=None"])
+async def test_a_resume_from_another_state_is_refused(again: Again, argument: str) -> None:
+    await again.process("init_from=tinker://one/weights/x", "max_trials=11")
+    (refusal,) = of("refused", await again.process(argument))
+    assert "was started with init_from=tinker://one/weights/x; leave it out or start a new run" in refusal["words"]
+
+
+async def test_a_run_of_an_earlier_version_cannot_be_given_a_start_afterwards(again: Again) -> None:
+    await again.process("max_trials=11")
+    file = again.folder / "config.json"
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in saved.items() if not name.startswith("init_")}))
+    (refusal,) = of("refused", await again.process("init_from=tinker://one/weights/x"))
+    assert "was started with init_from=None" in refusal["words"]
+
+
+async def test_moments_of_no_state_are_refused(again: Again) -> None:
+    (refusal,) = of("refused", await again.process("init_optimizer=true"))
+    assert refusal["words"].startswith("init_optimizer=true: ")
+
+
+async def test_the_plan_names_the_state(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
+    source = await trained_source(again)
+    base = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={again.tasks}")
+    config = parse([*base, "batch_size=2", "group_size=4", f"init_from={source}@1"]).config
+    assert await dry_run(config, outside=fake_outside(Recorder())) == 0
+    path = read_lines(source / "checkpoints.jsonl")[1]["path"]
+    line = f"starts from {path} (init_from={source}@1, the state after step 1), with fresh Adam moments"
+    assert line in capsys.readouterr().out
