@@ -1,19 +1,15 @@
 """The command `train`: its arguments, over those of an earlier process of the same run, and its work."""
 
-import logging
 from collections.abc import Sequence
 
 import chz
 
-from harbortrainer.cli.arguments import given, read_arguments, validate
-from harbortrainer.config import FIELDS, SETTINGS, Config
+from harbortrainer.cli.arguments import validate
+from harbortrainer.config import FIELDS, Config
 from harbortrainer.errors import UserError
-from harbortrainer.run.config_changes import ConfigHistory, from_json
-from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
+from harbortrainer.run.continued import read_run_arguments
 from harbortrainer.setting import field
 from harbortrainer.stopping import Stop
-
-log = logging.getLogger("harbortrainer")
 
 
 @chz.chz
@@ -55,19 +51,4 @@ def parse(argv: Sequence[str]) -> TrainArgs:
 
     Raises UserError for anything wrong.
     """
-    run = _earlier_run(argv)
-    if run is None:
-        return read_arguments(TrainArgs, argv)
-    history = ConfigHistory(run, Config)
-    args = read_arguments(TrainArgs, argv, saved=chz.asdict(from_json(Config, history.latest)))
-    history.changes(args)  # refuses what must not be changed
-    for line in history.removed:
-        log.warning("%s: %s", run.config, line)
-    return chz.replace(args, resume=str(run.path))
-
-
-def _earlier_run(argv: Sequence[str]) -> RunDirectory | None:
-    if (path := given(argv, "resume")) is not None:
-        return open_run_directory(path)
-    name = given(argv, "run_name")
-    return None if name is None else find_run(given(argv, "logs_dir") or SETTINGS["logs_dir"].default, name)
+    return read_run_arguments(TrainArgs, Config, argv)

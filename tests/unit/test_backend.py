@@ -34,17 +34,17 @@ def sequence(n_prompt=3, n_sampled=2, advantage=0.5, name="t") -> TrainingSequen
 
 
 def test_datum_is_shifted_by_one_and_carries_the_mask_only_where_it_is_taken():
-    (datum,) = build_datums([sequence()], STOCK, 100, 50)
+    (datum,) = build_datums([sequence()], "importance_sampling", STOCK, 100, 50)
     assert datum.model_input.to_ints() == [0, 1, 2, 3]
     assert datum.loss_fn_inputs["target_tokens"].to_numpy().tolist() == [1, 2, 3, 4]
     assert datum.loss_fn_inputs["weights"].to_numpy().tolist() == [0, 0, 1, 1]
-    (cloud,) = build_datums([sequence()], TINKER_DOCUMENTS, 100, 50)
+    (cloud,) = build_datums([sequence()], "importance_sampling", TINKER_DOCUMENTS, 100, 50)
     assert "weights" not in cloud.loss_fn_inputs
     assert cloud.loss_fn_inputs["advantages"].to_numpy().tolist() == [0, 0, 0.5, 0.5]
 
 
 def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
-    datums = build_datums([sequence(n_sampled=2), sequence(n_sampled=5)], STOCK, 100, 50)
+    datums = build_datums([sequence(n_sampled=2), sequence(n_sampled=5)], "importance_sampling", STOCK, 100, 50)
     scales = [datum.loss_fn_inputs["advantages"].to_numpy().max() / 0.5 for datum in datums]
     assert scales == [2 * 2, 5 * 2]
 
@@ -64,12 +64,12 @@ def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
 )
 def test_malformed_sequence_is_never_sent(changes, words):
     with pytest.raises(ValueError, match=words):
-        build_datums([sequence(), replace(sequence(name="bad"), **changes)], STOCK, 100, 50)
+        build_datums([sequence(), replace(sequence(name="bad"), **changes)], "importance_sampling", STOCK, 100, 50)
 
 
 def test_sequence_beyond_the_servers_context_is_never_sent():
     with pytest.raises(UserError, match=r"context_limit: trial t has 5 tokens, the server takes at most 4; resume on"):
-        build_datums([sequence()], STOCK, 100, 4)
+        build_datums([sequence()], "importance_sampling", STOCK, 100, 4)
 
 
 # -- faults

@@ -17,7 +17,7 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
     {"backend", "rollout", "run"},
     {"budget", "probe", "qualify", "report", "watch"},
     {"doctor", "training"},
-    {"evaluation", "planning", "replay"},
+    {"evaluation", "planning", "replay", "sft"},
     {"train"},
 ]
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}

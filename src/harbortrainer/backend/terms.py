@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
 
 # Tinker's own defaults; always sent, so that no server uses others.
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
 OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
+UNKNOWN = "{} neither sums nor averages the loss in a known way, so the step size would be a guess"
 DOCTOR = "see what it does with python -m src.doctor"
 
 
@@ -35,7 +36,7 @@ def loss_settings(config: Config) -> dict[str, float] | None:
     return {name: CLIP_DEFAULTS[name] if value is None else value for name, value in given.items()}
 
 
-def adam_settings(config: Config) -> dict[str, float]:
+def adam_settings(config: RunSettings) -> dict[str, float]:
     """Adam's settings as sent, by the SDK's names; `learning_rate` is the schedule's peak."""
     return {
         "learning_rate": config.learning_rate,
@@ -54,6 +55,24 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
     return Terms(_loss(config, contract), _optimizer(config), tuple(_notes(config, kind, contract)))
 
 
+def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
+    """The terms of a run of fine-tuning. Raises UserError like `agree`."""
+    problems = [*_optimizer_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
+    if "cross_entropy" not in contract.losses:
+        problems.append(f"backend={config.backend}: {kind.name} refuses the loss cross_entropy; {DOCTOR}")
+    if contract.reduction == "example_mean" and config.loss_norm != "sequence_mean":
+        problems.append(
+            f"loss_norm={config.loss_norm}: {kind.name} takes the mean of the conversations' means, whatever their "
+            "weights; set loss_norm=sequence_mean"
+        )
+    if contract.reduction == "unknown":
+        problems.append(f"loss_norm={config.loss_norm}: {UNKNOWN.format(kind.name)}; {DOCTOR}")
+    if problems:
+        raise UserError("\n".join(problems))
+    loss = {"loss_fn": "cross_entropy", "loss_norm": config.loss_norm, "server_reduction": contract.reduction}
+    return Terms(loss, _optimizer(config), tuple(_optimizer_notes(config, kind, contract)))
+
+
 def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
     if config.loss_fn not in contract.losses:
         offered = ", ".join(sorted(set(contract.losses) - {"cross_entropy"})) or "none known"
@@ -64,13 +83,10 @@ def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iter
             continue
         yield f"{name}={value}: without effect on {kind.name} with loss_fn={config.loss_fn}; {DOCTOR}"
     if contract.reduction == "unknown":
-        yield (
-            f"loss_norm={config.loss_norm}: {kind.name} neither sums nor averages the loss in a known way, so the "
-            f"step size would be a guess; {DOCTOR}"
-        )
+        yield f"loss_norm={config.loss_norm}: {UNKNOWN.format(kind.name)}; {DOCTOR}"
 
 
-def _optimizer_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+def _optimizer_problems(config: RunSettings, kind: ServerKind, contract: Contract) -> Iterator[str]:
     for name, value in adam_settings(config).items():
         if contract.adam.get(name) is False and value != OFF.get(name):
             fix = "leave it at 0" if name in OFF else "train on a server that applies it"
@@ -90,7 +106,7 @@ def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> It
         )
 
 
-def _context_problems(config: Config, kind: ServerKind, max_context: int | None) -> Iterator[str]:
+def _context_problems(config: RunSettings, kind: ServerKind, max_context: int | None) -> Iterator[str]:
     limit = max_context or kind.context_limit
     if limit is not None and config.context_limit > limit:
         fix = f"set context_limit={limit}"
@@ -110,7 +126,7 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
     }
 
 
-def _optimizer(config: Config) -> dict[str, Any]:
+def _optimizer(config: RunSettings) -> dict[str, Any]:
     schedule = {"lr_schedule": config.lr_schedule, "warmup_steps": config.warmup_steps}
     return {"name": "AdamW", **adam_settings(config), **schedule}
 
@@ -132,6 +148,10 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
             f"sampling: on {kind.name} an older sampler would overwrite the weights in training; each is sampled only "
             "until the next step"
         )
+    yield from _optimizer_notes(config, kind, contract)
+
+
+def _optimizer_notes(config: RunSettings, kind: ServerKind, contract: Contract) -> Iterator[str]:
     if config.weight_decay and contract.decays_other_adapters:
         yield (
             f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; use "

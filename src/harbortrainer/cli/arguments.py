@@ -14,7 +14,7 @@ from chz.blueprint import (
     MissingBlueprintArg,
 )
 
-from harbortrainer.config import FORMER, Config
+from harbortrainer.config import FORMER, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.setting import problems, settings, shown
@@ -107,7 +107,7 @@ def validate(config: Config) -> None:
         *_agent(config),
         *_learning(config),
         *_evaluation(config),
-        *_output(config),
+        *run_problems(config),
     ]
     if found:
         raise UserError("\n".join(found))
@@ -127,8 +127,6 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
-    if config.init_optimizer and config.init_from is None:
-        yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
     if config.n_epochs is not None and config.n_epochs < 1:
         yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
     if config.group_size == 1:
@@ -153,7 +151,10 @@ def _evaluation(config: Config) -> Iterator[str]:
                 yield f"{name}={shown(value)}: no task is held out; set eval_split or eval_tasks"
 
 
-def _output(config: Config) -> Iterator[str]:
+def run_problems(config: RunSettings) -> Iterator[str]:
+    """Problems between settings that every run has."""
+    if config.init_optimizer and config.init_from is None:
+        yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
     if config.server_usd_per_hour and config.backend == "tinker":
         yield (
             f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "

@@ -49,6 +49,9 @@ _TABLE: dict[str, Command] = {
     "train": Command(
         "field=value ...", "GRPO over Harbor tasks through the Tinker API; --dry-run prints the plan",
         "train:TrainArgs", "train:train", read="train:checked", stops=True),
+    "sft": Command(
+        "field=value ...", "supervised fine-tuning on conversations or earlier trials; --dry-run prints the plan",
+        "sft.arguments:SftArgs", "sft.arguments:sft", read="sft.arguments:checked", stops=True),
     "evaluate": Command(
         "field=value ...", "evaluate one or two policies on Harbor tasks; exit 1 if a task has no grade",
         f"{_EVALUATION}:EvalArgs", "evaluation.session:evaluate", read=f"{_EVALUATION}:parse"),

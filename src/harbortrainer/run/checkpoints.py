@@ -44,10 +44,12 @@ class PolicyIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which states to keep: the `last` ones (0 = all), and the `best` by evaluation."""
+    """Which states to keep: the `last` ones (0 = all), and the `best` by `metric`."""
 
     last: int
     best: int = 0
+    metric: str = SCORE
+    lower: bool = False  # a lower value is better
 
     def choose(self, steps: Sequence[int], scores: Mapping[int, float]) -> set[int]:
         """The steps to keep of `steps`, which are in order.
@@ -140,9 +142,10 @@ class CheckpointLog:
         rewrite(self._models, [{"model": model} for model in self.models() if model not in gone])
 
     def _scores(self) -> dict[int, float]:
-        """Mean reward of each step's evaluation."""
-        rows = read_lines(self._path.with_name("metrics.jsonl")) if self._keep.best else []
-        return {row["global_step"]: row[SCORE] for row in rows if SCORE in row}
+        """How good each step is by `metric`; more is better."""
+        rows, metric = read_lines(self._path.with_name("metrics.jsonl")) if self._keep.best else [], self._keep.metric
+        sign = -1 if self._keep.lower else 1
+        return {row["global_step"]: sign * row[metric] for row in rows if metric in row}
 
 
 def require_checkpoint(log: CheckpointLog, wanted: PolicyIdentity, run: str) -> Checkpoint:

@@ -16,7 +16,6 @@ from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.errors import ServerLost
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler
@@ -30,6 +29,7 @@ from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_t
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.evaluation import HeldOut, run_both
+from harbortrainer.training.loop import run_loop
 from harbortrainer.training.outage import Outage
 from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.update import Updater
@@ -134,27 +134,14 @@ class Terminus2Trainer:
         once: the last checkpoint and finished trials stay. After a lost server the last checkpoint is restored, and
         later updates are repeated from the trials on disk.
         """
-        with self.parts.stop.polled():
-            try:
-                await run_until(self._to_the_end(), self.outage.gone_at_stop())
-            except Stopped:
-                self._rows.keep()
-                await self.outage.save_at_end(self.step, self._save)
-                raise
+        await run_loop(self, self.outage, self.parts.ledger, self.parts.stop, self._rows.keep)
 
-    async def _to_the_end(self) -> None:
-        while True:
-            try:
-                return await self._continue()
-            except ServerLost as error:
-                self.step = await run_until(self.outage.restore(error, self.step), self.parts.stop.stopped())
-                await asyncio.to_thread(self.parts.ledger.resumed, self.step)
-
-    async def _continue(self) -> None:
+    async def proceed(self) -> None:
+        """From `step` to the last step, with the weights that the policy has now."""
         self._rows.forget()
         await self._publish()
         if self.parts.checkpoints.latest() is None:
-            await self._save()
+            await self.save()
         if self.step == 0 and self._held_out.tasks and self.parts.metrics.last_step < 0:
             await self._conclude({})
         if (row := self._rows.kept(self.step)) is not None:
@@ -221,7 +208,7 @@ class Terminus2Trainer:
         latest = self.parts.checkpoints.latest()
         due = last or (self.config.save_every and self.step % self.config.save_every == 0)
         if due and (latest is None or latest.step < self.step):
-            await self._save()
+            await self.save()
 
     async def _evaluate(self) -> dict[str, float]:
         return await self._held_out.evaluate(self.step, self._run_trials)
@@ -255,7 +242,8 @@ class Terminus2Trainer:
             await asyncio.to_thread(self.parts.conversations.save, folder.name, groups_P)
         return groups_P
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
+        """A checkpoint of `step`."""
         path = await self.parts.policy.save(self.step)
         checkpoint = self.parts.trained.checkpoint(self.step, path)
         await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, Self
 
@@ -79,8 +79,8 @@ class Display:
         """Show the progress of image builds."""
         self._state.do(f"task images: {done}/{total} ready")
 
-    def follow(self, stop: Stop, *, waits: bool) -> None:
-        """Show the effect of Ctrl-C. `waits`: running trials may finish."""
+    def follow(self, stop: Stop, *, waits: bool | None) -> None:
+        """Show the effect of Ctrl-C. `waits`: running trials may finish; None = this run has no trials."""
         self._stop, self._waits = stop, waits
 
     def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
@@ -116,6 +116,17 @@ class Display:
             f"groups with signal {signal:.0f}/{row['group/count']:.0f}  trials {row['rollout/trials']:.0f}{lost}  "
             f"turns {row['turn/per_trial']:.1f}  sample {row['time/sample']:.1f}s  update {row['time/update']:.1f}s"
         )
+
+    def taught(self, step: int, total: int, row: Mapping[str, float]) -> None:
+        """Print the line of a step of fine-tuning, and of its held-out loss."""
+        self._state.logged(step, row, total)
+        parts = [f"step {step}/{total}"]
+        if "sft/nll" in row:
+            parts += [f"loss {row['sft/nll']:.4f}", f"{row['train/tokens']:.0f} tokens in {row['time/step']:.1f}s"]
+        if "sft/held_out_nll" in row:
+            parts.append(f"held-out loss {row['sft/held_out_nll']:.4f}")
+        if len(parts) > 1:
+            self.say("  ".join(parts))
 
     def evaluation(self, step: int, row: dict[str, float]) -> None:
         """Print the line of an evaluation."""
@@ -154,6 +165,8 @@ class Display:
             how = "may finish" if stop.lets_end else "are cancelled"
             trials = f"running trials {how}, then " if self._under_way else ""
             return notes | {"stop": f"{stop.why}: {trials}the weights are saved; {AT_ONCE}"}
+        if self._waits is None:
+            return notes | {"Ctrl-C": f"saves the weights and ends; {AT_ONCE}"}
         if not self._began:
             return notes | {"Ctrl-C": "ends the run before it begins"}
         how = "lets running trials finish" if self._waits else "cancels running trials"

@@ -1,0 +1,51 @@
+"""The command `sft`: its arguments, over those of an earlier process of the same run, and its work."""
+
+from collections.abc import Iterator, Sequence
+
+import chz
+
+from harbortrainer.cli.arguments import run_problems
+from harbortrainer.config import SftConfig
+from harbortrainer.errors import UserError
+from harbortrainer.run.continued import read_run_arguments
+from harbortrainer.setting import field, problems, settings
+from harbortrainer.stopping import Stop
+
+
+@chz.chz
+class SftArgs(SftConfig):
+    """The settings of a run, and what this process does with them."""
+
+    # -- this command
+    dry_run: bool = field(False, "true, or --dry-run: print what the run would train on and cost, spend nothing")
+
+    @property
+    def config(self) -> SftConfig:
+        """The settings alone: what the run directory keeps."""
+        return SftConfig(**{name: getattr(self, name) for name in settings(SftConfig)})
+
+
+def checked(argv: Sequence[str]) -> SftArgs:
+    """Arguments from `name=value`, checked; a continued run gives the values left out. Raises UserError."""
+    args = read_run_arguments(SftArgs, SftConfig, argv)
+    if found := [*problems(args), *_between(args), *run_problems(args)]:
+        raise UserError("\n".join(found))
+    return args
+
+
+async def sft(args: SftArgs, stop: Stop) -> int:
+    """Exit status. The imports take seconds, so they follow the check of the arguments."""
+    from harbortrainer.sft.session import dry_run, run_sft
+
+    return await dry_run(args.config) if args.dry_run else await run_sft(args.config, stop)
+
+
+def _between(args: SftArgs) -> Iterator[str]:
+    if not args.data and not args.runs:
+        yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
+    if args.patience and not args.eval_split:
+        yield f"patience={args.patience}: no conversation is held out; set eval_split"
+    if args.eval_every and not args.eval_split:
+        yield f"eval_every={args.eval_every}: no conversation is held out; set eval_split"
+    if args.best_of_group and not args.runs:
+        yield "best_of_group=true: it chooses among trials of runs; give runs=RUN_DIR or leave it out"

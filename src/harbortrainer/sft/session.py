@@ -1,0 +1,212 @@
+"""A run of fine-tuning in three phases: prepare (local checks), wire (server, journals), train (the loop)."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.policy import SavedState
+from harbortrainer.backend.terms import Terms, agree_on_sft
+from harbortrainer.budget.account import Spending
+from harbortrainer.budget.budget import Budget, Pricing, count, no_price, pricing_of
+from harbortrainer.config import SftConfig
+from harbortrainer.durable.files import write_json
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
+from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_save
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory, open_run_directory
+from harbortrainer.run.metrics import MetricsLog
+from harbortrainer.sft.dataset import DATASET_FILE, Dataset, check_same, load_dataset
+from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, waited
+from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.training.outage import delete_orphans
+from harbortrainer.training.outside import Outside
+from harbortrainer.training.plan import installed_versions
+from harbortrainer.training.start import described, find_start, recorded
+from harbortrainer.training.workspace import Workspace, check_checkpoint, open_policy, open_workspace
+from harbortrainer.watch.display import Display
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that is known about a run before it connects to a server. `start`: None = the seed."""
+
+    config: SftConfig
+    dataset: Dataset
+    earlier: RunDirectory | None
+    pricing: Pricing
+    trained: PolicyIdentity
+    start: SavedState | None
+
+    def lessons(self, configs: list[tuple[int, SftConfig]]) -> Lessons:
+        c = self.config
+        order = TaskOrder(
+            self.dataset.train, batch_size=c.batch_size, n_epochs=c.n_epochs, max_steps=c.max_steps, seed=c.seed
+        )
+        return Lessons(order, self.dataset.held_out, configs)
+
+    @property
+    def total_steps(self) -> int:
+        return self.lessons([]).total_steps
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run to resume has nothing left to do."""
+        latest = CheckpointLog(self.earlier.checkpoints).latest() if self.earlier is not None else None
+        if self.earlier is None or latest is None:
+            return False
+        rows = read_lines(self.earlier.metrics)
+        converged = bool(self.config.patience) and waited(rows) >= self.config.patience
+        return converged or latest.step >= self.total_steps
+
+    @property
+    def notes(self) -> list[str]:
+        data, steps = self.dataset, self.total_steps
+        tokens = sum(one.n_tokens for one in data.train)
+        start = [described(self.start)] if self.start is not None and self.earlier is None else []
+        return [
+            *data.notes,
+            *start,
+            f"{len(data.train)} conversations, {count(tokens)}; {len(data.held_out)} held out; {steps} steps of "
+            f"{min(self.config.batch_size, len(data.train) * steps)} conversations",
+        ]
+
+
+def prepare(config: SftConfig, outside: Outside) -> Prepared:
+    """Check everything that needs no server: conversations, prices, chat template, start. Raises UserError."""
+    pricing = pricing_of(config)
+    template = outside.load_template(config.model_name, config.enable_thinking)
+    dataset = load_dataset(config, template)
+    earlier = None if config.resume is None else open_run_directory(config.resume)
+    if earlier is not None:
+        check_same(earlier, dataset)
+    renderer = template.renderer
+    trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
+    start = find_start(config.init_from, config.init_optimizer, trained, config.backend, earlier)
+    return Prepared(config, dataset, earlier, pricing, trained, start)
+
+
+async def dry_run(config: SftConfig, outside: Outside | None = None) -> int:
+    """Print what the run would train on and cost. Exit status 0. Raises UserError."""
+    prepared = await asyncio.to_thread(prepare, config, outside or Outside())
+    lessons = prepared.lessons([(0, config)])
+    trained = sum(len(s.tokens_T) for step in range(lessons.total_steps) for s in lessons.batch(step))
+    measured = sum(map(lessons.due, range(lessons.total_steps + 1)))
+    spending = Spending(measured * sum(one.n_tokens for one in lessons.held_out), 0.0, trained)
+    usd = Budget(config, prepared.pricing).usd(spending) if prepared.pricing.price else None
+    cost = f"{usd:.2f} USD" if usd is not None else no_price(config) if config.backend == "tinker" else "your server's"
+    for line in (*prepared.notes, f"trains on {count(trained)}, measures on {count(spending.prompt)}; cost: {cost}"):
+        print(line)
+    return 0
+
+
+async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside | None = None) -> int:
+    """Prepare, wire and train, to the end or until `stop` is asked. Exit status: 0 done, else that of `stop`.
+
+    Raises UserError for what the user can fix; the run directory can then be resumed.
+    """
+    stop, outside = stop or Stop(), outside or Outside()
+    display = Display(mode=config.display)
+    display.follow(stop, waits=None)
+    stop.limit(config, display.say)
+    with display, contextlib.ExitStack() as holding:
+        if config.resume is not None:
+            holding.enter_context(held(open_run_directory(config.resume)))
+        display.doing("reading conversations")
+        prepared = await asyncio.to_thread(prepare, config, outside)
+        for line in prepared.notes:
+            display.say(line)
+        if prepared.finished:
+            display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs, max_steps or patience")
+            return 0
+        async with wire(prepared, display, stop, outside) as trainer:
+            return await train(trainer, outside)
+
+
+@contextlib.asynccontextmanager
+async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outside) -> AsyncIterator[SftTrainer]:
+    """Connect to the server, open the run directory and make the parts; all is released at the end of the block.
+
+    Raises UserError.
+    """
+    config = prepared.config
+    async with contextlib.AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(outside.connected(config, display))
+        terms = agree_on_sft(config, backend.kind, backend.contract, backend.max_context)
+        best = 1 if config.patience else 0
+        workspace = open_workspace(
+            config, prepared.pricing, prepared.earlier, lambda: _directory(prepared), prepared.total_steps,
+            stack=stack, display=display, stop=stop, keep=Keep(config.keep_checkpoints, best, HELD_OUT, lower=True),
+        )  # fmt: skip
+        check_checkpoint(prepared.trained, workspace)
+        lessons = prepared.lessons(_settings_by_step(config, workspace))
+        effective = _record_effective(prepared, workspace, backend, terms)
+        policy = await stack.enter_async_context(open_policy(config, workspace, backend, prepared.start))
+        await delete_orphans(policy, workspace.checkpoints)
+        run, record = workspace.run, to_json(config) | {"effective": effective}
+        wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
+        parts = Parts(
+            policy, prepared.trained, MetricsLog(run, wandb), workspace.checkpoints, workspace.ledger,
+            workspace.budget, display, stop,
+        )  # fmt: skip
+        latest = workspace.checkpoints.latest()
+        start = latest.step if latest else 0
+        if prepared.earlier is not None:
+            workspace.ledger.resumed(start)
+        yield SftTrainer(config, run, parts, lessons, start)
+
+
+async def train(trainer: SftTrainer, outside: Outside) -> int:
+    """Run the loop, then write the pages and the summary. Exit status."""
+    parts, run = trainer.parts, trainer.run_directory
+    say, status = parts.display.announce, 1
+    try:
+        await trainer.run()
+        status = 0
+    except Stopped:
+        status = parts.stop.status
+    finally:
+        parts.metrics.close(1 if status == 1 else 0)
+        say(outside.leave_pages(run, trainer.config.model_name))
+        say(parts.budget.summary())
+        if status:
+            why = f" ({parts.stop.why})" if parts.stop.asked else ""
+            say(f"stopped after step {trainer.step}{why}; continue with: {run.resume}")
+    if not status:
+        say(f"done; train on it with: python -m src.train init_from={run.path} ...")
+    return status
+
+
+def _directory(prepared: Prepared) -> RunDirectory:
+    config = prepared.config
+    files = {
+        "config.json": to_save(config),
+        "versions.json": installed_versions(),
+        DATASET_FILE: prepared.dataset.record(),
+    }
+    label = config.wandb_name or f"sft-{Path(config.model_name).name}"
+    return new_run_directory(config.logs_dir, config.run_name, label, files)
+
+
+def _settings_by_step(config: SftConfig, workspace: Workspace) -> list[tuple[int, SftConfig]]:
+    """(first step, settings); records and prints what this process changes."""
+    history, trained = ConfigHistory(workspace.run, SftConfig), workspace.ledger.steps_trained
+    changes = history.changes(config)
+    history.record(changes, trained)
+    for change in changes:
+        workspace.display.say(note(change, trained))
+    return history.configs()
+
+
+def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:
+    """What the run really trains with: written to its folder, printed, and returned for wandb."""
+    server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
+    effective = {"server": server, "policy": asdict(prepared.trained)} | asdict(terms) | recorded(prepared.start)
+    write_json(workspace.run.effective, effective)
+    for line in (*terms.notes, f"{prepared.config.backend} at {backend.url}"):
+        workspace.display.say(line)
+    return effective
