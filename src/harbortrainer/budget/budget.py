@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.budget.account import PURPOSES, Account, Spending
-from harbortrainer.config import Config, RunSettings
+from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
 
 TABLE = Path(__file__).with_name("prices.json")
@@ -167,7 +167,8 @@ class Budget:
         if waiting > 0:
             shares.append(f"{waiting / total.tokens:.0%} of a batch that is not trained on yet")
         text = f"spent: {count(total.tokens)}{f' ({", ".join(shares)})' if shares else ''}"
-        text += f", {total.container_sec / 3600:.2f} container hours"
+        if not isinstance(self._caps, SftConfig):
+            text += f", {total.container_sec / 3600:.2f} container hours"
         usd = self.usd(total)
         return text if usd is None else f"{text}, {usd:.2f} USD"
 

@@ -43,9 +43,14 @@ class Prepared:
     start: SavedState | None
 
     def lessons(self, configs: list[tuple[int, SftConfig]]) -> Lessons:
-        c = self.config
+        c, train = self.config, self.dataset.train
         order = TaskOrder(
-            self.dataset.train, batch_size=c.batch_size, n_epochs=c.n_epochs, max_steps=c.max_steps, seed=c.seed
+            train,
+            batch_size=min(c.batch_size, len(train)),
+            n_epochs=c.n_epochs,
+            max_steps=c.max_steps,
+            seed=c.seed,
+            full=True,  # each size of a batch is another program that a server compiles
         )
         return Lessons(order, self.dataset.held_out, configs)
 
@@ -72,7 +77,7 @@ class Prepared:
             *data.notes,
             *start,
             f"{len(data.train)} conversations, {count(tokens)}; {len(data.held_out)} held out; {steps} steps of "
-            f"{min(self.config.batch_size, len(data.train) * steps)} conversations",
+            f"{min(self.config.batch_size, len(data.train))} conversations",
         ]
 
 

@@ -20,7 +20,8 @@ class TaskOrder[T: Sourced]:
 
     The weight of a task's source is how often an epoch takes the task: 2 = twice; 0.5 = half of the source's tasks,
     another half in each epoch. total_steps = ceil(n_epochs * length of an epoch / batch_size), at most max_steps when
-    that is above 0; n_epochs=None: as many as max_steps takes, else 1. Raises UserError for an epoch without tasks.
+    that is above 0; n_epochs=None: as many as max_steps takes, else 1. `full`: the last batch has batch_size too,
+    else it may be smaller. Raises UserError for an epoch without tasks.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class TaskOrder[T: Sourced]:
         max_steps: int,
         seed: int,
         weights: Mapping[str, float] = MappingProxyType({}),
+        full: bool = False,
     ) -> None:
         self._always: list[T] = []
         self._sometimes: list[tuple[list[T], int]] = []  # tasks of a source, how many of them an epoch takes
@@ -48,6 +50,7 @@ class TaskOrder[T: Sourced]:
         self._seed = seed
         self._last = max_steps * batch_size if n_epochs is None and max_steps else (n_epochs or 1) * self.length
         steps = math.ceil(self._last / batch_size)
+        self._last = steps * batch_size if full else self._last
         self.total_steps = min(steps, max_steps) if max_steps else steps
 
     def batch(self, step: int) -> list[T]:

@@ -1,0 +1,269 @@
+"""A whole run of fine-tuning without a server: its rows, its journal, its end, its resume, its settings."""
+
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tinker
+
+from harbortrainer.config import SftConfig
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.setting import settings, shown
+from harbortrainer.sft.arguments import checked
+from harbortrainer.sft.session import dry_run, run_sft
+from harbortrainer.stopping import LIMIT_STATUS, Stop
+from tests.support.conversations import conversation, write_conversations, write_run
+from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
+
+SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", "display=plain")
+
+
+class Teachable(FakeServer):
+    """`losses`: the held-out loss of each measurement, the last one for ever after. Restored states are noted."""
+
+    def __init__(self, recorder: Recorder, losses: Sequence[float] = (0.5,)) -> None:
+        super().__init__(recorder)
+        self.losses = list(losses)
+
+    def forward(self, datums: Sequence[tinker.Datum], loss_fn: str) -> Answer[Any]:
+        self._note("forward", datums=len(datums), loss_fn=loss_fn)
+        loss = self.losses.pop(0) if len(self.losses) > 1 else self.losses[0]
+        lengths = [len(d.model_input.to_ints()) for d in datums]
+        values = [tinker.TensorData.from_numpy(np.full(n, -loss, np.float32)) for n in lengths]
+        return Answer(SimpleNamespace(loss_fn_outputs=[{"logprobs": one} for one in values], metrics={}))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Ten conversations of different lengths."""
+    records = [conversation(f"question {n}" + "." * n, "answer", f"and {n}") for n in range(10)]
+    return write_conversations(tmp_path / "data.jsonl", records)
+
+
+async def run(folder: Path, *arguments: str, losses: Sequence[float] = (0.5,), stop: Stop | None = None) -> Recorder:
+    recorder = Recorder()
+    args = checked([*SERVER, f"logs_dir={folder / 'runs'}", "run_name=r", *arguments])
+    recorder.status = await run_sft(args.config, stop, fake_outside(recorder, Teachable(recorder, losses)))  # type: ignore[attr-defined]
+    return recorder
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return read_lines(folder / "runs" / "r" / "metrics.jsonl")
+
+
+def steps(folder: Path) -> list[int]:
+    return [record["step"] for record in read_lines(folder / "runs" / "r" / "checkpoints.jsonl")]
+
+
+async def test_a_run_trains_on_every_conversation_and_says_so(tmp_path: Path, data: Path) -> None:
+    done = await run(tmp_path, f"data={data}", "batch_size=4", "n_epochs=2", "save_every=2", "keep_checkpoints=0")
+    assert [row["global_step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
+    datums = done.kinds("datum")
+    assert len(datums) == 20 and {datum["loss_fn"] for datum in datums} == {"cross_entropy"}
+    assert len({tuple(datum["tokens"]) for datum in datums}) == 10
+    assert sum(sum(datum["weights"]) for datum in datums) == pytest.approx(5, abs=1e-3), "a mean over tokens each step"
+    assert rows(tmp_path)[0]["sft/nll"] == 0.5 and rows(tmp_path)[0]["train/datums"] == 4
+    assert steps(tmp_path) == [0, 2, 4, 5]
+    ledger = read_lines(tmp_path / "runs" / "r" / "ledger.jsonl", checked=True)
+    assert [r["step"] for r in ledger if r["event"] == "trained"] == [0, 1, 2, 3, 4]
+    assert rows(tmp_path)[-1]["spend/tokens_trained"] == sum(len(datum["tokens"]) + 1 for datum in datums)
+
+
+async def test_each_request_is_longest_first(tmp_path: Path, data: Path) -> None:
+    recorder = await run(tmp_path, f"data={data}", "batch_size=5", "max_steps=1")
+    lengths = [len(datum["tokens"]) for datum in recorder.kinds("datum")]
+    assert len(lengths) == 5 and lengths == sorted(lengths, reverse=True)
+
+
+async def test_all_batches_are_full(tmp_path: Path, data: Path) -> None:
+    recorder = await run(tmp_path, f"data={data}", "batch_size=4", "n_epochs=1")
+    assert [call["datums"] for call in recorder.kinds("forward_backward")] == [4, 4, 4]
+    few = await run(tmp_path / "few", f"data={data}", "batch_size=32", "n_epochs=2")
+    assert [call["datums"] for call in few.kinds("forward_backward")] == [10, 10]
+
+
+async def test_held_out_loss_is_measured_at_the_start_after_each_epoch_and_at_the_end(
+    tmp_path: Path, data: Path
+) -> None:
+    given = (f"data={data}", "batch_size=4", "n_epochs=2", "eval_split=0.2")
+    recorder = await run(tmp_path, *given)
+    measured = [row["global_step"] for row in rows(tmp_path) if "sft/held_out_nll" in row]
+    assert measured == [0, 2, 4] and {call["datums"] for call in recorder.kinds("forward")} == {2}
+    trained = {tuple(datum["tokens"]) for datum in recorder.kinds("datum")}
+    assert len(trained) == 8, "nothing that is held out is trained on"
+    await run(tmp_path / "every", *given, "eval_every=1")
+    assert [row["global_step"] for row in rows(tmp_path / "every") if "sft/held_out_nll" in row] == [0, 1, 2, 3, 4]
+    assert rows(tmp_path / "every")[-1]["spend/tokens_evaluation"] > 0
+
+
+PATIENT = ("batch_size=4", "n_epochs=5", "eval_split=0.2", "eval_every=1", "save_every=3", "keep_checkpoints=2")
+
+
+async def test_it_ends_early_and_its_newest_checkpoint_is_the_best(tmp_path: Path, data: Path) -> None:
+    given = (f"data={data}", *PATIENT, "patience=2")
+    recorder = await run(tmp_path, *given, losses=(0.9, 0.5, 0.4, 0.6, 0.7, 0.1))
+    assert [row["global_step"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
+    assert steps(tmp_path)[-1] == 2, "the later ones are deleted"
+    assert recorder.kinds("delete") and len(recorder.kinds("optim_step")) == 4
+    again = await run(tmp_path, losses=(0.1,))
+    assert not again.kinds("optim_step"), "a resume finds that it is complete"
+    more = await run(tmp_path, "patience=4", losses=(0.3, 0.29, 0.28, 0.27, 0.26, 0.25))
+    assert more.kinds("restore") == [{"kind": "restore", "step": 2}]
+    assert rows(tmp_path)[-1]["global_step"] == 10 and steps(tmp_path)[-1] == 10
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+async def test_stopped_and_resumed_it_trains_each_step_once(tmp_path: Path, data: Path, after: int) -> None:
+    given = (f"data={data}", "batch_size=4", "n_epochs=2", "save_every=0")
+    whole = await run(tmp_path / "whole", *given)
+    stop = Stop()
+    first = Recorder()
+    args = checked([*SERVER, f"logs_dir={tmp_path / 'runs'}", "run_name=r", *given])
+    server = Teachable(first)
+    original, left = server.optim_step, [after]
+
+    def optim_step(adam: tinker.AdamParams) -> Answer[Any]:
+        left[0] -= 1
+        if not left[0]:
+            stop.request("a test", LIMIT_STATUS)
+        return original(adam)
+
+    server.optim_step = optim_step  # pyright: ignore[reportAttributeAccessIssue]
+    assert await run_sft(args.config, stop, fake_outside(first, server)) == LIMIT_STATUS
+    assert steps(tmp_path)[-1] == after == len(first.kinds("optim_step"))
+    second = await run(tmp_path)
+    kinds = ("datum", "optim_step")
+    for kind in kinds:
+        assert [*first.kinds(kind), *second.kinds(kind)] == whole.kinds(kind)
+    assert [row["global_step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_resume_with_other_conversations_is_refused(tmp_path: Path, data: Path) -> None:
+    await run(tmp_path, f"data={data}", "max_steps=1")
+    write_conversations(data, [conversation("another", "one")])
+    with pytest.raises(UserError, match="its conversations have changed"):
+        await run(tmp_path, "max_steps=2")
+
+
+async def test_runs_of_one_command_are_not_continued_by_another(tmp_path: Path, data: Path) -> None:
+    await run(tmp_path, f"data={data}", "max_steps=1")
+    from harbortrainer.train import parse
+
+    path = tmp_path / "runs" / "r"
+    with pytest.raises(UserError, match=rf"it is a run of sft; continue it with python -m src.sft resume={path}"):
+        parse([f"resume={path}"])
+    with pytest.raises(UserError, match=r"it is a run of train; continue it with python -m src"):
+        checked([f"resume={write_run(tmp_path / 'train', {})}"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"),
+        (("data=x", "patience=2"), "patience=2: no conversation is held out; set eval_split"),
+        (("data=x", "eval_every=2"), "eval_every=2: no conversation is held out"),
+        (("data=x", "best_of_group=true"), "best_of_group=true: it chooses among trials of runs"),
+        (("data=x", "init_optimizer=true"), "init_optimizer=true: a fresh adapter"),
+        (("data=x", "batch_size=0"), "batch_size=0: must be above 0"),
+        (("data=x", "group_size=2"), "group_size: no such field"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(arguments: Sequence[str], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        checked([*SERVER, *arguments])
+    assert words in str(refused.value)
+
+
+async def test_dry_run_names_the_exact_tokens_and_their_cost(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (f"data={data}", "batch_size=4", "n_epochs=2", "eval_split=0.2")
+    recorder = await run(tmp_path, *given)
+    spent = sum(len(datum["tokens"]) + 1 for datum in recorder.kinds("datum"))
+    capsys.readouterr()
+    assert await dry_run(checked([*SERVER, *given]).config, fake_outside(Recorder())) == 0
+    said = capsys.readouterr().out
+    assert "8 conversations" in said and "2 held out; 4 steps of 4 conversations" in said
+    assert f"trains on {spent if spent < 1000 else f'{spent / 1000:.3g} k'} tokens" in said
+
+
+# field -> (value that differs from the base run's, what both runs are given besides)
+SPLIT = ("eval_split=0.2",)
+SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
+    "backend": ("tinker", ()),
+    "skyrl_tx_url": ("http://elsewhere:1", ()),
+    "tinker_base_url": ("http://cloud:1", ("backend=tinker",)),
+    "model_name": ("models/two", ()),
+    "init_from": ("tinker://m/weights/state-7", ()),
+    "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),
+    "context_limit": ("60", ()),
+    "data": ("OTHER", ()),
+    "runs": ("RUN", ()),
+    "min_reward": ("0.5", ("runs=RUN",)),
+    "best_of_group": ("true", ("runs=RUN", "min_reward=0")),
+    "max_per_task": ("1", ("runs=RUN",)),
+    "eval_split": ("0.3", ()),
+    "eval_every": ("1", SPLIT),
+    "patience": ("1", (*SPLIT, "eval_every=1")),
+    "n_epochs": ("3", ()),
+    "max_steps": ("1", ()),
+    "warmup_steps": ("3", ()),
+    "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
+    "max_tokens_total": ("5", ()),
+    "prices": ("nowhere.json", ()),
+    "server_usd_per_hour": ("1e15", ("server_usd_per_hour=1e-9", "max_usd=1e3")),
+    "save_every": ("1", ()),
+    "keep_checkpoints": ("1", ("save_every=1",)),
+    "wandb_name": ("name", ("wandb_project=p",)),
+    "wandb_project": ("p", ()),
+    "loss_norm": ("sequence_mean", ()),
+    "run_name": ("other", ()),
+    "resume": ("nowhere", ()),
+    "logs_dir": ("OTHER_LOGS", ()),
+}
+SEEN_ELSEWHERE = {
+    "update_timeout_sec": "tests/unit/test_every_setting.py: the parts are the same",
+    "outage_limit_sec": "the same",
+    "max_wall_sec": "the same: Stop.limit",
+    "display": "the same: Display",
+    "enable_thinking": "the same: ChatTemplate",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in settings(SftConfig) if name not in SEEN_ELSEWHERE])
+async def test_a_setting_has_an_effect_or_is_refused(
+    tmp_path: Path, data: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-key")
+    more = write_run(tmp_path / "run", {"x": (1.0, 0.5, 1.0), "y": (0.5, 0.5), "z": (1.0, 0.25)})
+    places = {"OTHER": str(write_conversations(tmp_path / "other.jsonl", [conversation("p", "a")] * 4)),
+              "RUN": str(more), "OTHER_LOGS": str(tmp_path / "elsewhere")}  # fmt: skip
+    field = settings(SftConfig)[name]
+    value, besides = SPECIAL[name] if name in SPECIAL else (_other(field.default, SftConfig, name), ())
+    base = [f"data={data}", "batch_size=4", "n_epochs=2", *besides]
+
+    async def events(folder: str, *arguments: str) -> list[str]:
+        words = [*base, *arguments]
+        for place, path in places.items():
+            words = [word.replace(f"={place}", f"={path}") for word in words]
+        try:
+            recorder = await run(tmp_path / folder, *words)
+        except UserError as error:
+            return [str(error)]
+        left = [str(path.relative_to(tmp_path / folder)) for path in (tmp_path / folder).glob("runs/*")]
+        return [*sorted(recorder.events), *left]
+
+    changed = await events("changed", f"{name}={value}")
+    assert changed != await events("base"), f"{name}={value} changes nothing that leaves this process"
+
+
+def _other(default: Any, kind: type, name: str) -> str:
+    hint = typing.get_type_hints(kind)[name]
+    if typing.get_origin(hint) is typing.Literal:
+        return next(shown(value) for value in typing.get_args(hint) if value != default)
+    return shown(not default) if isinstance(default, bool) else shown(type(default)(default * 2 + 1))
