@@ -18,7 +18,7 @@ from harbortrainer.policy.chat_template import Renderer
 from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.run.directory import RunDirectory
 
-BASE = "base"
+BASE, ORACLE = "base", "oracle"
 SAMPLER_WEIGHTS = "/sampler_weights/"
 
 
@@ -32,11 +32,16 @@ class Subject:
     run: str | None = None
     renderer: Renderer | None = None
 
+    @property
+    def is_oracle(self) -> bool:
+        """Whether it is no weights, but each task's own solution."""
+        return self.name == ORACLE and self.path is None
+
 
 def find_subject(field: str, value: str | None) -> Subject:
-    """`value`: None or base, a tinker:// path, RUN_DIR or RUN_DIR@STEP. Raises UserError."""
-    if value is None or value == BASE:
-        return Subject(BASE)
+    """`value`: None or base, oracle, a tinker:// path, RUN_DIR or RUN_DIR@STEP. Raises UserError."""
+    if value is None or value in (BASE, ORACLE):
+        return Subject(value or BASE)
     if value.startswith("tinker://"):
         return Subject(value.removeprefix("tinker://"), path=value)
     folder, _, step = value.partition("@") if re.search(r"@\d+$", value) else (value, "", "")

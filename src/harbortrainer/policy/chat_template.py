@@ -101,6 +101,12 @@ class ChatTemplate:
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return ids[1:] if ended else ids
 
+    def completion(self, text: str) -> list[int]:
+        """Ids that a policy would sample to answer with `text`, without thoughts; the last one ends the turn."""
+        closed = self._encode(f"\n{THINK_CLOSE}\n\n") if self._header_opens_thinking else []
+        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return [*closed, *ids, *self.stop_token_ids[:1]]
+
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """The token that ends a turn, then the tokenizer's end of text."""
