@@ -26,12 +26,13 @@ _JOINED = re.compile(r"(?<!\\)(\\\\)*\\$")
 _OPERATORS = re.compile(r"[|;`]|&&|\$\(")
 _QUICK = re.compile(r"(bind|cat|cd|chmod|chown|cp|echo|export|grep|head|ln|ls|mkdir|mv|printf|rm|set|tail|touch)\s")
 _LONG = re.compile(r"\b(apt|apt-get|cargo|cmake|conda|curl|gcc|git clone|go|make|npm|pip3?|python3?|sleep|uv|wget)\s")
+_GIT = re.compile(r"\bgit\s.*\b(blame|branch|diff|grep|log|merge|pull|reflog|show|stash|tag)\b")
 
 # A script has no terminal: on one, these characters and programs do something else.
 _AT_A_TERMINAL = (
-    (re.compile(r"!(?![\s=(])"), "set +H"),  # history expansion
+    (re.compile(r"(?<![$\[{])!(?![\s=(])"), "set +H"),  # history expansion
     (re.compile(r"\t"), "bind 'set disable-completion on'"),  # Tab completes
-    (re.compile(r"\bgit\s"), "export GIT_PAGER=cat GIT_MERGE_AUTOEDIT=no"),  # a pager takes the next keys
+    (_GIT, "export GIT_PAGER=cat GIT_MERGE_AUTOEDIT=no"),  # a pager or an editor takes the next keys
     (re.compile(r"\bapt(-get)?\s"), "export DEBIAN_FRONTEND=noninteractive"),
 )
 
@@ -46,10 +47,10 @@ class Statement:
     @property
     def seconds(self) -> float:
         """The longest wait for its end."""
-        line = self.text.partition("\n")[0]
+        line, more, _ = self.text.partition("\n")
         if _LONG.search(line):
             return LONG_SEC
-        return QUICK_SEC if _QUICK.match(line) and not _OPERATORS.search(line) else USUAL_SEC
+        return USUAL_SEC if more or _OPERATORS.search(line) or not _QUICK.match(line) else QUICK_SEC
 
 
 def is_shell(script: str) -> bool:
