@@ -72,14 +72,14 @@ def _problems(tasks: Sequence[Task], typed: Mapping[Task, _Typed], config: Confi
     if long := {task.name: one.tokens for task, one in typed.items() if one.tokens > config.max_tokens}:
         most = max(long.values())
         yield (
-            f"max_tokens={config.max_tokens}: statements in {len(long)} solutions need up to {most} tokens; "
-            f"set max_tokens={most} or {_leave_out(long)}"
+            f"max_tokens={config.max_tokens}: solutions have answers of up to {most} tokens; set max_tokens={most}, or "
+            f"for the longer ones {_leave_out(long)}"
         )
     if slow := {task.name: one.turns for task, one in typed.items() if 0 < config.max_turns < one.turns}:
         most = max(slow.values())
         yield (
-            f"max_turns={config.max_turns}: {len(slow)} solutions need up to {most} turns; "
-            f"set max_turns={most} or {_leave_out(slow)}"
+            f"max_turns={config.max_turns}: solutions take up to {most} turns; set max_turns={most}, or for the longer "
+            f"ones {_leave_out(slow)}"
         )
 
 
