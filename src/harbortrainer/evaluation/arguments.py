@@ -23,7 +23,9 @@ class EvalArgs(TrialSettings):
     # -- policies
     model_name: str | None = field(None, "base model; None = that of checkpoint's run", resume=FIXED)
     checkpoint: str | None = field(
-        None, "RUN_DIR (its last), RUN_DIR@STEP, or tinker://…; None = the base model", resume=FIXED
+        None,
+        "RUN_DIR (its last), RUN_DIR@STEP, tinker://…, or oracle = each task's own solution; None = the base model",
+        resume=FIXED,
     )
     against: str | None = field(
         None, "second policy, compared on the same tasks: a value as for checkpoint, or base; None = none", resume=FIXED

@@ -15,7 +15,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import Renderer
 from harbortrainer.run.checkpoints import find_checkpoint
 
-BASE = "base"
+BASE, ORACLE = "base", "oracle"
 SAMPLER_WEIGHTS = "/sampler_weights/"
 
 
@@ -29,11 +29,16 @@ class Subject:
     run: str | None = None
     renderer: Renderer | None = None
 
+    @property
+    def is_oracle(self) -> bool:
+        """Whether it is no weights, but each task's own solution."""
+        return self.name == ORACLE and self.path is None
+
 
 def find_subject(field: str, value: str | None) -> Subject:
-    """`value`: None or base, a tinker:// path, RUN_DIR or RUN_DIR@STEP. Raises UserError."""
-    if value is None or value == BASE:
-        return Subject(BASE)
+    """`value`: None or base, oracle, a tinker:// path, RUN_DIR or RUN_DIR@STEP. Raises UserError."""
+    if value is None or value in (BASE, ORACLE):
+        return Subject(value or BASE)
     if value.startswith("tinker://"):
         return Subject(value.removeprefix("tinker://"), path=value)
     run, checkpoint = find_checkpoint(field, value)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.evaluation import policies, results
 from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
+from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.solution import Solutions
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
@@ -52,6 +54,10 @@ class EvalPlan:
     config: Config
     continued: bool  # it has a directory already
 
+    @property
+    def needs_server(self) -> bool:
+        return not all(subject.is_oracle for subject in self.subjects)
+
 
 async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     """Exit status: 0 done, 1 a task has no graded trial. Raises UserError for what the user can mend."""
@@ -65,17 +71,38 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     template = outside.load_template(config.model_name, config.enable_thinking)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
-    async with outside.connected(config, display) as backend:
-        agree(config, backend.kind, backend.contract, backend.max_context)
+    solutions = await asyncio.to_thread(_solutions, plan, template, display)
+    async with _server(plan, outside, display) as backend:
         run = _directory(args, plan)
         with held(run):
             _announce(args, plan, run, backend, display)
-            found = await _run(args, plan, run, backend, template, outside, display)
+            found = await _run(args, plan, run, backend, solutions, template, outside, display)
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
     display.say(f"done; {RESULT} is in {run.path}")
     return 1 if any(policy["tasks_ungraded"] for policy in value["policies"]) else 0
+
+
+def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solutions:
+    """Those of all tasks where a policy is the oracle, else none. Raises UserError."""
+    if not any(subject.is_oracle for subject in plan.subjects):
+        return Solutions({})
+    solutions, notes = load_solutions(plan.tasks, plan.config, template)
+    for note in notes:
+        display.say(note)
+    return solutions
+
+
+@contextlib.asynccontextmanager
+async def _server(plan: EvalPlan, outside: Outside, display: Display) -> AsyncIterator[Backend | None]:
+    """None = no policy needs one. Raises UserError."""
+    if not plan.needs_server:
+        yield None
+        return
+    async with outside.connected(plan.config, display) as backend:
+        agree(plan.config, backend.kind, backend.contract, backend.max_context)
+        yield backend
 
 
 def make_plan(args: EvalArgs) -> EvalPlan:
@@ -133,15 +160,16 @@ def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:
     return new_run_directory(str(out.parent), out.name, "", files)
 
 
-def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backend, display: Display) -> None:
+def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backend | None, display: Display) -> None:
     names = " against ".join(subject.name for subject in plan.subjects)
     planned = len(plan.subjects) * len(plan.tasks) * args.trials
     stored = sum(len(list(run.trajectories(KIND, n).glob("*.npz"))) for n in range(len(plan.subjects)))
+    how = f"temperature {args.temperature:g}" if args.temperature else "greedy"
+    where = f"{how}; {args.backend} at {backend.url}" if backend else "no server is needed"
     display.say(f"results go to {run.path}")
     display.say(
         f"{names}: {len(plan.tasks)} tasks x {args.trials} trials{' x 2 policies' * (len(plan.subjects) - 1)} = "
-        f"{planned} trials planned, {stored} of them finished earlier; "
-        f"{f'temperature {args.temperature:g}' if args.temperature else 'greedy'}; {args.backend} at {backend.url}"
+        f"{planned} trials planned, {stored} of them finished earlier; {where}"
     )
 
 
@@ -149,17 +177,19 @@ async def _run(
     args: EvalArgs,
     plan: EvalPlan,
     run: RunDirectory,
-    backend: Backend,
+    backend: Backend | None,
+    solutions: Solutions,
     template: ChatTemplate,
     outside: Outside,
     display: Display,
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
     config, host, ledger, run_id = plan.config, outside.host(plan.config), Ledger(run.ledger), run_ids(run).run_id
-    sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers)
+    powers = backend is not None and backend.kind.answers_of_powers
+    sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
     outer = {"observer": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
     rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
-    runner = Runner(args, plan, backend, sampler, rollouts, run, display)
+    runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:
@@ -193,11 +223,12 @@ def _keep_conversations(
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs the trials of each policy, and again those that a lost server interrupts."""
+    """Runs the trials of each policy."""
 
     args: EvalArgs
     plan: EvalPlan
-    backend: Backend
+    backend: Backend | None  # None = every policy is the oracle
+    solutions: Solutions
     sampler: PolicySampler
     rollouts: Rollouts
     run: RunDirectory
@@ -205,6 +236,13 @@ class Runner:
 
     async def groups(self, number: int) -> list[TrajectoryGroup]:
         """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
+        if self.backend is not None and not self.plan.subjects[number].is_oracle:
+            return await self._with_server(number, self.backend)
+        self.sampler.publish_solutions(self.solutions, number)
+        return await self._sample(number, self._done(number))
+
+    async def _with_server(self, number: int, backend: Backend) -> list[TrajectoryGroup]:
+        """The same, and again those trials that a lost server interrupts."""
         planned, subject = len(self.plan.tasks) * self.args.trials, self.plan.subjects[number]
         losses, known = 0, -1
         while True:
@@ -213,9 +251,9 @@ class Runner:
             if len({TrialName.parse(name).first for name in done}) == planned:  # one attempt of each slot
                 return await self._sample(number, done)
             try:
-                async with sampled(subject, self.backend, self.plan.config) as client:
+                async with sampled(subject, backend, self.plan.config) as client:
                     self.sampler.publish(client, number)
-                    ends = client.forgotten("sampling"), self.backend.silent("sampling")
+                    ends = client.forgotten("sampling"), backend.silent("sampling")
                     try:
                         return await run_until(self._sample(number, done), *ends)
                     finally:
@@ -224,8 +262,8 @@ class Runner:
                 if losses >= MAX_LOSSES:
                     raise
                 self.display.say(f"{error}; the remaining trials run as soon as the server answers")
-                await self.backend.until_answering(self.plan.config.outage_limit_sec)
-                await self.backend.reopen()
+                await backend.until_answering(self.plan.config.outage_limit_sec)
+                await backend.reopen()
 
     def _done(self, number: int) -> dict[str, Trajectory]:
         """Finished trials by name that are not run again; of several in one slot the graded one comes first."""

@@ -101,10 +101,14 @@ class ChatTemplate:
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return ids[1:] if ended else ids
 
-    def completion(self, answer: str) -> list[int]:
-        """Ids of an answer as a policy would sample it: its text, then the turn's end."""
-        ids = self._encode(clean_text(answer))
-        return ids if self.turn_end is None else [*ids, self.turn_end]
+    def completion(self, text: str) -> list[int]:
+        """Ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
+        text they are empty, where the template's header opens them.
+        """
+        opened = self._header_opens_thinking and THINK_CLOSE not in text
+        closed = self._encode(f"\n{THINK_CLOSE}\n\n") if opened else []
+        ids = self.tokenizer.encode(clean_text(text), add_special_tokens=False, split_special_tokens=True)
+        return [*closed, *ids, *self.stop_token_ids[:1]]
 
     @cached_property
     def stop_token_ids(self) -> list[int]:

@@ -5,12 +5,15 @@ import math
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
 import tinker
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 from tinker import types
+
+from harbortrainer.policy.solution import Solutions
 
 TRANSIENT = (
     tinker.APIConnectionError,
@@ -67,6 +70,7 @@ class PolicySampler:
         self._attempts = attempts
         self._longest_wait = longest_wait_sec
         self._client: SamplingClient | None = None
+        self._solutions: Solutions | None = None
         self._in_flight: set[asyncio.Task[Sample]] = set()
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
@@ -75,7 +79,19 @@ class PolicySampler:
 
     def publish(self, client: SamplingClient, version: int) -> None:
         """Sample from `client` from now on; every sample carries `version`."""
-        self._client, self.version = client, version
+        self._client, self._solutions, self.version = client, None, version
+
+    def publish_solutions(self, solutions: Solutions, version: int) -> None:
+        """From now on each trial is answered with its task's solution; every sample carries `version`."""
+        self._client, self._solutions, self.version = None, solutions, version
+
+    def of_trial(self, task: Path) -> "PolicySampler":
+        """What a new trial of the task in this folder samples: this sampler, or one of the task's solution."""
+        if self._solutions is None:
+            return self
+        own = PolicySampler()
+        own.publish(self._solutions.of_task(task), self.version)
+        return own
 
     @property
     def busy_seconds(self) -> float:

@@ -84,7 +84,7 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     folder = request.trials_dir / request.name
     config = settings.config
     llm = TinkerLLM(
-        settings.sampler,
+        settings.sampler.of_trial(request.task.path),
         settings.template,
         max_tokens=config.max_tokens,
         temperature=request.temperature,
