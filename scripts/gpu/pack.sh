@@ -4,7 +4,8 @@
 # Docker engine (Debian packages), base image, Python packages of both environments, this project's files as they are,
 # and SmolLM2-135M-Instruct or the model in DIRECTORY. A folder has at most MIB (default 52) in its part; prints sizes.
 # There, in any order: bash PREFIX1/unpack.sh, bash PREFIX2/unpack.sh, ... The last one starts scripts/gpu/drive.sh.
-# Compressing takes minutes of one core the first time; later only what has changed (kept in .state/gpu-parts).
+# Compressing takes minutes of one core the first time, later only what has changed is compressed (kept in PARTS,
+# default .state/gpu-parts). PRESET=6 of xz; 1 is fast.
 set -euo pipefail
 CALLER="$PWD"
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/common.sh"
@@ -13,10 +14,10 @@ for part in python apt_sources docker base_image; do source "$ROOT/scripts/lib/$
 ENGINE="docker.io docker-cli containerd runc iptables libip4tc2 libip6tc2 libxtables12 libnftnl11 libmnl0 libnetfilter-conntrack3
   libnfnetlink0 libseccomp2 libdevmapper1.02.1 libsystemd0 libcap2 libudev1 tini"
 RELEASE=trixie # Docker 26.1; ran on Ubuntu 24.04 with kernel 6.18
-PARTS="$STATE/gpu-parts"
+PARTS="${PARTS:-$STATE/gpu-parts}" PRESET="${PRESET:-6}"
 
 # squeeze NAME: standard input to PARTS/NAME, whole or not at all.
-squeeze() { nice xz --x86 --lzma2=preset=9e,dict=128MiB >"$PARTS/$1.new" && mv "$PARTS/$1.new" "$PARTS/$1"; }
+squeeze() { nice xz --x86 --lzma2=preset=$PRESET,dict=128MiB >"$PARTS/$1.new" && mv "$PARTS/$1.new" "$PARTS/$1"; }
 
 archive() { tar --sort=name --owner=0 --group=0 -C "$1" -c .; }
 
@@ -66,7 +67,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --limit) limit="${2:-}" && shift 2 ;;
     --model) model="$(cd "$CALLER" && realpath -m "${2:-}")" && shift 2 ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) fail "usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX" ;;
     *) prefix="$(cd "$CALLER" && realpath -m "$1")" && shift ;;
   esac
