@@ -1,8 +1,11 @@
 """Writes what is listed of the bundled tasks: digests, held-out names, and the table in datasets/README.md.
 
+DIGESTS also lists terminal-easy, whose files scripts/easy/make_tasks.py writes on demand.
+
 python -m scripts.dataset_index
 """
 
+import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from bench.report import markdown, replace_part
 from harbortrainer.tasks.task import digest
+from scripts.easy import make_tasks as easy
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 SETS = ("quickstart", "terminal-basics")
@@ -44,6 +48,14 @@ def digests(datasets: Path = DATASETS) -> str:
     return "".join(f"{digest(task)}  {task.relative_to(datasets).as_posix()}\n" for task in tasks)
 
 
+def easy_digests() -> str:
+    """The lines of the tasks of terminal-easy, made for this in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, Path(easy.DIRECTORY).name)
+        easy.write_tasks(made)
+        return "".join(f"{digest(task)}  {made.name}/{task.name}\n" for task in sorted(made.glob("*/")))
+
+
 def held_out(tasks: Sequence[Entry]) -> str:
     return "".join(f"{task.name}\n" for task in tasks if task.held_out)
 
@@ -65,7 +77,7 @@ def _counts(levels: Counter[str]) -> list[str]:
 
 def write_index(datasets: Path = DATASETS) -> None:
     tasks = entries(datasets / TERMINAL)
-    (datasets / DIGESTS).write_text(digests(datasets))
+    (datasets / DIGESTS).write_text(digests(datasets) + easy_digests())
     (datasets / TERMINAL / HELD_OUT).write_text(held_out(tasks))
     replace_part(datasets / README, TERMINAL, table(tasks))
 

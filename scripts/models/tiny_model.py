@@ -47,18 +47,24 @@ def random_weights(vocabulary: int, kind: Kind, seed: int = 0) -> dict[str, np.n
 
 
 def safetensors(weights: dict[str, np.ndarray], dtype: Dtype) -> bytes:
-    """Length of the header, header, data: written here, for numpy has no bfloat16."""
+    """A file of float32 weights: length of the header, header, data. Written here, because numpy has no bfloat16."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    data = b""
+    parts: list[bytes] = []
+    size = 0
     for name, values in weights.items():
-        short = ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
-        part = values.tobytes() if dtype == "float32" else short.tobytes()
+        parts.append(values.tobytes() if dtype == "float32" else bfloat16(values).tobytes())
         kind = "F32" if dtype == "float32" else "BF16"
-        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [len(data), len(data) + len(part)]}
-        data += part
+        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [size, size + len(parts[-1])]}
+        size += len(parts[-1])
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
-    return len(head).to_bytes(8, "little") + head + data
+    return b"".join([len(head).to_bytes(8, "little"), head, *parts])
+
+
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    """Finite float32 values -> the 16 bits of the nearest bfloat16, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def config(tokenizer: dict[str, Any], kind: Kind, dtype: Dtype) -> dict[str, Any]:

@@ -5,7 +5,7 @@ python -m scripts.quickstart.make_tasks [DIRECTORY]
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scripts.quickstart.cases import Case, Kind, make_case, quoted
@@ -23,8 +23,7 @@ schema_version = "1.4"
 name = "harbortrainer/{name}"
 
 [metadata]
-kind = "{kind}"
-split = "{split}"
+{metadata}
 
 [agent]
 timeout_sec = 120.0
@@ -74,10 +73,11 @@ def dockerfile(cases: Sequence[Case]) -> str:
     return text + ("RUN " + " && \\\n    ".join(files) + "\n" if files else "")
 
 
-def write_task(directory: Path, name: str, case: Case, environment: str) -> None:
-    split = "held out" if held_out(name) else "training"
+def write_task(directory: Path, name: str, case: Case, environment: str, metadata: Mapping[str, str]) -> None:
+    """Write directory/name: `environment` is its Dockerfile, `metadata` the table of that name in its task.toml."""
+    table = "\n".join(f'{key} = "{value}"' for key, value in metadata.items())
     contents = {
-        "task.toml": _TASK_TOML.format(name=name, kind=case.kind.name, split=split),
+        "task.toml": _TASK_TOML.format(name=name, metadata=table),
         "instruction.md": case.instruction + "\n",
         "environment/Dockerfile": environment,
         "tests/test.sh": _TEST.format(check=case.check),
@@ -96,7 +96,8 @@ def write_tasks(directory: Path) -> dict[str, Case]:
     for case in cases.values():
         kinds.setdefault(case.kind, []).append(case)
     for name, case in cases.items():
-        write_task(directory, name, case, dockerfile(kinds[case.kind]))
+        metadata = {"kind": case.kind.name, "split": "held out" if held_out(name) else "training"}
+        write_task(directory, name, case, dockerfile(kinds[case.kind]), metadata)
     names = [name for name in cases if held_out(name)]
     (directory / HELD_OUT_LIST).write_text("\n".join(names) + "\n")
     return cases

@@ -11,8 +11,11 @@ from harbor.trial.trial import Trial
 
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.rollout.agent import TrainableTerminus2
+from scripts.easy import make_tasks as easy
+from scripts.easy.kinds import EASY_KINDS
 from scripts.quickstart import answers, prompts
 from scripts.quickstart.cases import Case
+from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
 
@@ -58,7 +61,8 @@ def typed(command: str) -> str:
     return answer.replace('"duration": 0.1', '"duration": 1.0')
 
 
-async def real_prompts(folder: Path, task: str, script: list[str]) -> list[str]:
+async def real_prompts(folder: Path, path: Path, script: list[str]) -> list[str]:
+    task = path.name
     LLMS[task] = ScriptedLLM(script)
     agent = AgentConfig(
         import_path=f"{__name__}:ScriptedTerminus",
@@ -71,7 +75,7 @@ async def real_prompts(folder: Path, task: str, script: list[str]) -> list[str]:
         },
     )
     config = TrialConfig(
-        task=TaskConfig(path=Path("datasets/quickstart") / task),
+        task=TaskConfig(path=path),
         trial_name=f"prompts-{task}",
         trials_dir=folder,
         agent=agent,
@@ -92,16 +96,29 @@ def simulated_prompts(case: Case, command: str) -> list[str]:
     return asked
 
 
-async def test_real_prompts_are_those_of_the_pretraining(tmp_path: Path) -> None:
-    cases = {name: case for name, case in make_cases().items() if name.endswith("-1")}
+async def same_prompts(folder: Path, tasks: Path, cases: dict[str, Case]) -> bool:
+    """Whether real trials of these tasks ask what the simulated terminal shows, each with its longest output."""
     commands = {name: max(case.wrong, key=lambda wrong: len(wrong.shown)).typed for name, case in cases.items()}
 
     async def real(name: str) -> list[str]:
         unclosed = answers.broken(answers.START[0], answers.CAREFUL, commands[name])
-        return await real_prompts(tmp_path, name, [unclosed, typed(commands[name]), DONE, DONE])
+        return await real_prompts(folder, tasks / name, [unclosed, typed(commands[name]), DONE, DONE])
 
     try:
         found = dict(zip(cases, await asyncio.gather(*map(real, cases)), strict=True))
     finally:
         await drain()
     assert found == {name: simulated_prompts(case, commands[name]) for name, case in cases.items()}
+    return bool(found)
+
+
+async def test_real_prompts_are_those_of_the_pretraining(tmp_path: Path) -> None:
+    cases = {name: case for name, case in make_cases().items() if name.endswith("-1")}
+    assert await same_prompts(tmp_path, Path("datasets/quickstart"), cases)
+
+
+async def test_real_prompts_are_those_of_the_demonstrations(tmp_path: Path) -> None:
+    """Of the four kinds that the quickstart does not have; held-out tasks, whose environment all kinds share."""
+    names = [f"{kind.name}-9" for kind in EASY_KINDS if kind not in KINDS]
+    cases = {name: case for name, case in easy.write_tasks(tmp_path / "tasks").items() if name in names}
+    assert len(cases) == 4 and await same_prompts(tmp_path / "trials", tmp_path / "tasks", cases)

@@ -25,6 +25,7 @@ COMMANDS = {
 }
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
+NOT_CLONED = ("datasets/terminal-bench", "datasets/terminal-easy")  # fetched and made on demand
 NO_PATHS = {"tests/test.sh", "tests/lib.sh", "server/loss_sum"}  # a task's, a metric
 
 
@@ -133,7 +134,7 @@ def test_anchors_of_a_page_are_headings(page: Path) -> None:
 
 def there(path: str) -> bool:
     """A file or folder, a module without its .py, or what .gitignore keeps out of a fresh clone."""
-    return Path(path).exists() or Path(f"{path}.py").exists() or path.startswith("datasets/terminal-bench")
+    return Path(path).exists() or Path(f"{path}.py").exists() or path.startswith(NOT_CLONED)
 
 
 @pytest.mark.parametrize(

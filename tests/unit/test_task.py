@@ -41,6 +41,8 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         load_tasks(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"is not a folder; fetch it with scripts/get_terminal_bench\.sh"):
         load_tasks(str(tmp_path / "terminal-bench-2"))
+    with pytest.raises(UserError, match=r"is not a folder; make it with python -m scripts\.easy\.make_tasks"):
+        load_tasks(str(tmp_path / "terminal-easy"))
     with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
         load_tasks(str(tmp_path))
 

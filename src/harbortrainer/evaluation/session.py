@@ -28,7 +28,7 @@ from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
+from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
@@ -39,7 +39,7 @@ from harbortrainer.training.outside import Outside
 from harbortrainer.watch.display import Display
 
 RESULT = "evaluation.json"
-PLAN = "plan.json"
+
 KIND: BatchKind = "eval"
 MAX_LOSSES = 3  # of the server in a row without a finished trial in between
 
@@ -109,7 +109,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     """The plan of a new evaluation, or of the one in `out` as it was started. Raises UserError."""
     sources = find_sources(args.tasks_dir)
     tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
-    file = Path(args.out).expanduser() / PLAN if args.out else None
+    file = Path(args.out).expanduser() / PLAN_FILE if args.out else None
     continued = file is not None and file.is_file()
     if file is not None and continued:
         saved = read_json(file)
@@ -150,7 +150,10 @@ def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:
     tasks = [{"name": task.name, "digest": task.digest, "set": task.source} for task in plan.tasks]
     files = {
         "config.json": json.loads(json.dumps(chz.asdict(args))),
-        PLAN: {"subjects": list(map(asdict, plan.subjects)), "tasks": tasks},  # "the last checkpoint" stays the same
+        PLAN_FILE: {
+            "subjects": list(map(asdict, plan.subjects)),
+            "tasks": tasks,
+        },  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
     }
     if out is None:

@@ -14,7 +14,10 @@ from harbortrainer.errors import UserError
 QUARANTINE_FILE = "quarantine.txt"
 _RECIPES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
 _HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
-FETCHED_BY = {"terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh"}  # data sets outside this repository
+FETCHED_BY = {  # data sets that a clone of this repository lacks
+    "terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh",
+    "terminal-easy": "make it with python -m scripts.easy.make_tasks",
+}
 _log = logging.getLogger("harbortrainer")
 
 

@@ -1,0 +1,88 @@
+"""Conversations of a careless author with Terminus-2 over terminal-easy's kinds of task, to warm up a policy by SFT.
+
+python -m scripts.easy.demonstrations FILE [COUNT=2560] [SEED=1] [SHARE=0.35]
+
+A line of FILE is one conversation: {"messages": [{"role": "user", "content": ...}, ...], "task": KIND}. The prompts are
+Terminus-2's own, the words are in no task of terminal-easy. The author writes valid JSON and copies names without a
+mistake, but takes the right command in SHARE of the conversations only: which command is right is left to the rewards.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.easy.kinds import EASY_KINDS
+from scripts.easy.words import EnglishWords, pools
+from scripts.quickstart import answers, prompts
+from scripts.quickstart.cases import Case, make_case
+from scripts.quickstart.terminal import SimulatedTerminal
+
+COMPLETE_AT_ONCE = 0.8  # share of conversations that end with the first command, without a look at its output
+ANALYSIS = (
+    "The terminal is ready in /app and nothing was done yet.",
+    "The shell waits for a command in /app.",
+    "Nothing was typed so far; the task is clear.",
+    "I am in /app with an empty prompt.",
+)
+PLAN = (
+    "I will run one command that does what is asked.",
+    "One command should be enough for this.",
+    "Type the command and look at the result.",
+    "Run a single command, then say that the task is complete.",
+)
+DONE = (
+    "The command was executed.",
+    "The command ran and the prompt is back.",
+    "The work is finished.",
+)
+FINISH = (
+    "Mark the task as complete.",
+    "Nothing is left to do, so the task is complete.",
+)
+
+
+def conversation(case: Case, rng: random.Random, share: float) -> list[dict[str, str]]:
+    """Messages of one trial: the task, a command, perhaps a look at the screen, the confirmation."""
+    terminal, messages = SimulatedTerminal(case), list[dict[str, str]]()
+
+    def turn(prompt: str, answer: str) -> None:
+        messages.extend([{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}])
+
+    def done() -> str:
+        return answers.answer(rng.choice(DONE), rng.choice(FINISH), None, complete=True)
+
+    command = case.right if rng.random() < share else rng.choice(case.wrong).typed
+    complete = rng.random() < COMPLETE_AT_ONCE
+    first = prompts.first_prompt(case.instruction + "\n", terminal.observe())
+    turn(first, answers.answer(rng.choice(ANALYSIS), rng.choice(PLAN), command, complete=complete))
+    terminal.type(command + "\n")
+    if not complete:
+        turn(terminal.observe(), done())
+    turn(prompts.confirmation(terminal.observe()), done())
+    return messages
+
+
+def conversations(count: int, seed: int, share: float) -> Iterator[tuple[Case, list[dict[str, str]]]]:
+    """Conversations with their cases, the kinds in turn."""
+    rng = random.Random(seed)
+    *_, pool = pools()
+    for number in range(count):
+        case = make_case(EASY_KINDS[number % len(EASY_KINDS)], EnglishWords(rng, pool), rng)
+        yield case, conversation(case, rng, share)
+
+
+def write(out: Path, count: int = 2560, seed: int = 1, share: float = 0.35) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w") as file:
+        for case, messages in conversations(count, seed, share):
+            file.write(json.dumps({"messages": messages, "task": case.kind.name}) + "\n")
+    print(f"{out}: {count} conversations of {len(EASY_KINDS)} kinds")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m scripts.easy.demonstrations FILE [COUNT=2560] [SEED=1] [SHARE=0.35]")
+    values = [convert(text) for convert, text in zip((int, int, float), sys.argv[2:], strict=False)]
+    write(Path(sys.argv[1]), *values)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,78 @@
+"""Writes datasets/terminal-easy: 144 Harbor tasks of twelve kinds, 8 for training and 4 held out of each.
+
+python -m scripts.easy.make_tasks [DIRECTORY]
+
+Always the same tasks: datasets/DIGESTS has their digests. The repository has none of their files.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+from scripts.easy.kinds import EASY_KINDS
+from scripts.easy.words import SEED, EnglishWords, pools
+from scripts.quickstart.cases import Case, make_case
+from scripts.quickstart.make_tasks import HELD_OUT_LIST, dockerfile, write_task
+
+DIRECTORY = "datasets/terminal-easy"
+TRAINING, HELD_OUT = 8, 4  # tasks of each kind
+SHARING = 2  # tasks of each kind whose files are in one environment: the set needs 6 images
+
+
+def make_cases() -> dict[str, Case]:
+    """Name -> case; of each kind the training cases come first. No two cases share a name or a content."""
+    rng = random.Random(SEED)
+    training, unseen, _ = pools()
+    words = {False: EnglishWords(rng, training), True: EnglishWords(rng, unseen)}
+    return {
+        f"{kind.name}-{number}": make_case(kind, words[number > TRAINING], rng, wording=number)
+        for kind in EASY_KINDS
+        for number in range(1, TRAINING + HELD_OUT + 1)
+    }
+
+
+def held_out(name: str) -> bool:
+    return _number(name) > TRAINING
+
+
+def environments(cases: dict[str, Case]) -> dict[str, str]:
+    """Name -> Dockerfile. Tasks of all kinds share one; training and held-out tasks never do."""
+    sharing: dict[int, list[Case]] = {}
+    for name, case in cases.items():
+        sharing.setdefault(_place(name), []).append(case)
+    made = {place: dockerfile(together) for place, together in sharing.items()}
+    return {name: made[_place(name)] for name in cases}
+
+
+def write_tasks(directory: Path) -> dict[str, Case]:
+    cases = make_cases()
+    recipes = environments(cases)
+    for name, case in cases.items():
+        kind = case.kind.name
+        metadata = {
+            "category": kind,
+            "family": kind,  # not told by the environment, which kinds share
+            "difficulty": "easy",
+            "split": "held out" if held_out(name) else "training",
+            "license": "Apache-2.0",
+        }
+        write_task(directory, name, case, recipes[name], metadata)
+    (directory / HELD_OUT_LIST).write_text("".join(f"{name}\n" for name in cases if held_out(name)))
+    return cases
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _place(name: str) -> int:
+    return (_number(name) - 1) // SHARING
+
+
+def main(directory: Path) -> None:
+    names = write_tasks(directory)
+    print(f"{directory}: {len(names)} tasks, {sum(map(held_out, names))} of them held out")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else DIRECTORY))

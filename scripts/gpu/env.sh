@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# Sourced by drive.sh for every phase: where things are, and the calls that phases share.
+# From the environment: MODEL, LABEL (first part of the run names), PORT, OUT (folder of the results), TASKS.
+source "$(dirname "${BASH_SOURCE[0]}")/../lib/common.sh"
+cd "$ROOT" || exit 1
+export MODEL="${MODEL:-.state/SmolLM2-135M-Instruct}" LABEL="${LABEL:-gpu}" PORT="${PORT:-8000}" TASKS="${TASKS:-datasets/terminal-easy}"
+export OUT="${OUT:-$ROOT/runs/$LABEL-results}" TALKS="${TALKS:-.state/easy-demonstrations.jsonl}"
+export TINKER_TELEMETRY=0 PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+URL="http://127.0.0.1:$PORT" PYTHON=.venv/bin/python
+SERVER=(backend=skyrl-tx "skyrl_tx_url=$URL")
+ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -Hn)" # 64 trials and their connections need more than 1024
+
+# serve MODEL: stops the server of this port and starts one for MODEL. FRESH=0 keeps the checkpoints of its last start.
+serve() {
+  local state
+  state="$STATE/server-$PORT-$(basename "$1")"
+  for old in "$STATE/server-$PORT"-*; do SKYRL_TX_STATE="$old" scripts/stop_skyrl_tx.sh "$PORT"; done
+  FRESH="${FRESH:-1}" MAX_LORA_ADAPTERS="${MAX_LORA_ADAPTERS:-4}" MAX_LORA_RANK="${MAX_LORA_RANK:-32}" \
+    TRAIN_MICRO_BATCH_SIZE="${TRAIN_MICRO_BATCH_SIZE:-32}" SAMPLE_MAX_NUM_SEQUENCES="${SAMPLE_MAX_NUM_SEQUENCES:-64}" \
+    GRADIENT_CHECKPOINTING="${GRADIENT_CHECKPOINTING:-true}" SKYRL_TX_PORT="$PORT" SKYRL_TX_STATE="$state" \
+    scripts/start_skyrl_tx.sh --background "$1" 1
+}
+
+# sft NAME MODEL [field=value ...]: runs/NAME from the demonstrations.
+sft() {
+  local name=$1 model=$2
+  shift 2
+  "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" data="$TALKS" lora_rank=32 learning_rate=1e-3 batch_size=32 \
+    n_epochs=1 run_name="$name" "$@"
+}
+
+# train NAME MODEL START [field=value ...]: runs/NAME by GRPO; START is a run directory, RUN@STEP, or "" = the base model.
+# New instances of the kinds that are trained on are what is held out: hence allow_family_overlap.
+train() {
+  local name=$1 model=$2 start=$3
+  shift 3
+  "$PYTHON" -m src.train "${SERVER[@]}" model_name="$model" ${start:+"init_from=$start"} tasks_dir="$TASKS" \
+    eval_tasks="$(paste -sd, "$TASKS/held_out.txt")" allow_family_overlap=true eval_group_size=4 eval_every=1000 \
+    batch_size=16 group_size=8 max_steps=20 n_parallel_envs=64 n_warm_envs=32 trial_timeout_sec=180 \
+    max_turns=4 max_tokens=128 context_limit=2048 \
+    lora_rank=32 learning_rate=3e-4 num_substeps=2 loss_fn=importance_sampling run_name="$name" "$@"
+}
+
+# keep NAME ...: what is worth keeping of runs, small, into the results.
+keep() {
+  local name file
+  for name in "$@"; do
+    mkdir -p "$OUT/$name"
+    for file in "runs/$name"/*.json* "runs/$name"/{run.log,report.html,reward_curve.png}; do
+      if [ -f "$file" ]; then cp "$file" "$OUT/$name/"; fi
+    done
+  done
+}
