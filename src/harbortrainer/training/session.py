@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.policy import PolicyTrainer, SavedState
+from harbortrainer.backend.policy import PolicyTrainer, SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config
@@ -30,7 +30,9 @@ from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
-from harbortrainer.training.start import described, find_start, recorded
+from harbortrainer.training.references import References, open_references
+from harbortrainer.training.schedule import SettingsByStep
+from harbortrainer.training.start import described, find_start, find_teachers, recorded
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
 
@@ -44,6 +46,7 @@ class Prepared:
     host: Host
     trained: PolicyIdentity
     start: SavedState | None  # what the weights start from, None = the seed
+    teachers: dict[str, SavedState]  # by kl_reference
     notes: list[str]
 
 
@@ -85,7 +88,7 @@ async def run_training(
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check everything that needs no server: tasks, split, Docker, chat template, start. Raises UserError."""
+    """Check everything that needs no server: tasks, split, Docker, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
     host = outside.host(config)
     notes = []
@@ -97,9 +100,10 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
+    teachers = find_teachers(config, trained, plan.earlier)
     if start is not None and plan.earlier is None:
         notes = [*notes, described(start)]
-    return Prepared(plan, template, host, trained, start, notes)
+    return Prepared(plan, template, host, trained, start, teachers, notes)
 
 
 @contextlib.asynccontextmanager
@@ -121,7 +125,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
         )
         rollouts = _rollouts(prepared, workspace, sampler, outside)
-        policy = await stack.enter_async_context(_policy(prepared, workspace, backend))
+        policy, references = await stack.enter_async_context(_weights(prepared, workspace, backend, schedule))
         await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
         paths = [task.path for task in plan.tasks]
@@ -132,7 +136,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
         parts = Parts(
             policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
-            workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget,
+            workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget, references,
         )  # fmt: skip
         latest = workspace.checkpoints.latest()
         start = latest.step if latest else 0
@@ -148,6 +152,8 @@ async def train(run: Run) -> int:
     status = 1
     try:
         await trainer.run()
+        if parts.references is not None:
+            await parts.references.delete()
         status = 0
     except Stopped:
         status = stop.status
@@ -209,7 +215,7 @@ def _record_effective(prepared: Prepared, workspace: _Workspace, backend: Backen
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    effective |= recorded(prepared.start)
+    effective |= recorded(prepared.start, prepared.teachers)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
     for note in (*plan.length_note, *terms.notes, disk):
@@ -237,21 +243,26 @@ def _rollouts(prepared: Prepared, workspace: _Workspace, sampler: PolicySampler,
 
 
 @contextlib.asynccontextmanager
-async def _policy(prepared: Prepared, workspace: _Workspace, backend: Backend) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end of the block.
+async def _weights(
+    prepared: Prepared, workspace: _Workspace, backend: Backend, schedule: SettingsByStep
+) -> AsyncIterator[tuple[PolicyTrainer, References]]:
+    """The adapter on the server, freed at the end of the block, and what it is compared with.
 
     A new run that is refused leaves no folder; one whose server is lost can be resumed.
     """
-    plan, checkpoints = prepared.plan, workspace.checkpoints
+    plan, checkpoints, say = prepared.plan, workspace.checkpoints, workspace.display.say
     try:
+        await free_slots(backend, checkpoints.models())  # of killed processes
+        configs, teachers = schedule.configs, prepared.teachers
+        references = await open_references(backend, checkpoints, configs, prepared.start, teachers, say)
         policy = await create_or_restore(backend, plan.config, checkpoints, workspace.display, prepared.start)
     except UserError as error:
         if isinstance(error, ServerLost):
-            workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
+            say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
         elif plan.earlier is None:
             shutil.rmtree(workspace.run.path)
         raise
     try:
-        yield policy
+        yield policy, references
     finally:
         await policy.close()
