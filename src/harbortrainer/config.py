@@ -236,8 +236,20 @@ class Config(TrialSettings, RunSettings):
         False, "divide a group's advantages by its standard deviation", resume=NEXT_STEP
     )
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
+    reward_weight: float = field(
+        1.0,
+        "factor of the advantages from rewards; 0 = learn from kl_penalty_coef alone",
+        check=FROM_0,
+        resume=NEXT_STEP,
+    )
     kl_penalty_coef: float = field(
-        0.0, "penalty per nat of log-ratio to the base model; 0 = off", check=FROM_0, resume=NEXT_STEP
+        0.0, "penalty per nat of log-ratio to kl_reference; 0 = off", check=FROM_0, resume=NEXT_STEP
+    )
+    kl_reference: str = field(
+        "base",
+        "weights for kl_penalty_coef: base (base model), start (this run's start), or a teacher: RUN_DIR, RUN_DIR@STEP "
+        "or a tinker:// path of a training state",
+        resume=NEXT_STEP,
     )
 
     # -- limits

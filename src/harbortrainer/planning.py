@@ -27,8 +27,10 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note
+from harbortrainer.training.references import DRIFT_SEQUENCES
 from harbortrainer.training.schedule import evaluation_due, task_order
 from harbortrainer.training.session import prepare
+from harbortrainer.training.start import BASE, START
 
 LEAST_SHARED = 0.5  # of the planned tasks that an earlier run had too
 NEWEST = 5  # runs that are read
@@ -204,7 +206,7 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
         return _scaled(training, amount, work.training_places) + _scaled(evaluations, amount, work.evaluation_places)
 
     trained = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
-    prompt = total(lambda batch: batch.spent.prompt) + (trained if config.kl_penalty_coef else Range(0.0, 0.0, 0.0))
+    prompt = total(lambda batch: batch.spent.prompt) + trained * scored_share(config)
     prompts = sum(batch.spent.prompt for batch in training)
     unique = sum(batch.unique_prompt for batch in training)
     names = ", ".join([*runs][:3]) + (", …" if len(runs) > 3 else "")
@@ -221,18 +223,26 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
     )
 
 
+def scored_share(config: Config) -> float:
+    """Tokens that other weights score, per trained token: all of them for a KL penalty, some for `kl/start`."""
+    some = min(1.0, DRIFT_SEQUENCES / (config.batch_size * config.group_size))
+    same = config.kl_reference == START or (config.kl_reference == BASE and config.init_from is None)
+    return (1.0 + some * (not same)) if config.kl_penalty_coef else some
+
+
 def from_limits(config: Config, work: RemainingWork) -> Forecast:
     """Bounds: each trial ends at once, or uses all that its limits allow."""
     turns, context, limit = config.max_turns or None, config.context_limit, config.trial_timeout_sec or None
     segments = turns if config.enable_summarize else 1  # at worst each turn summarises the history
     sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)
+    trained = _upto(None if segments is None else segments * context, work.training_places)
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
     waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
     return Forecast(
         trials=Range(work.places, work.places),
-        prompt=_upto(None if turns is None else turns * context, work.places),
+        prompt=_upto(None if turns is None else turns * context, work.places) + trained * scored_share(config),
         sampled=_upto(sampled, work.places),
-        trained=_upto(None if segments is None else segments * context, work.training_places),
+        trained=trained,
         container_sec=_upto(limit, work.places),
         wall_sec=_upto(limit, waves),
         cached=0.0,

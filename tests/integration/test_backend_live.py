@@ -11,9 +11,11 @@ import pytest
 import tinker
 
 from harbortrainer.backend.policy import PolicyTrainer, Published
+from harbortrainer.backend.reference import Reference
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, UserError
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.training.outside import Outside
 
 LENGTHS = (20, 28, 24, 31)  # one length bucket of the server: few compilations
@@ -187,15 +189,16 @@ async def test_clip_settings_reach_the_loss(server_url, tiny_model_dir):
         assert await at("cispo", 2.5) == pytest.approx(plain, rel=1e-3)
 
 
-async def test_base_logprobs_stay_the_base_models_while_training(server_url, tiny_model_dir):
+async def test_base_logprobs_stay_the_base_models_while_training(server_url, tiny_model_dir, tmp_path):
     async with policy(server_url, tiny_model_dir) as trainer:
         sequences = await sampled(await trainer.publish(0))
-        before = await trainer.base_logprobs(sequences)
+        base_model = Reference(trainer._backend, str(tiny_model_dir), CheckpointLog(tmp_path / "checkpoints.jsonl"))
+        before = await base_model.logprobs(sequences)
         for base, sequence in zip(before, sequences, strict=True):  # a fresh adapter changes nothing
             assert np.abs(base[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]).max() <= 1e-3
         await train(trainer, sequences)
         await trainer.publish(1)
-        after = await trainer.base_logprobs(sequences)
+        after = await base_model.logprobs(sequences)
     assert [len(b) for b in before] == [len(s.tokens_T) for s in sequences]
     assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(before, after, strict=True))
 

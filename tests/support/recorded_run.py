@@ -21,7 +21,7 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
 from harbortrainer.backend.sessions import Session
 from harbortrainer.cli.arguments import validate
-from harbortrainer.config import Config
+from harbortrainer.config import Config, Endpoint, RunSettings
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
@@ -196,7 +196,7 @@ class NotedStop(Stop):
         super().__init__()
         self._note = recorder.note
 
-    def limit(self, config: Config, say: Callable[[str], None]) -> None:
+    def limit(self, config: RunSettings, say: Callable[[str], None]) -> None:
         super().limit(config, say)
         self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_sec)
 
@@ -212,7 +212,7 @@ class FakeApi(Api):
         self._note = recorder.note
         self._server = server or FakeServer(recorder)
 
-    async def check_health(self, url: str, config: Config) -> dict[str, Any]:
+    async def check_health(self, url: str, config: Endpoint) -> dict[str, Any]:
         self._note("health", url=url)
         return {}
 

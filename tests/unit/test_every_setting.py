@@ -36,6 +36,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "skyrl_tx_url": ("http://elsewhere:1", ()),
     "init_from": ("tinker://m/weights/state", ()),
     "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),
+    "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
     "model_name": ("models/two", ()),
     "tasks_dir": ("OTHER", ()),

@@ -3,7 +3,7 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.learning.batch import assemble, group_advantages
-from harbortrainer.learning.datums import apply_kl_penalty, training_sequences
+from harbortrainer.learning.datums import apply_kl_penalty, mean_log_ratio, some_sequences, training_sequences
 from harbortrainer.learning.minibatches import minibatches, normalize
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.training.update import learning_rate
@@ -64,8 +64,8 @@ def test_kl_penalty_lowers_what_has_moved_away_most_and_sums_to_zero():
     (sequence,) = training_sequences(trajectory("a", 1.0), 0.0)
     base = sequence.logprobs_T.copy()
     base[3] -= 3.0  # the policy likes token 3 far more than the base model does
-    (penalised,), metrics = apply_kl_penalty([sequence], [base], coefficient=0.1)
-    assert metrics["kl/base"] == pytest.approx(1.0)
+    (penalised,), mean = apply_kl_penalty([sequence], [base], coefficient=0.1)
+    assert mean == pytest.approx(1.0) == mean_log_ratio([sequence], [base])
     assert penalised.advantages_T[3] == pytest.approx(-0.2)
     assert penalised.advantages_T.sum() == pytest.approx(0, abs=1e-6)
     assert not penalised.advantages_T[~penalised.mask_T].any()
@@ -126,6 +126,27 @@ def test_a_batch_without_signal_sends_nothing():
     assert assemble(groups()[1:], config()).sequences_D == ()
     assert assemble([], config()).sequences_D == ()
     assert len(assemble(groups()[1:], config(kl_penalty_coef=0.1)).sequences_D) == 2
+
+
+def test_reward_weight_scales_advantages_and_0_leaves_no_group_out():
+    half = assemble(groups(), config(reward_weight=0.5))
+    assert half.advantages["m0"] == 0.25 and half.advantages["m1"] == -0.25
+    assert half.sequences_D[0].advantages_T.max() == 0.25
+    alone = assemble(groups(), config(reward_weight=0.0, kl_penalty_coef=1.0))
+    assert set(alone.advantages.values()) == {0.0} and alone.left_out == {}
+    assert {s.trial_name for s in alone.sequences_D} == set(alone.advantages), "a group of one has a signal too"
+    assert len(alone.advantages) > len(half.sequences_D)
+
+
+def test_some_sequences_are_drawn_by_seed_and_step():
+    sequences = [s for i in range(20) for s in training_sequences(trajectory(f"t{i:02}", 1.0), 1.0)]
+
+    def drawn(seed: int, step: int) -> list[str]:
+        return [s.trial_name for s in some_sequences(sequences, 8, seed, step)]
+
+    assert drawn(0, 0) == drawn(0, 0) == sorted(set(drawn(0, 0))) and len(drawn(0, 0)) == 8
+    assert len({tuple(drawn(seed, step)) for seed in (0, 1) for step in (0, 1)}) == 4
+    assert some_sequences(sequences[:3], 8, 0, 0) == sequences[:3]
 
 
 @pytest.mark.parametrize(

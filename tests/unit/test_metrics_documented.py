@@ -17,6 +17,7 @@ from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 PAGE = Path("docs/metrics.md")
 RUNS = (
     ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2", "server_usd_per_hour=1"),
+    ("kl_penalty_coef=1", "reward_weight=0", "kl_reference=tinker://t/weights/state-9", "max_steps=1"),
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),

@@ -158,19 +158,6 @@ async def test_names_are_never_used_twice_and_old_samplers_are_deleted(fake):
     assert [entry for entry in fake.log if entry.startswith("delete")] == [f"delete {samplers[0]}"]
 
 
-@pytest.mark.parametrize("answer", [[None, -1.0, -2.0, -3.0, -4.0], [-1.0, -2.0, -3.0, -4.0]])
-async def test_base_logprobs_lead_with_none_on_the_cloud_and_are_one_short_on_the_own_server(fake, answer):
-    fake.base_logprobs = answer
-    (logprobs,) = await (await PolicyTrainer.create(backend(fake), CONFIG)).base_logprobs([sequence()])
-    assert logprobs.tolist() == [0, -1, -2, -3, -4]
-
-
-async def test_base_logprobs_of_another_number_stop_the_run(fake):
-    fake.base_logprobs = [-1.0]
-    with pytest.raises(BackendError, match="1 for 5 tokens"):
-        await (await PolicyTrainer.create(backend(fake), CONFIG)).base_logprobs([sequence()])
-
-
 async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
     fake.weights.base_model = "other"
     with pytest.raises(UserError, match=r"model_name=m: the checkpoint tinker://x belongs to other"):

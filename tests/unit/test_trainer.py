@@ -13,6 +13,7 @@ from rich.console import Console
 from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
@@ -21,6 +22,7 @@ from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import End, Stop
 from harbortrainer.tasks.task import Task
+from harbortrainer.training.references import DRIFT_SEQUENCES, References
 from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
@@ -63,8 +65,17 @@ class FakePolicy:
 
     async def until_answering(self, limit_sec: float) -> None: ...
 
-    async def base_logprobs(self, sequences_D: Sequence[Any]) -> list[np.ndarray]:
-        return [s.logprobs_T for s in sequences_D]
+
+class FakeReference:
+    """Gives each sampled token `nats` less than the policy does."""
+
+    def __init__(self, nats: float = 0.0) -> None:
+        self.nats = nats
+        self.scored: list[list[str]] = []
+
+    async def logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        self.scored.append([s.trial_name for s in sequences_D])
+        return [s.logprobs_T - self.nats for s in sequences_D]
 
 
 class FakeSampler:
@@ -130,6 +141,7 @@ class Run:
         stop: Stop | None = None,
         earlier: Sequence[tuple[int, Config]] = (),
         changed_from: int = 0,
+        references: References | None = None,
         **changes: Any,
     ) -> None:
         """`earlier`: settings of earlier processes by first step; those of this one hold from `changed_from` on."""
@@ -158,6 +170,7 @@ class Run:
             Ledger(self.directory.ledger),
             Display(Console(quiet=True)),
             self.stop,
+            references=references,
         )
         self.trainer = Terminus2Trainer(self.config, self.directory, parts, schedule, self.held_out, start_step)
 
@@ -247,7 +260,67 @@ async def test_the_ledger_says_which_trials_became_which_step(tmp_path):
     assert run.rows[-1]["funnel/trained"] == sum(map(len, run.policy.batches))
 
 
-async def test_kl_penalty_asks_the_base_model(tmp_path):
-    run = Run(tmp_path, kl_penalty_coef=0.1, max_steps=1)
+def references(**penalties: Any) -> References:
+    """`start`: what kl/start is measured against; the others: by kl_reference."""
+    start: Any = penalties.get("start")
+    return References(start, penalties)
+
+
+async def test_each_step_compares_some_trials_with_the_start_and_counts_their_tokens(tmp_path):
+    start = FakeReference(0.25)
+    run = Run(tmp_path, references=references(start=start), group_size=6, max_steps=1)
     await run.trainer.run()
-    assert run.rows[-1]["kl/base"] == 0.0
+    assert run.rows[-1]["kl/start"] == pytest.approx(0.25)
+    ((*names,),) = start.scored
+    assert len(names) == DRIFT_SEQUENCES and names == sorted(set(names)), "8 of 12, in order"
+    (record,) = (r for r in read_lines(run.directory.ledger) if r["event"] == "trained")
+    scored = dict(zip(record["trials"], record["scored"], strict=True))
+    assert {name for name, tokens in scored.items() if tokens} == set(names) and sum(scored.values()) == 8 * 4
+
+
+async def test_a_penalty_against_the_start_scores_every_trial_once(tmp_path):
+    start = FakeReference(0.25)
+    run = Run(tmp_path, references=references(start=start), max_steps=1, kl_penalty_coef=0.1, kl_reference="start")
+    await run.trainer.run()
+    assert [len(names) for names in start.scored] == [4]
+    assert run.rows[-1]["kl/start"] == pytest.approx(0.25) and "kl/base" not in run.rows[-1]
+
+
+async def test_a_fresh_adapters_start_is_the_base_model_and_both_are_reported(tmp_path):
+    base = FakeReference(0.5)
+    run = Run(tmp_path, references=References(base, {"base": base}), max_steps=1, kl_penalty_coef=0.1)  # type: ignore[arg-type]
+    await run.trainer.run()
+    assert [len(names) for names in base.scored] == [4]
+    assert run.rows[-1]["kl/start"] == run.rows[-1]["kl/base"] == pytest.approx(0.5)
+
+
+async def test_a_teacher_is_reported_beside_the_start(tmp_path):
+    start, teacher = FakeReference(0.5), FakeReference(2.0)
+    given = references(start=start, **{"runs/a@3": teacher})
+    run = Run(tmp_path, references=given, max_steps=1, kl_penalty_coef=0.1, kl_reference="runs/a@3")
+    await run.trainer.run()
+    row = run.rows[-1]
+    assert row["kl/reference"] == pytest.approx(2.0) and row["kl/start"] == pytest.approx(0.5) and "kl/base" not in row
+    (record,) = (r for r in read_lines(run.directory.ledger) if r["event"] == "trained")
+    assert sum(record["scored"]) == 2 * sum(record["tokens"]), "by each of the two"
+
+
+async def test_with_reward_weight_0_constant_groups_are_trained_on(tmp_path):
+    given = references(teacher=FakeReference(1.0))
+    run = Run(
+        tmp_path, references=given, rollouts={"constant": True}, max_steps=1, held_out=0,
+        reward_weight=0.0, kl_penalty_coef=1.0, kl_reference="teacher",
+    )  # fmt: skip
+    await run.trainer.run()
+    assert [len(batch) for batch in run.policy.batches] == [4]
+    (record,) = (r for r in read_lines(run.directory.ledger) if r["event"] == "trained")
+    assert set(record["advantages"].values()) == {0.0} and "left_out" not in record
+
+
+async def test_a_policy_that_drifts_without_learning_is_announced_at_its_evaluation(tmp_path):
+    run = Run(tmp_path, references=references(start=FakeReference(0.75)), eval_every=1, max_steps=2)
+    said: list[str] = []
+    run.trainer.parts.display.say = said.append  # pyright: ignore[reportAttributeAccessIssue]
+    await run.trainer.run()
+    warnings = [line for line in said if "drifts without learning" in line]
+    assert len(warnings) == 2 and "since the evaluation after step 0 kl/start grew from 0.00 to 0.75" in warnings[0]

@@ -105,7 +105,7 @@ def all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
     """N logprobs, 0 for the first; Tinker answers None for the first token, the self-hosted server leaves it out."""
     values = [value for value in logprobs if value is not None]
     if len(values) != n - 1:
-        raise BackendError(f"base model logprobs: {len(values)} for {n} tokens")
+        raise BackendError(f"logprobs of given tokens: {len(values)} for {n} tokens")
     return np.array([0.0, *values], np.float32)
 
 

@@ -14,7 +14,6 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
 from harbortrainer.backend.datum import (
     CROSS_ENTROPY,
-    all_tokens,
     build_datums,
     check_rate,
     check_step,
@@ -79,7 +78,6 @@ class PolicyTrainer:
         self._run = secrets.token_hex(4)  # keeps names unique in a resumed run: saving a name twice hangs
         self._published: Published | None = None
         self._sampler_path: str | None = None
-        self._base: tinker.SamplingClient | None = None
         self._steps: float | None = None  # optimizer steps, as the server counts them
 
     @classmethod
@@ -99,8 +97,8 @@ class PolicyTrainer:
 
         Raises UserError for another model or rank, WeightsGone when the server does not have them, BackendError.
         """
-        await _check_state(backend, config, path)
-        return cls(backend, await _restored(backend, path), config, start)
+        await check_state(backend, path, config.model_name, config.lora_rank)
+        return cls(backend, await restored(backend, path), config, start)
 
     @property
     def origin(self) -> str:
@@ -117,7 +115,7 @@ class PolicyTrainer:
         if path is None:
             self._take(await _begun(self._backend, self._config, self._start))
         else:
-            self._take(await _restored(self._backend, path))
+            self._take(await restored(self._backend, path))
 
     async def until_answering(self, limit_sec: float) -> None:
         """Wait for the server. Raises BackendError after `limit_sec`."""
@@ -176,15 +174,6 @@ class PolicyTrainer:
     async def delete(self, path: str) -> None:
         """Delete saved weights; missing ones are ignored."""
         await self.saved.delete(path)
-
-    async def base_logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
-        """Per sequence N natural logs of the base model, 0 for the first token."""
-        if self._base is None:
-            work = self._backend.service.create_sampling_client(base_model=self._config.model_name)
-            self._base = await self._backend.wait("creating the base model's client", work, CALL_LIMIT_SEC)
-        calls = [self._base.compute_logprobs(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D]
-        answers = await self._backend.wait("base model logprobs", asyncio.gather(*calls), self._limits.update_sec)
-        return [all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]
 
     def losses(self, what: str) -> list[End]:
         """Ends for `stopping.unless`: the server falls silent, or no longer knows the published weights."""
@@ -259,6 +248,11 @@ class SavedWeights:
             await self.delete(path)
         return len(others)
 
+    async def has(self, path: str) -> bool:
+        """Whether the server lists these weights; True when it does not list anything."""
+        listed = await self._listed(path.removeprefix("tinker://").split("/")[0])
+        return listed is None or any(one.tinker_path == path for one in listed)
+
     async def warn_of_expiry(self, path: str) -> None:
         """Log when the server will delete these weights by itself, if it reports that."""
         for one in await self._listed(path.removeprefix("tinker://").split("/")[0]) or ():
@@ -297,23 +291,24 @@ async def _begun(backend: Backend, config: RunSettings, start: SavedState | None
     if start is None:
         return await _created(backend, config)
     try:
-        await _check_state(backend, config, start.path)
-        return await _restored(backend, start.path, optimizer=start.optimizer)
+        await check_state(backend, start.path, config.model_name, config.lora_rank)
+        return await restored(backend, start.path, optimizer=start.optimizer)
     except WeightsGone as error:
         raise WeightsGone(f"{start.given}: {error}; give a state that this server has") from error
 
 
-async def _check_state(backend: Backend, config: RunSettings, path: str) -> None:
-    """Raises UserError when the state is of another model or rank, WeightsGone."""
+async def check_state(backend: Backend, path: str, model_name: str, lora_rank: int | None) -> None:
+    """Raises UserError when the state is of another model or rank (None = any), WeightsGone."""
     reading = backend.rest.get_weights_info_by_tinker_path(path)
     info = await _state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
-    if info.base_model != config.model_name:
-        raise UserError(f"model_name={config.model_name}: the checkpoint {path} belongs to {info.base_model}")
-    if info.lora_rank != config.lora_rank:
-        raise UserError(f"lora_rank={config.lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
+    if info.base_model != model_name:
+        raise UserError(f"model_name={model_name}: the checkpoint {path} belongs to {info.base_model}")
+    if lora_rank is not None and info.lora_rank != lora_rank:
+        raise UserError(f"lora_rank={lora_rank}: the checkpoint {path} has rank {info.lora_rank}")
 
 
-async def _restored(backend: Backend, path: str, *, optimizer: bool = True) -> tinker.TrainingClient:
+async def restored(backend: Backend, path: str, *, optimizer: bool = True) -> tinker.TrainingClient:
+    """A new adapter with a saved state. Raises WeightsGone, BackendError."""
     service = backend.service
     if optimizer:
         work = service.create_training_client_from_state_with_optimizer(path)

@@ -122,7 +122,9 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "reduction": "sum over tokens and datums",
         "server_reduction": contract.reduction,
         "loss_norm": config.loss_norm,
+        "reward_weight": config.reward_weight,
         "kl_penalty_coef": config.kl_penalty_coef,
+        "kl_reference": config.kl_reference,
     }
 
 
@@ -138,6 +140,8 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
             "the policy of temperature 1: logprobs, ratios and KL are of temperature 1, and nothing corrects for the "
             "difference between the two distributions; temperature=1 has none"
         )
+    if not contract.prompt_logprobs:
+        yield f"kl/start: {kind.name} gives no logprobs of given tokens, so no step measures the drift from the start"
     if contract.reduction == "example_mean":
         yield (
             f"loss: {kind.name} averages over tokens and datums; advantages are scaled up so that each step is the "

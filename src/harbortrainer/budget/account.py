@@ -19,7 +19,7 @@ TINY = 1e-9  # smaller advantages count as 0
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """`prompt`: tokens of every prompt, whole at each turn, and of sequences that the base model scored; `trained`:
+    """`prompt`: tokens of every prompt, whole at each turn, and of sequences that other weights scored; `trained`:
     tokens of datums; `container_sec`: sum over trials of the time from start to end.
     """
 
@@ -37,7 +37,7 @@ class Spending:
 
 
 class Account:
-    """Counts spending. `scores`: whether the base model scores what is trained on (KL penalty)."""
+    """Counts spending. `scores`: whether a reference scores all that is trained on (KL penalty)."""
 
     def __init__(self, *, scores: bool = False) -> None:
         self.total = Spending()
@@ -92,10 +92,10 @@ class Account:
         advantages = record.get("advantages", dict.fromkeys(record["trials"], 1.0))
         signal = {TrialName.parse(name).group for name, advantage in advantages.items() if abs(advantage) > TINY}
         tokens = record.get("tokens", [0] * len(record["trials"]))
-        for name, trained in zip(map(TrialName.parse, record["trials"]), tokens, strict=True):
+        all_scored = record.get("scored", tokens if self._scores else [0] * len(tokens))
+        for name, trained, scored in zip(map(TrialName.parse, record["trials"]), tokens, all_scored, strict=True):
             purpose = "trained" if self._scores or name.group in signal else "constant"
-            spent = Spending(trained if self._scores else 0.0, 0.0, trained, 0.0)
-            self._spend(purpose, spent)
+            self._spend(purpose, Spending(scored, 0.0, trained, 0.0))
             self._settle(name, purpose)
         self._spend("trained", Spending(trained=record.get("conversation_tokens", 0)))
         for name, why in record.get("left_out", {}).items():

@@ -14,7 +14,7 @@ from chz.blueprint import (
     MissingBlueprintArg,
 )
 
-from harbortrainer.config import FORMER, Config, RunSettings
+from harbortrainer.config import FORMER, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.setting import problems, settings, shown
@@ -129,7 +129,8 @@ def _agent(config: Config) -> Iterator[str]:
 def _learning(config: Config) -> Iterator[str]:
     if config.n_epochs is not None and config.n_epochs < 1:
         yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
-    if config.group_size == 1:
+    yield from _sources_of_signal(config)
+    if config.group_size == 1 and config.reward_weight:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
     if config.loss_fn == "importance_sampling":
         for name in ("clip_low_threshold", "clip_high_threshold"):
@@ -140,6 +141,18 @@ def _learning(config: Config) -> Iterator[str]:
             f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
             f"({config.batch_size} x {config.group_size}); lower it"
         )
+
+
+def _sources_of_signal(config: Config) -> Iterator[str]:
+    if config.kl_reference != "base" and not config.kl_penalty_coef:
+        yield f"kl_reference={config.kl_reference}: without effect while kl_penalty_coef=0; set it or leave this out"
+    if config.reward_weight:
+        return
+    if not config.kl_penalty_coef:
+        yield "reward_weight=0: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference)"
+    for name in ("advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups"):
+        if (value := getattr(config, name)) != SETTINGS[name].default:
+            yield f"{name}={shown(value)}: without effect while reward_weight=0; leave it out"
 
 
 def _evaluation(config: Config) -> Iterator[str]:

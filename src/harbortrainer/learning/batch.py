@@ -47,7 +47,9 @@ class TrainingBatch:
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
-    """Advantages of every group, and sequences of those that are trained on; `outcome_policy` treats each trial.
+    """Advantages of every group, times `reward_weight`, and sequences of those that are trained on.
+
+    `outcome_policy` treats each trial.
 
     Left out, and counted: groups with fewer than two graded trials, constant groups under
     `remove_constant_reward_groups`, and the whole batch when every advantage is zero and there is no KL penalty.
@@ -61,6 +63,8 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
         advantages_G = group_advantages(
             group.rewards_G, baseline=config.advantage_baseline, by_std=config.normalize_advantages_by_std
         )
+        if config.reward_weight != 1:
+            advantages_G = [config.reward_weight * advantage for advantage in advantages_G]
         names = [t.trial_name for t in group.trajectories_G]
         advantages |= zip(names, advantages_G, strict=True)
         if reason := _reason(group, config):
@@ -78,7 +82,9 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 
 
 def _reason(group: TrajectoryGroup, config: Config) -> str:
-    """Why a group is not trained on, else ""."""
+    """Why a group is not trained on, else "". Without rewards every token has a signal of its own."""
+    if not config.reward_weight:
+        return ""
     if len(group.trajectories_G) < 2:
         return TOO_SMALL
     return CONSTANT if group.constant and config.remove_constant_reward_groups else ""

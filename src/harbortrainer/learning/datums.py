@@ -73,21 +73,41 @@ def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int
 
 
 def apply_kl_penalty(
-    sequences_D: Sequence[TrainingSequence], base_logprobs_D: Sequence[np.ndarray], coefficient: float
-) -> tuple[list[TrainingSequence], dict[str, float]]:
-    """A_t += coefficient * (mean(d) - d_t) on sampled tokens, d_t = log pi(t) - log base(t), mean over the batch.
+    sequences_D: Sequence[TrainingSequence], reference_D: Sequence[np.ndarray], coefficient: float
+) -> tuple[list[TrainingSequence], float]:
+    """A_t += coefficient * (mean(d) - d_t) on sampled tokens, d_t = log pi(t) - log reference(t), mean over the batch.
 
-    The per-token log-ratio is an unbiased estimate of KL(pi || base) (k1, http://joschu.net/blog/kl-approx.html); its
-    batch mean is subtracted as a baseline, so the penalty moves probability without a reward of its own.
-    `base_logprobs_D`: one array of N natural logs a sequence. Returns new sequences and `kl/base`, in nats a token.
+    Without a reward this is on-policy distillation (https://thinkingmachines.ai/blog/on-policy-distillation): each
+    token answers for its own log-ratio alone (discount 0). The Tinker cookbook's recipe has A_t = -coefficient * d_t.
+    The batch mean is a baseline (Williams 1992): its expected gradient is 0 up to 1 / tokens, since
+    E[grad log pi] = 0, and without it every token is pushed down while the policy is far from the reference.
+    `reference_D`: one array of N natural logs a sequence. Returns new sequences and mean(d), as `mean_log_ratio`.
     """
-    ratios_D = [
-        np.where(s.mask_T, s.logprobs_T - base, 0.0) for s, base in zip(sequences_D, base_logprobs_D, strict=True)
-    ]
-    tokens = sum(int(s.mask_T.sum()) for s in sequences_D)
-    mean = float(sum(ratio.sum() for ratio in ratios_D) / max(tokens, 1))
+    ratios_D = _log_ratios(sequences_D, reference_D)
+    mean = mean_log_ratio(sequences_D, reference_D)
     penalised = [
         s.with_advantages(s.advantages_T + coefficient * (mean - ratio))
         for s, ratio in zip(sequences_D, ratios_D, strict=True)
     ]
-    return penalised, {"kl/base": mean}
+    return penalised, mean
+
+
+def mean_log_ratio(sequences_D: Sequence[TrainingSequence], reference_D: Sequence[np.ndarray]) -> float:
+    """Mean of log pi - log reference over sampled tokens, in nats a token; 0 without any.
+
+    The log-ratio of a token that pi sampled is an unbiased estimate of KL(pi || reference) there (k1,
+    http://joschu.net/blog/kl-approx.html).
+    """
+    tokens = sum(int(s.mask_T.sum()) for s in sequences_D)
+    return float(sum(ratio.sum() for ratio in _log_ratios(sequences_D, reference_D)) / max(tokens, 1))
+
+
+def _log_ratios(sequences_D: Sequence[TrainingSequence], reference_D: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.where(s.mask_T, s.logprobs_T - given, 0.0) for s, given in zip(sequences_D, reference_D, strict=True)]
+
+
+def some_sequences(sequences_D: Sequence[TrainingSequence], most: int, seed: int, step: int) -> list[TrainingSequence]:
+    """At most `most` of them in their order, drawn by seed and step."""
+    rng = np.random.default_rng([seed, step])
+    chosen = rng.choice(len(sequences_D), size=min(most, len(sequences_D)), replace=False)
+    return [sequences_D[index] for index in sorted(chosen)]

@@ -25,6 +25,7 @@ class ReplayArgs:
     outcome_policy: dict[str, Any] = field({}, "outcome_policy.OUTCOME=train, mask or a reward; others as in the run")
     loss_norm: LossNorm | None = field(None, RUN)
     num_substeps: int | None = field(None, RUN)
+    reward_weight: float | None = field(None, RUN)
     kl_penalty_coef: float | None = field(None, f"0 = without the penalty; no other value can be replayed; {RUN}")
     loss_fn: LossFn | None = field(None, f"changes no datum, only the share that is clipped; {RUN}")
     clip_low_threshold: float | None = field(None, RUN)
@@ -62,8 +63,8 @@ def changed(config: Config, args: ReplayArgs) -> Config:
 def _impossible(config: Config, args: ReplayArgs) -> Iterator[str]:
     if args.kl_penalty_coef not in (None, 0, config.kl_penalty_coef):
         yield (
-            f"kl_penalty_coef={args.kl_penalty_coef}: needs the base model's logprobs, which no run stores; give 0, or "
-            f"leave it as it was ({config.kl_penalty_coef:g})"
+            f"kl_penalty_coef={args.kl_penalty_coef}: needs the logprobs of kl_reference, which no run stores; give 0, "
+            f"or leave it as it was ({config.kl_penalty_coef:g})"
         )
     before, now = outcome_policy(config.outcome_policy), outcome_policy(config.outcome_policy | args.outcome_policy)
     for name, value in args.outcome_policy.items():

@@ -4,6 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
 from harbortrainer.errors import UserError
@@ -96,14 +97,16 @@ class CheckpointLog:
     """checkpoints.jsonl: a record is written when the server has the state, and removed before it is deleted there.
 
     models.jsonl: the models that this run has had on the server, to find leftovers of a killed process.
+    references.jsonl: the samplers that it has saved there of other states, to compare its policy with.
     """
 
     def __init__(self, path: Path, keep: Keep = Keep(0)) -> None:
         self._path = path
         self._models = path.with_name("models.jsonl")
+        self._references = path.with_name("references.jsonl")
         self._keep = keep
-        cut_torn_line(path)
-        cut_torn_line(self._models)
+        for file in (path, self._models, self._references):
+            cut_torn_line(file)
         self.records = [Checkpoint(**record) for record in read_lines(path)]
 
     def latest(self) -> Checkpoint | None:
@@ -111,7 +114,23 @@ class CheckpointLog:
 
     @property
     def paths(self) -> set[str]:
-        return {record.path for record in self.records}
+        """All weights on the server that this run may need again."""
+        return {record.path for record in self.records} | {record["sampler"] for record in self._samplers()}
+
+    def sampler_of(self, state: str) -> str | None:
+        """The path of the sampler that was saved of a state, None without one."""
+        return next((record["sampler"] for record in self._samplers() if record["state"] == state), None)
+
+    def note_sampler(self, state: str, sampler: str) -> None:
+        """Record the sampler of a state; the server has it."""
+        append_line(self._references, {"state": state, "sampler": sampler})
+
+    def drop_sampler(self, state: str) -> None:
+        """Remove the sampler of a state from the records; call it before it is deleted."""
+        rewrite(self._references, [record for record in self._samplers() if record["state"] != state])
+
+    def _samplers(self) -> list[dict[str, Any]]:
+        return read_lines(self._references)
 
     async def add(self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]]) -> None:
         """Record a new state, then delete the states that `keep` leaves out."""

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
@@ -71,10 +72,17 @@ class Ledger:
             }
         )
 
-    def trained(self, step: int, batch: TrainingBatch, updates: Sequence[Sequence[str]]) -> None:
+    def trained(
+        self,
+        step: int,
+        batch: TrainingBatch,
+        updates: Sequence[Sequence[str]],
+        scored: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Record the update of `step`. `updates`: trials of each optimizer step, in order; none for a skipped batch.
 
-        Warns when the step was trained on before a restored state with another batch.
+        `scored`: tokens that other weights scored, by trial. Warns when the step was trained on before a restored state
+        with another batch.
         """
         tokens: Counter[str] = Counter()
         for sequence in batch.sequences_D:
@@ -83,6 +91,7 @@ class Ledger:
         record = self._update(step, batch.sequences_D, len(updates)) | {
             "trials": trials,
             "tokens": [tokens[trial] for trial in trials],  # of its datums, prompts included
+            "scored": [scored.get(trial, 0) for trial in trials],  # by kl_reference and the start
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }

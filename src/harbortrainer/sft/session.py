@@ -23,11 +23,11 @@ from harbortrainer.sft.dataset import DATASET_FILE, Dataset, check_same, load_da
 from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, waited
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.tasks.order import TaskOrder
-from harbortrainer.training.outage import delete_orphans
+from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import installed_versions
 from harbortrainer.training.start import described, find_start, recorded
-from harbortrainer.training.workspace import Workspace, check_checkpoint, open_policy, open_workspace
+from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
 
 
@@ -150,7 +150,9 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         check_checkpoint(prepared.trained, workspace)
         lessons = prepared.lessons(_settings_by_step(config, workspace))
         effective = _record_effective(prepared, workspace, backend, terms)
-        policy = await stack.enter_async_context(open_policy(config, workspace, backend, prepared.start))
+        with undone_if_refused(workspace):
+            policy = await create_or_restore(backend, config, workspace.checkpoints, display, prepared.start)
+        stack.push_async_callback(policy.close)
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
@@ -210,7 +212,7 @@ def _settings_by_step(config: SftConfig, workspace: Workspace) -> list[tuple[int
 def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:
     """What the run really trains with: written to its folder, printed, and returned for wandb."""
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
-    effective = {"server": server, "policy": asdict(prepared.trained)} | asdict(terms) | recorded(prepared.start)
+    effective = {"server": server, "policy": asdict(prepared.trained)} | asdict(terms) | recorded(prepared.start, {})
     write_json(workspace.run.effective, effective)
     for line in (*terms.notes, f"{prepared.config.backend} at {backend.url}"):
         workspace.display.say(line)

@@ -161,7 +161,7 @@ async def delete_orphans(policy: PolicyTrainer, checkpoints: CheckpointLog) -> N
         if model == policy.model_id:
             continue
         deleted = await policy.saved.delete_others(model, checkpoints.paths)
-        if deleted is not None and not any(record.model == model for record in checkpoints.records):
+        if deleted is not None and not any(path.startswith(f"tinker://{model}/") for path in checkpoints.paths):
             empty.append(model)
     checkpoints.forget_models(empty)
     checkpoints.note_model(policy.model_id)

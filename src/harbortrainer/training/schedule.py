@@ -31,6 +31,11 @@ class SettingsByStep:
         self._spans = [Span(step, config, task_order(config, train)) for step, config in configs]
 
     @property
+    def configs(self) -> list[Config]:
+        """All that hold for some step, in order of time."""
+        return [span.config for span in self._spans]
+
+    @property
     def total_steps(self) -> int:
         return self._spans[-1].order.total_steps
 

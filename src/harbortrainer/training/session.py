@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.policy import SavedState
+from harbortrainer.backend.policy import SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.config import Config
 from harbortrainer.docker.host import Host, build_images, cleaned
@@ -23,12 +23,13 @@ from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
-from harbortrainer.training.outage import delete_orphans
+from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
-from harbortrainer.training.start import described, find_start, recorded
+from harbortrainer.training.references import open_references
+from harbortrainer.training.start import described, find_start, find_teachers, recorded
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
-from harbortrainer.training.workspace import Workspace, check_checkpoint, open_policy, open_workspace
+from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
 
 
@@ -41,6 +42,7 @@ class Prepared:
     host: Host
     trained: PolicyIdentity
     start: SavedState | None  # what the weights start from, None = the seed
+    teachers: dict[str, SavedState]  # by kl_reference
     notes: list[str]
 
 
@@ -82,7 +84,7 @@ async def run_training(
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check everything that needs no server: tasks, split, Docker, chat template, start. Raises UserError."""
+    """Check everything that needs no server: tasks, split, Docker, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
     host = outside.host(config)
     notes = []
@@ -94,9 +96,10 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
+    teachers = find_teachers(config, trained, plan.earlier)
     if start is not None and plan.earlier is None:
         notes = [*notes, described(start)]
-    return Prepared(plan, template, host, trained, start, notes)
+    return Prepared(plan, template, host, trained, start, teachers, notes)
 
 
 @contextlib.asynccontextmanager
@@ -122,7 +125,13 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
             request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
         )
         rollouts = _rollouts(prepared, workspace, sampler, outside)
-        policy = await stack.enter_async_context(open_policy(config, workspace, backend, prepared.start))
+        with undone_if_refused(workspace):
+            await free_slots(backend, workspace.checkpoints.models())  # of killed processes
+            references = await open_references(
+                backend, workspace.checkpoints, schedule.configs, prepared.start, prepared.teachers, display.say
+            )
+            policy = await create_or_restore(backend, config, workspace.checkpoints, display, prepared.start)
+        stack.push_async_callback(policy.close)
         await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
         await stack.enter_async_context(contextlib.aclosing(rollouts))
         paths = [task.path for task in plan.tasks]
@@ -133,7 +142,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
         parts = Parts(
             policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
-            workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget,
+            workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget, references,
         )  # fmt: skip
         latest = workspace.checkpoints.latest()
         start = latest.step if latest else 0
@@ -149,6 +158,8 @@ async def train(run: Run) -> int:
     status = 1
     try:
         await trainer.run()
+        if parts.references is not None:
+            await parts.references.delete()
         status = 0
     except Stopped:
         status = stop.status
@@ -172,7 +183,7 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    effective |= recorded(prepared.start)
+    effective |= recorded(prepared.start, prepared.teachers)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
     for note in (*plan.length_note, *terms.notes, disk):

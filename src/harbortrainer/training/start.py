@@ -1,11 +1,13 @@
 """What a run starts from instead of its seed: finds a saved state and checks it before anything is spent."""
 
 import re
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from harbortrainer.backend.policy import SavedState
+from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.run.checkpoints import Checkpoint, PolicyIdentity, find_checkpoint
@@ -14,7 +16,8 @@ from harbortrainer.run.directory import RunDirectory
 SERVER = "tinker://"
 STATE = re.compile(r"tinker://[^/]+/weights/[^/]+")
 ADAPTER = "adapter_config.json"  # of Hugging Face PEFT
-KEY = "start"  # in effective.json
+KEY, TEACHERS = "start", "kl_references"  # in effective.json
+BASE, START = "base", "start"  # values of kl_reference
 
 
 def find_start(
@@ -25,14 +28,27 @@ def find_start(
     `earlier`: the directory of the continued run. Raises UserError.
     """
     if earlier is not None and earlier.effective.exists():
-        recorded: dict[str, Any] | None = read_json(earlier.effective).get(KEY)
-        return None if recorded is None else SavedState(**recorded)
+        state: dict[str, Any] | None = read_json(earlier.effective).get(KEY)
+        return None if state is None else SavedState(**state)
     if init_from is None:
         return None
     return find_state("init_from", init_from, wanted, backend, optimizer=optimizer)
 
 
-def find_state(field: str, value: str, wanted: PolicyIdentity, backend: str, *, optimizer: bool = False) -> SavedState:
+def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory | None = None) -> dict[str, SavedState]:
+    """The states that kl_reference names now, and has named in this run: recorded ones stay. Raises UserError."""
+    teachers: dict[str, SavedState] = {}
+    if earlier is not None and earlier.effective.exists():
+        teachers = {name: SavedState(**state) for name, state in read_json(earlier.effective).get(TEACHERS, {}).items()}
+    name = config.kl_reference
+    if config.kl_penalty_coef and name not in (BASE, START, *teachers):
+        teachers[name] = find_state("kl_reference", name, wanted, config.backend, any_rank=True)
+    return teachers
+
+
+def find_state(
+    field: str, value: str, wanted: PolicyIdentity, backend: str, *, optimizer: bool = False, any_rank: bool = False
+) -> SavedState:
     """The training state that `field` names: RUN_DIR, RUN_DIR@STEP or a tinker:// path. Contacts no server.
 
     A run directory's state is compared with `wanted`. Base model and rank of a path are checked at the server; its chat
@@ -52,16 +68,17 @@ def find_state(field: str, value: str, wanted: PolicyIdentity, backend: str, *, 
             "RUN_DIR, RUN_DIR@STEP or a tinker:// path"
         )
     run, checkpoint = find_checkpoint(field, value)
-    _check_identity(given, checkpoint, wanted)
+    _check_identity(given, checkpoint, replace(wanted, lora_rank=checkpoint.lora_rank) if any_rank else wanted)
     theirs = read_json(run.config).get("backend", backend)
     if theirs != backend:
         raise UserError(f"{given}: its weights are on backend={theirs}; set backend={theirs} or give other weights")
     return SavedState(given, checkpoint.path, str(run.path), checkpoint.step, optimizer)
 
 
-def recorded(start: SavedState | None) -> dict[str, Any]:
-    """The part of effective.json from which `find_start` reads it again."""
-    return {KEY: None if start is None else asdict(start)}
+def recorded(start: SavedState | None, teachers: Mapping[str, SavedState]) -> dict[str, Any]:
+    """The part of effective.json from which a continued run reads them again."""
+    states = {name: asdict(state) for name, state in teachers.items()}
+    return {KEY: None if start is None else asdict(start), TEACHERS: states}
 
 
 def described(start: SavedState) -> str:

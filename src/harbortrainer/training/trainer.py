@@ -3,7 +3,7 @@
 GRPO on Harbor trials. A batch is `batch_size` tasks with `group_size` trials each, sampled from the current weights.
 The advantage of a trial is its reward minus its group's mean (or the mean of the others; over the group's standard
 deviation on request); every sampled token of the trial carries it. Departures: no critic, no clipping unless the loss
-clips (ppo, cispo), KL to the base model only as an advantage penalty and off by default. Trials without a grade are
+clips (ppo, cispo), KL to a reference only as an advantage penalty and off by default. Trials without a grade are
 left out (never reward 0); groups with equal rewards carry no signal and may be left out. Strictly on-policy: weights
 are published, sampled at once, and trained on; no older sampler is used again.
 """
@@ -16,6 +16,7 @@ from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler
@@ -28,9 +29,11 @@ from harbortrainer.run.metrics import Breakdown, MetricsLog, StepUsage, batch_me
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
+from harbortrainer.training.drift import drift_warning
 from harbortrainer.training.evaluation import HeldOut, run_both
 from harbortrainer.training.loop import run_loop
 from harbortrainer.training.outage import Outage
+from harbortrainer.training.references import References
 from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.update import Updater
 from harbortrainer.watch.display import Display
@@ -101,6 +104,7 @@ class Parts:
     stop: Stop
     conversations: Conversations | None = None  # None = not written
     budget: Budget = field(default_factory=Budget)
+    references: References | None = None  # None = the policy is compared with nothing
 
 
 class Terminus2Trainer:
@@ -171,7 +175,7 @@ class Terminus2Trainer:
         trials = self._run_trials("step", tasks_P, config.group_size, config.temperature, n_evaluated)
         if self._rows.is_open:
             evaluated, groups_P = await run_both(self._evaluate(), trials)
-            self._rows.log(evaluated)
+            self._log_evaluation(evaluated)
         else:
             groups_P = await trials
         measured = self.schedule.measured(self.step, groups_P)
@@ -181,9 +185,9 @@ class Terminus2Trainer:
         """Train on the batch and record it; this completes the step."""
         await self.parts.sampler.drain()
         now = self.schedule.at(self.step)
-        updater = Updater(now.config, self.parts.policy, now.order.total_steps)
+        updater = Updater(now.config, self.parts.policy, now.order.total_steps, self.parts.references)
         updated = await updater.update(self.step, batch)
-        await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials)
+        await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials, updater.scored)
         await asyncio.to_thread(write_log_ratios, self.run_directory.path, self.step, updater.log_ratios)
         self.step += 1
         return updated
@@ -202,13 +206,18 @@ class Terminus2Trainer:
             if not self._held_out.due(self.step, self.config.eval_every):
                 self._rows.log({})
             elif last or not self.config.eval_overlap:
-                self._rows.log(await self._evaluate())
+                self._log_evaluation(await self._evaluate())
             else:  # logged with its evaluation, which runs beside the next batch
                 self._rows.keep()
         latest = self.parts.checkpoints.latest()
         due = last or (self.config.save_every and self.step % self.config.save_every == 0)
         if due and (latest is None or latest.step < self.step):
             await self.save()
+
+    def _log_evaluation(self, evaluated: dict[str, float]) -> None:
+        self._rows.log(evaluated)
+        if (line := drift_warning(read_lines(self.run_directory.metrics))) is not None:
+            self.parts.display.say(line)
 
     async def _evaluate(self) -> dict[str, float]:
         return await self._held_out.evaluate(self.step, self._run_trials)

@@ -11,9 +11,10 @@ from harbortrainer.backend.policy import PolicyTrainer, UpdateResult
 from harbortrainer.backend.terms import adam_settings, loss_settings
 from harbortrainer.config import Config
 from harbortrainer.learning.batch import TrainingBatch
-from harbortrainer.learning.datums import TrainingSequence, apply_kl_penalty
+from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.run.trajectories import log_ratios
+from harbortrainer.training.references import References
 
 
 def learning_rate(
@@ -39,11 +40,16 @@ def learning_rate(
 class Updater:
     """Takes `num_substeps` optimizer steps on one batch, over shuffled minibatches, at the scheduled learning rate."""
 
-    def __init__(self, config: Config, policy: PolicyTrainer, total_steps: int) -> None:
+    def __init__(
+        self, config: Config, policy: PolicyTrainer, total_steps: int, references: References | None = None
+    ) -> None:
+        """`references`: None = no KL penalty, nothing is compared."""
         self._config = config
         self._policy = policy
+        self._references = references
         self._optimizer_steps = total_steps * config.num_substeps
         self.trials: list[list[str]] = []  # of each optimizer step, in order
+        self.scored: dict[str, int] = {}  # tokens that references scored, by trial
         self.log_ratios: dict[str, np.ndarray] = {}  # trainer to sampler, by trial
 
     async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
@@ -51,9 +57,9 @@ class Updater:
         if not batch.sequences_D:
             return {"train/skipped_batch": 1.0}
         sequences_D, metrics = batch.sequences_D, {}
-        if self._config.kl_penalty_coef:
-            base_D = await self._policy.base_logprobs(sequences_D)
-            sequences_D, metrics = apply_kl_penalty(sequences_D, base_D, self._config.kl_penalty_coef)
+        if self._references is not None:
+            compared = await self._references.compare(step, sequences_D, self._config)
+            sequences_D, metrics, self.scored = compared.sequences_D, compared.metrics, compared.scored
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):

@@ -1,12 +1,10 @@
-"""What every run that trains an adapter opens: its folder with the journals, the limits, and the adapter."""
+"""What every run that trains an adapter opens: its folder with the journals, and its limits."""
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.policy import PolicyTrainer, SavedState
 from harbortrainer.budget.budget import Budget, Pricing
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import ServerLost, UserError
@@ -14,7 +12,6 @@ from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, r
 from harbortrainer.run.directory import RunDirectory, held, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.stopping import Stop
-from harbortrainer.training.outage import create_or_restore
 from harbortrainer.watch.display import Display
 
 
@@ -71,23 +68,14 @@ def check_checkpoint(trained: PolicyIdentity, workspace: Workspace) -> None:
         require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
 
 
-@contextlib.asynccontextmanager
-async def open_policy(
-    config: RunSettings, workspace: Workspace, backend: Backend, start: SavedState | None
-) -> AsyncIterator[PolicyTrainer]:
-    """The adapter on the server, freed at the end of the block. `start`: of a new adapter, None = the seed.
-
-    A new run that is refused leaves no folder; one whose server is lost can be resumed.
-    """
+@contextlib.contextmanager
+def undone_if_refused(workspace: Workspace) -> Iterator[None]:
+    """A new run that is refused within the block leaves no folder; one whose server is lost can be resumed."""
     try:
-        policy = await create_or_restore(backend, config, workspace.checkpoints, workspace.display, start)
+        yield
     except UserError as error:
         if isinstance(error, ServerLost):
             workspace.display.say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
         elif workspace.is_new:
             shutil.rmtree(workspace.run.path)
         raise
-    try:
-        yield policy
-    finally:
-        await policy.close()

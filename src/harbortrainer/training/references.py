@@ -1,0 +1,101 @@
+"""What a run compares its policy with: the reference of its KL penalty, and its start."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harbortrainer.backend.connect import Backend
+from harbortrainer.backend.policy import SavedState
+from harbortrainer.backend.reference import Reference
+from harbortrainer.config import Config
+from harbortrainer.errors import WeightsGone
+from harbortrainer.learning.datums import TrainingSequence, apply_kl_penalty, mean_log_ratio, some_sequences
+from harbortrainer.run.checkpoints import CheckpointLog
+from harbortrainer.training.start import BASE, START
+
+DRIFT_SEQUENCES = 8  # scored a step for kl/start
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """`sequences_D`: with the penalty in their advantages; `scored`: tokens that references scored, by trial."""
+
+    sequences_D: Sequence[TrainingSequence]
+    metrics: dict[str, float]
+    scored: dict[str, int]
+
+
+class References:
+    """The reference of each value that kl_reference has had in this run, and the start.
+
+    The same weights are one object, and are scored once.
+    """
+
+    def __init__(self, start: Reference | None, penalties: Mapping[str, Reference]) -> None:
+        """`start`: None = `kl/start` is not measured."""
+        self._start = start
+        self._penalties = penalties
+
+    async def compare(self, step: int, sequences_D: Sequence[TrainingSequence], config: Config) -> Compared:
+        """The KL penalty of a batch, and its metrics in nats a token. Raises BackendError, ServerLost."""
+        metrics: dict[str, float] = {}
+        scored: dict[str, int] = {}
+        penalty = self._penalties[config.kl_reference] if config.kl_penalty_coef else None
+        penalised = sequences_D
+        if penalty is not None:
+            logprobs_D = await penalty.logprobs(sequences_D)
+            penalised, mean = apply_kl_penalty(sequences_D, logprobs_D, config.kl_penalty_coef)
+            _count(scored, sequences_D)
+            if config.kl_reference != START:
+                metrics["kl/base" if config.kl_reference == BASE else "kl/reference"] = mean
+            if penalty is self._start:
+                metrics["kl/start"] = mean
+        if self._start is not None and "kl/start" not in metrics:
+            some_D = some_sequences(sequences_D, DRIFT_SEQUENCES, config.seed, step)
+            metrics["kl/start"] = mean_log_ratio(some_D, await self._start.logprobs(some_D))
+            _count(scored, some_D)
+        return Compared(penalised, metrics, scored)
+
+    async def delete(self) -> None:
+        """Delete what was saved for comparing; of a run that is complete."""
+        for reference in {*self._penalties.values(), *([self._start] if self._start else [])}:
+            await reference.delete()
+
+
+async def open_references(
+    backend: Backend,
+    checkpoints: CheckpointLog,
+    configs: Iterable[Config],
+    start: SavedState | None,
+    teachers: Mapping[str, SavedState],
+    say: Callable[[str], None],
+) -> References:
+    """The references of a run whose settings are or were `configs`, ready to score. `teachers`: by kl_reference.
+
+    Call it before the run's adapter is made: a saved state takes an adapter slot for a moment. Raises UserError,
+    WeightsGone, BackendError.
+    """
+
+    configs = list(configs)
+
+    def reference(state: SavedState | None) -> Reference:
+        return Reference(backend, configs[-1].model_name, checkpoints, state)
+
+    base = reference(None)
+    known = {name: reference(state) for name, state in teachers.items()}
+    known |= {BASE: base, START: base if start is None else reference(start)}
+    penalties = {config.kl_reference: known[config.kl_reference] for config in configs if config.kl_penalty_coef}
+    for penalty in penalties.values():
+        await penalty.ready()
+    measured = known[START] if backend.contract.prompt_logprobs else None
+    try:
+        if measured is not None:
+            await measured.ready()
+    except WeightsGone as error:
+        say(f"kl/start: {error}; the drift from the start is not measured")
+        measured = None
+    return References(measured, penalties)
+
+
+def _count(scored: dict[str, int], sequences_D: Sequence[TrainingSequence]) -> None:
+    for sequence in sequences_D:
+        scored[sequence.trial_name] = scored.get(sequence.trial_name, 0) + len(sequence.tokens_T)
