@@ -8,8 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harbortrainer.cli.output import field_groups  # noqa: E402
-from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
-from harbortrainer.setting import Resume, settings, shown  # noqa: E402
+from harbortrainer.config import SETTINGS, Config, SftConfig, TrialSettings  # noqa: E402
+from harbortrainer.setting import Resume, Setting, settings, shown  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
 HEAD = """# Settings
@@ -30,6 +30,10 @@ The column *resume* says what a resumed run does with another value:
 *E* marks the settings of `harbortrainer evaluate`. A continued evaluation refuses another value of a setting whose
 cell is not empty.
 """
+TABLE = ("| field | default | meaning | resume | |", "| --- | --- | --- | --- | --- |")
+SFT_HEAD = (
+    "[Fine-tuning](sft.md) has the settings of model, server, batch length, learning, limits and output above, and:"
+)
 CLASSES = {
     Resume.FIXED: "fixed", Resume.NEXT_STEP: "next step", Resume.LENGTH: "length", Resume.TASKS: "tasks",
     Resume.ADDRESS: "", Resume.HARMLESS: "",
@@ -40,13 +44,15 @@ def page() -> str:
     """Markdown: a heading for each comment group of Config, a row for each field."""
     lines = [HEAD]
     for group, names in field_groups(Config).items():
-        lines += [f"## {group}", "", "| field | default | meaning | resume | |", "| --- | --- | --- | --- | --- |"]
-        lines += [*map(_row, names), ""]
-    return "\n".join(lines)
+        lines += [f"## {group}", "", *TABLE]
+        lines += [*(_row(name, SETTINGS[name]) for name in names), ""]
+    own = settings(SftConfig)
+    lines += ["## `harbortrainer sft`", "", SFT_HEAD, "", *TABLE]
+    lines += [_row(name, own[name]) for name in own if name not in SETTINGS or own[name] != SETTINGS[name]]
+    return "\n".join([*lines, ""])
 
 
-def _row(name: str) -> str:
-    one = SETTINGS[name]
+def _row(name: str, one: Setting) -> str:
     usual = "required" if one.required else "none" if one.default in (None, {}, ()) else f"`{shown(one.default)}`"
     evaluated = "*E*" if name in settings(TrialSettings) else ""
     return f"| `{name}` | {usual} | {one.doc.replace('|', chr(92) + '|')} | {CLASSES[one.resume]} | {evaluated} |"

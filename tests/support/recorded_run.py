@@ -106,6 +106,11 @@ class FakeServer:
         outputs = [{"logprobs": _tensor(len(d.model_input.to_ints()))} for d in datums]
         return Answer(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
 
+    def forward(self, datums: Sequence[tinker.Datum], loss_fn: str) -> Answer[Any]:
+        self._note("forward", datums=len(datums), loss_fn=loss_fn)
+        outputs = [{"logprobs": _tensor(len(d.model_input.to_ints()))} for d in datums]
+        return Answer(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
+
     def optim_step(self, adam: tinker.AdamParams) -> Answer[Any]:
         self._note("optim_step", **adam.model_dump())
         return Answer(SimpleNamespace(metrics={"skyrl.ai/learning_rate": adam.learning_rate}))

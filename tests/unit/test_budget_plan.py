@@ -13,7 +13,7 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Price, Pricing
 from harbortrainer.cli.main import main
-from harbortrainer.config import Endpoint
+from harbortrainer.config import Config, Endpoint
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.planning import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past

@@ -117,7 +117,7 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "no command: unknown; one of train, evaluate, doctor, tasks, report, replay"),
+        ([], "no command: unknown; one of train, sft, evaluate, doctor, tasks, report, replay"),
         (["trian"], "trian: unknown; one of train"),
         (["tasks"], "no command: unknown; one of check, list, show, get, split"),
         (["tasks", "lst", "."], "lst: unknown; one of check"),

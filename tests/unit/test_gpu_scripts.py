@@ -150,7 +150,7 @@ def write_ledger(run_directory: Path, rewards: dict[int, dict[str, list[float]]]
                     "reward": value,
                     "time": 2.0,
                 }
-                records.append(ended | {"fate": "finished", "task": task})
+                records.append(ended | {"fate": "finished", "task": task, "reward": value})
     (run_directory / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return run_directory
 

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 from harbor.models.trial.result import TimingInfo
 
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.sft.arguments import checked as sft_arguments
+from harbortrainer.sft.session import run_sft
 from tests.support import recorded_run
+from tests.support.conversations import conversation, write_conversations
 from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
@@ -70,6 +74,13 @@ async def test_what_runs_log_is_what_is_documented(
         text = (tmp_path / str(number) / "run" / "metrics.jsonl").read_text()
         for row in map(json.loads, text.splitlines()):
             logged |= row.keys()
+    data = write_conversations(tmp_path / "data.jsonl", [conversation(f"p{n}", "a") for n in range(4)])
+    own = (f"logs_dir={tmp_path}", "run_name=sft", f"data={data}", "eval_split=0.5")
+    words = [word for word in BASE if word.startswith(("backend", "skyrl", "model_name"))]
+    args = sft_arguments([*words, *own])
+    await run_sft(args.config, outside=recorded_run.fake_outside(recorded_run.Recorder()))
+    for row in read_lines(tmp_path / "sft" / "metrics.jsonl"):
+        logged |= row.keys()
     undocumented, gone = unlike(logged - {"global_step"}, documented())
     assert not undocumented, f"logged, and not in {PAGE}"
     assert not gone, f"in {PAGE}, and logged by no run"
