@@ -57,7 +57,8 @@ pack_directory() { mkdir "$2/$(basename "$model")" && cp -rL "$model"/. "$2/$(ba
 
 # Tracked files and new ones that git does not ignore, as they are now; no tests, docs and tiny policy.
 pack_project() {
-  git ls-files -z --cached --others --exclude-standard -- . ':!tests' ':!docs' ':!models' ':!datasets/terminal-basics' |
+  git ls-files -z --cached --others --exclude-standard -- . ':!tests' ':!docs' ':!models' ':!datasets/terminal-basics' \
+    ':!.venv' ':!server/.venv' ':!.state' |
     while IFS= read -r -d '' file; do if [ -e "$file" ]; then printf '%s\0' "$file"; fi; done |
     tar --null --owner=0 --group=0 -T - -c | squeeze project.tar.xz
 }
