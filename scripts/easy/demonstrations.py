@@ -2,8 +2,8 @@
 
 python -m scripts.easy.demonstrations FILE [COUNT=2560] [SEED=1] [SHARE=0.35]
 
-A line of FILE is one conversation: {"messages": [{"role": "user", "content": ...}, ...], "task": KIND}. The prompts are
-Terminus-2's own, the words are in no task of terminal-easy. The author writes valid JSON and copies names without a
+A line of FILE is one conversation: {"messages": [{"role": "user", "content": ...}, ...]}. The prompts are Terminus-2's
+own, the words are in no task of terminal-easy. The author writes valid JSON and copies names without a
 mistake, but takes the right command in SHARE of the conversations only: which command is right is left to the rewards.
 """
 
@@ -76,8 +76,8 @@ def conversations(count: int, seed: int, share: float) -> Iterator[tuple[Case, l
 def write(out: Path, count: int = 2560, seed: int = 1, share: float = 0.35) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w") as file:
-        for case, messages in conversations(count, seed, share):
-            file.write(json.dumps({"messages": messages, "task": case.kind.name}) + "\n")
+        for _, messages in conversations(count, seed, share):
+            file.write(json.dumps({"messages": messages}) + "\n")
     print(f"{out}: {count} conversations of {len(EASY_KINDS)} kinds")
 
 

@@ -21,12 +21,12 @@ serve() {
     scripts/start_skyrl_tx.sh --background "$1" 1
 }
 
-# sft NAME MODEL [field=value ...]: runs/NAME from the demonstrations.
+# sft NAME MODEL [field=value ...]: runs/NAME from the demonstrations, of which one in twenty measures the held-out loss.
 sft() {
   local name=$1 model=$2
   shift 2
   "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" data="$TALKS" lora_rank=32 learning_rate=1e-3 batch_size=32 \
-    n_epochs=1 run_name="$name" "$@"
+    n_epochs=1 warmup_steps=10 lr_schedule=linear eval_split=0.05 run_name="$name" "$@"
 }
 
 # train NAME MODEL START [field=value ...]: runs/NAME by GRPO; START is a run directory, RUN@STEP, or "" = the base model.

@@ -55,9 +55,10 @@ pack_smollm2() { scripts/get_smollm2.sh --packages "$2/smollm2-packages" && arch
 
 pack_directory() { mkdir "$2/$(basename "$model")" && cp -rL "$model"/. "$2/$(basename "$model")" && archive "$2" | squeeze "$1"; }
 
-# Tracked files and new ones that git does not ignore, as they are now; no tests, no docs.
+# Tracked files and new ones that git does not ignore, as they are now; no tests, docs and tiny policy.
 pack_project() {
-  git ls-files -z --cached --others --exclude-standard -- . ':!tests' ':!docs' ':!datasets/terminal-basics' |
+  git ls-files -z --cached --others --exclude-standard -- . ':!tests' ':!docs' ':!models' ':!datasets/terminal-basics' \
+    ':!.venv' ':!server/.venv' ':!.state' |
     while IFS= read -r -d '' file; do if [ -e "$file" ]; then printf '%s\0' "$file"; fi; done |
     tar --null --owner=0 --group=0 -T - -c | squeeze project.tar.xz
 }
@@ -96,7 +97,7 @@ rm -rf "$prefix"[0-9]*
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 basename "${model:-SmolLM2-135M-Instruct}" >"$PARTS/model-name"
-tar --owner=0 --group=0 -C "$PARTS" --transform='s/^\([a-z]*\)-[^/]*\.tar\.xz$/\1.tar.xz/' -c \
+tar --owner=0 --group=0 -C "$PARTS" --transform='s,^\([a-z]*\)-[^/]*[.]tar[.]xz$,\1.tar.xz,' -c \
   "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz model-name |
   split --bytes="${limit}MiB" --numeric-suffixes=1 --suffix-length=2 - "$work/part."
 (cd "$work" && sha256sum part.*) >"$work/parts"

@@ -9,6 +9,7 @@ in one version; there, PYTHONPATH=trainer:common and server:common replace the e
 
 import re
 import shutil
+import subprocess
 import sys
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -51,6 +52,13 @@ def copy(distribution: Distribution, folder: Path) -> None:
             shutil.copy(str(distribution.locate_file(file)), target)
 
 
+def strip(directory: Path) -> None:
+    """Take the debugging symbols out of all libraries, a third of all bytes, where `strip` is installed."""
+    if shutil.which("strip"):
+        libraries = [str(file) for file in directory.rglob("*.so*") if file.is_file()]
+        subprocess.run(["strip", "--strip-unneeded", *libraries], check=True)
+
+
 def main(directory: Path) -> None:
     parts = {part: chosen(part) for part in ENVIRONMENTS}
     trainer, server = parts["trainer"], parts["server"]
@@ -58,6 +66,7 @@ def main(directory: Path) -> None:
     for part, found in parts.items():
         for name, distribution in found.items():
             copy(distribution, directory / ("common" if name in common else part))
+    strip(directory)
     print(f"{directory}: {len(trainer)} packages for the trainer, {len(server)} for the server, {len(common)} for both")
 
 

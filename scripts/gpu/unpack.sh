@@ -61,6 +61,7 @@ install_project() {
   local part python path
   mkdir -p "$PROJECT/.state" "$WORK/packages"
   unxz "$WORK/project.tar.xz" | tar -x -C "$PROJECT"
+  rm -rf "$PROJECT/.venv" "$PROJECT/server/.venv" # never written through a link
   unxz "$WORK/packages.tar.xz" | tar -x -C "$WORK/packages"
   for part in trainer server; do
     python="$PROJECT/.venv/bin/python" path="$WORK/packages/$part:$WORK/packages/common"
