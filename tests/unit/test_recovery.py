@@ -165,3 +165,25 @@ async def test_states_that_the_server_lost_too_are_made_again_from_what_there_is
     assert len(run.rollouts.names) == len(set(run.rollouts.names)), "no finished trial was run again"
     assert sum("lost: the state after step" in line for line in said) == min(lost, 3)
     assert any("from the seed" in line for line in said) == (lost > 2)
+
+
+async def test_a_run_that_started_from_weights_restarts_from_them(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fragile(tmp_path / "lost", "before update", 1)
+    policy: Any = run.policy
+    monkeypatch.setattr(policy, "origin", "tinker://a/weights/s (init_from=runs/a@3)")
+    said: list[str] = []
+    original = policy.reload
+
+    async def reload(path: str | None) -> None:
+        policy.gone = set(policy.states)
+        await original(path)
+
+    policy.reload = reload
+    run.trainer.parts.display.say = said.append  # pyright: ignore[reportAttributeAccessIssue]
+    await run.trainer.run()
+    assert policy.batches == whole.policy.batches
+    assert any("training restarts from tinker://a/weights/s (init_from=runs/a@3) and repeats" in line for line in said)
+    assert any("restored the adapter from tinker://a/weights/s" in line for line in said)
+    assert not any("seed" in line for line in said)

@@ -1,4 +1,4 @@
-"""init_from against the real server: the weights and moments of another run, exact after kill -9 and a resume."""
+"""Saved weights on the real server: as a run's start, exact after kill -9 and a resume; as reference and teacher."""
 
 import asyncio
 import signal
@@ -10,9 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
-from tests.conftest import ROOT
+from harbortrainer.errors import BackendError
+from tests.conftest import MODEL, ROOT, SMALL_SERVER
+from tests.support.engine_parts import adapters
 from tests.support.served_run import arguments, served_run, weights
+from tests.support.small_server import checkpoints_base
 
 
 def served(words: list[str]) -> Path:
@@ -83,3 +87,45 @@ def test_killed_after_init_and_resumed_it_ends_with_the_same_weights(server_url:
     graded = [r["trial"] for r in read_lines(run / "ledger.jsonl") if r.get("fate") == "graded"]
     assert len(graded) == len(set(graded)) == 8, "no finished trial was run again"
     assert read_lines(run / "metrics.jsonl")[-1]["optim/server_step"] == 2
+    assert read_lines(run / "metrics.jsonl")[-1]["kl/start"] == pytest.approx(0, abs=1e-3)
+    assert samplers(server_url) == [], "the resumed process knew the sampler that the killed one had saved"
+
+
+def samplers(url: str) -> list[Path]:
+    """Samplers of references on the server's disk."""
+    return [*checkpoints_base(url).rglob("reference*")]
+
+
+def test_a_penalty_against_the_start_begins_at_0_and_follows_the_policy(server_url: str, source: Path):
+    settings = ("max_steps=2", f"init_from={source}", "learning_rate=1e-2")
+    penalty = ("kl_penalty_coef=0.01", "kl_reference=start")
+    run = served(arguments(server_url, source.parent, "held", *settings, *penalty))
+    before, after = (row["kl/start"] for row in read_lines(run / "metrics.jsonl"))
+    assert before == pytest.approx(0, abs=1e-3) and after > 0.01
+    assert read_lines(run / "references.jsonl") == [] == samplers(server_url)
+
+
+def test_a_fresh_adapter_learns_a_teacher_without_rewards(server_url: str, source: Path):
+    """The teacher is a run of one more, larger step, far from the base model."""
+    far = ("max_steps=1", f"init_from={source}", "learning_rate=1e-2")
+    teacher = served(arguments(server_url, source.parent, "teacher", *far))
+    size = ("batch_size=4", "group_size=8", "n_epochs=4")
+    distil = ("reward_weight=0", "kl_penalty_coef=1", f"kl_reference={teacher}")
+    student = served(arguments(server_url, source.parent, "student", *size, *distil))
+    rows = read_lines(student / "metrics.jsonl")
+    distance = [row["kl/reference"] for row in rows]
+    assert distance[0] > 0.1 and max(distance[-2:]) < distance[0] / 2, distance
+    assert rows[0]["kl/start"] == pytest.approx(0, abs=1e-3) and rows[-1]["kl/start"] > 0.01
+    assert main(["replay", str(student)]) == 0, "not the datums that were sent"
+
+
+def test_without_a_free_slot_a_teacher_is_refused_before_the_first_trial(server_url: str, source: Path):
+    async def refused() -> str:
+        async with adapters(server_url, MODEL, int(SMALL_SERVER["MAX_LORA_ADAPTERS"]) - 1):
+            with pytest.raises(BackendError) as refusal:
+                await served_run(arguments(server_url, source.parent, "full", "kl_penalty_coef=1", teacher))
+        return str(refusal.value)
+
+    teacher = f"kl_reference={source}"
+    assert asyncio.run(refused()).startswith(f"{teacher}: restoring tinker://")
+    assert not (source.parent / "full").exists(), "a refused run leaves no directory"
