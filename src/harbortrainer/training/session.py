@@ -32,7 +32,7 @@ from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
 from harbortrainer.training.references import References, open_references
 from harbortrainer.training.schedule import SettingsByStep
-from harbortrainer.training.start import described, find_start, find_teachers, recorded
+from harbortrainer.training.start import check_unseen, described, find_start, find_teachers, recorded
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.watch.display import Display
 
@@ -102,7 +102,10 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
     teachers = find_teachers(config, trained, plan.earlier)
     if start is not None and plan.earlier is None:
+        check_unseen(start, plan.held_out, config.allow_family_overlap)
         notes = [*notes, described(start)]
+    if plan.earlier is None:
+        notes = [*notes, *(f"compares with {state.described}" for state in teachers.values())]
     return Prepared(plan, template, host, trained, start, teachers, notes)
 
 
