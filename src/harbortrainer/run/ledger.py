@@ -15,7 +15,7 @@ from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
-from harbortrainer.learning.datums import digest
+from harbortrainer.learning.datums import count_tokens, digest
 from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.trajectories import read_trajectory
@@ -85,9 +85,7 @@ class Ledger:
         with another batch.
         """
         before, now = self._digests.get(step), digest(batch.sequences_D)
-        tokens: Counter[str] = Counter()
-        for sequence in batch.sequences_D:
-            tokens[sequence.trial_name] += len(sequence.tokens_T)
+        tokens = count_tokens(batch.sequences_D)
         trials = list(tokens)
         record = {
             "event": "trained",

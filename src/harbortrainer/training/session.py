@@ -257,7 +257,7 @@ async def _weights(
     try:
         await free_slots(backend, checkpoints.models())  # of killed processes
         configs, teachers = schedule.configs, prepared.teachers
-        references = await open_references(backend, checkpoints, configs, prepared.start, teachers, say)
+        references = await open_references(backend, checkpoints, configs, prepared.start, teachers)
         policy = await create_or_restore(backend, plan.config, checkpoints, workspace.display, prepared.start)
     except UserError as error:
         if isinstance(error, ServerLost):
