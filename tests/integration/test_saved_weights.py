@@ -54,6 +54,7 @@ def test_a_run_starts_with_the_weights_and_moments_of_another(server_url: str, s
     assert np.abs(logprobs(server_url, checkpoint(source, 0)) - same).max() > 1e-3, "the source has learned"
     (row,) = (row for row in read_lines(unbroken / "metrics.jsonl") if row["global_step"] == 1)
     assert row["optim/server_step"] == 2, "Adam counts on"
+    assert main(["replay", str(unbroken)]) == 0, "not the datums that were sent"
 
 
 def test_without_its_moments_adam_counts_from_zero(server_url: str, source: Path):

@@ -121,15 +121,18 @@ def gone(fake: FakeTinker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake, "get_weights_info_by_tinker_path", lambda path: Gone())
 
 
-async def test_a_lost_teacher_is_an_error_and_a_lost_start_ends_only_its_metric(fake, log, monkeypatch):
+async def test_a_lost_teacher_is_an_error_and_a_lost_start_ends_only_its_metric(fake, log, monkeypatch, caplog):
+    lost_later = await open_references(backend(fake), log, [CONFIG], STATE, {})
+    assert (await lost_later.compare(0, [sequence()], CONFIG)).metrics.keys() == {"kl/start"}
     gone(fake, monkeypatch)
-    said: list[str] = []
-    opened = await open_references(backend(fake), log, [CONFIG], STATE, {}, said.append)
-    assert len(said) == 1 and said[0].startswith("kl/start: kl_reference=runs/a@3: ") and "not measured" in said[0]
-    assert (await opened.compare(0, [sequence()], CONFIG)).metrics == {}
+    lost_later._start._session = None  # type: ignore[union-attr]  # as after a lost server
+    for opened in (lost_later, await open_references(backend(fake), log, [CONFIG], STATE, {})):
+        compared = await opened.compare(0, [sequence()], CONFIG)
+        assert compared.metrics == {} and not compared.scored
+    assert caplog.text.count("kl/start: kl_reference=runs/a@3: ") == 2 == caplog.text.count("not measured any more")
     penalised = CONFIG.__class__(model_name="m", tasks_dir="d", kl_penalty_coef=1.0, kl_reference="runs/a@3")
     with pytest.raises(WeightsGone, match=r"kl_reference=runs/a@3: .*give a state that this server has"):
-        await open_references(backend(fake), log, [penalised], None, {"runs/a@3": STATE}, said.append)
+        await open_references(backend(fake), log, [penalised], None, {"runs/a@3": STATE})
 
 
 async def test_a_run_makes_its_teacher_before_its_adapter_and_deletes_it_at_its_end(again: Again) -> None:

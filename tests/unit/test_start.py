@@ -159,6 +159,17 @@ async def test_a_run_of_an_earlier_version_cannot_be_given_a_start_afterwards(ag
     assert "was started with init_from=None" in refusal["words"]
 
 
+async def test_held_out_tasks_that_the_weights_have_seen_are_refused_over_two_runs(again: Again) -> None:
+    source = await trained_source(again)
+    await again.process(f"init_from={source}", "tasks_include=create-1,create-2")
+    second = again.folder.rename(again.folder.with_name("second"))
+    (refusal,) = of(
+        "refused", await again.process(f"init_from={second}", "eval_tasks=count-1", "tasks_exclude=count-2")
+    )
+    assert f"init_from={second}: " in refusal["words"] and "count-1" in refusal["words"]
+    assert not again.folder.exists()
+
+
 async def test_moments_of_no_state_are_refused(again: Again) -> None:
     (refusal,) = of("refused", await again.process("init_optimizer=true"))
     assert refusal["words"].startswith("init_optimizer=true: ")
@@ -167,8 +178,10 @@ async def test_moments_of_no_state_are_refused(again: Again) -> None:
 async def test_the_plan_names_the_state(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
     source = await trained_source(again)
     base = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={again.tasks}")
-    config = parse([*base, "batch_size=2", "group_size=4", f"init_from={source}@1"]).config
+    config = parse([*base, "batch_size=2", "group_size=4", f"init_from={source}@1",
+                    "kl_penalty_coef=1", f"kl_reference={source}@2"]).config  # fmt: skip
     assert await dry_run(config, outside=fake_outside(Recorder())) == 0
     path = read_lines(source / "checkpoints.jsonl")[1]["path"]
     line = f"starts from {path} (init_from={source}@1, the state after step 1), with fresh Adam moments"
-    assert line in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert line in out and f"(kl_reference={source}@2, the state after step 2)" in out

@@ -1,6 +1,7 @@
 """Trajectory + advantage -> training sequences, one for each segment; their digest, metrics and KL penalty."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -56,6 +57,14 @@ def digest(sequences_D: Sequence[TrainingSequence]) -> str:
         for array in (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T):
             sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
+
+
+def count_tokens(sequences_D: Sequence[TrainingSequence]) -> Counter[str]:
+    """Tokens by trial, prompts included, in order."""
+    tokens: Counter[str] = Counter()
+    for sequence in sequences_D:
+        tokens[sequence.trial_name] += len(sequence.tokens_T)
+    return tokens
 
 
 def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int) -> dict[str, float]:

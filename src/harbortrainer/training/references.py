@@ -1,6 +1,8 @@
 """What a run compares its policy with: the reference of its KL penalty, and its start."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harbortrainer.backend.connect import Backend
@@ -8,10 +10,17 @@ from harbortrainer.backend.policy import SavedState
 from harbortrainer.backend.reference import Reference
 from harbortrainer.config import Config
 from harbortrainer.errors import WeightsGone
-from harbortrainer.learning.datums import TrainingSequence, apply_kl_penalty, mean_log_ratio, some_sequences
+from harbortrainer.learning.datums import (
+    TrainingSequence,
+    apply_kl_penalty,
+    count_tokens,
+    mean_log_ratio,
+    some_sequences,
+)
 from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.training.start import BASE, START
 
+log = logging.getLogger("harbortrainer")
 DRIFT_SEQUENCES = 8  # scored a step for kl/start
 
 
@@ -21,7 +30,7 @@ class Compared:
 
     sequences_D: Sequence[TrainingSequence]
     metrics: dict[str, float]
-    scored: dict[str, int]
+    scored: Counter[str]
 
 
 class References:
@@ -38,22 +47,39 @@ class References:
     async def compare(self, step: int, sequences_D: Sequence[TrainingSequence], config: Config) -> Compared:
         """The KL penalty of a batch, and its metrics in nats a token. Raises BackendError, ServerLost."""
         metrics: dict[str, float] = {}
-        scored: dict[str, int] = {}
+        scored: Counter[str] = Counter()
         penalty = self._penalties[config.kl_reference] if config.kl_penalty_coef else None
         penalised = sequences_D
         if penalty is not None:
             logprobs_D = await penalty.logprobs(sequences_D)
             penalised, mean = apply_kl_penalty(sequences_D, logprobs_D, config.kl_penalty_coef)
-            _count(scored, sequences_D)
+            scored += count_tokens(sequences_D)
             if config.kl_reference != START:
                 metrics["kl/base" if config.kl_reference == BASE else "kl/reference"] = mean
             if penalty is self._start:
                 metrics["kl/start"] = mean
         if self._start is not None and "kl/start" not in metrics:
             some_D = some_sequences(sequences_D, DRIFT_SEQUENCES, config.seed, step)
-            metrics["kl/start"] = mean_log_ratio(some_D, await self._start.logprobs(some_D))
-            _count(scored, some_D)
+            try:
+                metrics["kl/start"] = mean_log_ratio(some_D, await self._start.logprobs(some_D))
+                scored += count_tokens(some_D)
+            except WeightsGone as error:
+                self._give_up(error)
         return Compared(penalised, metrics, scored)
+
+    async def ready(self) -> None:
+        """Make the clients. Raises UserError, WeightsGone for a reference of the penalty, BackendError."""
+        for penalty in self._penalties.values():
+            await penalty.ready()
+        try:
+            if self._start is not None:
+                await self._start.ready()
+        except WeightsGone as error:
+            self._give_up(error)
+
+    def _give_up(self, error: WeightsGone) -> None:
+        log.warning("kl/start: %s; the drift from the start is not measured any more", error)
+        self._start = None
 
     async def delete(self) -> None:
         """Delete what was saved for comparing; of a run that is complete."""
@@ -67,7 +93,6 @@ async def open_references(
     configs: Iterable[Config],
     start: SavedState | None,
     teachers: Mapping[str, SavedState],
-    say: Callable[[str], None],
 ) -> References:
     """The references of a run whose settings are or were `configs`, ready to score. `teachers`: by kl_reference.
 
@@ -84,18 +109,6 @@ async def open_references(
     known = {name: reference(state) for name, state in teachers.items()}
     known |= {BASE: base, START: base if start is None else reference(start)}
     penalties = {config.kl_reference: known[config.kl_reference] for config in configs if config.kl_penalty_coef}
-    for penalty in penalties.values():
-        await penalty.ready()
-    measured = known[START] if backend.contract.prompt_logprobs else None
-    try:
-        if measured is not None:
-            await measured.ready()
-    except WeightsGone as error:
-        say(f"kl/start: {error}; the drift from the start is not measured")
-        measured = None
-    return References(measured, penalties)
-
-
-def _count(scored: dict[str, int], sequences_D: Sequence[TrainingSequence]) -> None:
-    for sequence in sequences_D:
-        scored[sequence.trial_name] = scored.get(sequence.trial_name, 0) + len(sequence.tokens_T)
+    references = References(known[START] if backend.contract.prompt_logprobs else None, penalties)
+    await references.ready()
+    return references

@@ -1,7 +1,7 @@
 """What a run starts from instead of its seed: finds a saved state and checks it before anything is spent."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.run.checkpoints import Checkpoint, PolicyIdentity, find_checkpoint
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
+from harbortrainer.tasks.task import Task
 
 SERVER = "tinker://"
 STATE = re.compile(r"tinker://[^/]+/weights/[^/]+")
@@ -73,6 +75,17 @@ def find_state(
     if theirs != backend:
         raise UserError(f"{given}: its weights are on backend={theirs}; set backend={theirs} or give other weights")
     return SavedState(given, checkpoint.path, str(run.path), checkpoint.step, optimizer)
+
+
+def check_unseen(start: SavedState, held_out: Sequence[Task], allow_family_overlap: bool) -> None:
+    """Raises UserError when the run that saved the weights, or one before it, was trained on a held-out family."""
+    folder = start.run
+    while folder is not None:
+        run = RunDirectory(Path(folder))
+        if (split := run.path / SPLIT_FILE).exists() and held_out:
+            check_held_out(read_json(split), held_out, start.given, allow_family_overlap)
+        state = read_json(run.effective).get(KEY) if run.effective.exists() else None
+        folder = None if state is None else state["run"]
 
 
 def recorded(start: SavedState | None, teachers: Mapping[str, SavedState]) -> dict[str, Any]:

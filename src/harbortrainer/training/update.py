@@ -1,7 +1,7 @@
 """The update of a batch: optimizer steps over minibatches, each with its scheduled learning rate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -49,7 +49,7 @@ class Updater:
         self._references = references
         self._optimizer_steps = total_steps * config.num_substeps
         self.trials: list[list[str]] = []  # of each optimizer step, in order
-        self.scored: dict[str, int] = {}  # tokens that references scored, by trial
+        self.scored: Mapping[str, int] = {}  # tokens that references scored, by trial
         self.log_ratios: dict[str, np.ndarray] = {}  # trainer to sampler, by trial
 
     async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
