@@ -97,6 +97,17 @@ def test_waiting_ends_at_its_limit_or_at_the_pattern(tmp_path: Path) -> None:
     assert run(GPU / "wait.sh", "9", "", "done serve", OUT=tmp_path / "out", LABEL="test").returncode == 0
 
 
+def test_a_run_that_cannot_start_says_why_before_anything_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/bash\nexit 9\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run(GPU / "run.sh", PATH=path, JAX_PLATFORMS="")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no GPU: nvidia-smi does not work here") and done.stderr.count("\n") == 1
+    done = run(GPU / "run.sh", "models/quickstart", tmp_path / "none", PATH=path)
+    assert done.returncode == 1 and done.stderr == f"error: there is no file {tmp_path}/none\n"
+
+
 def transfer(folder: Path, number: int, parts: dict[str, bytes]) -> Path:
     made = folder / f"carry{number}"
     made.mkdir()
