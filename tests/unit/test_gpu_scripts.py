@@ -154,8 +154,8 @@ def write_ledger(run_directory: Path, rewards: dict[int, dict[str, list[float]]]
             for member, value in enumerate(values):
                 trial = f"e{step:06d}-p{number:02d}-g{member:02d}"
                 records.append({"event": "started", "trial": trial, "task": task, "time": 1.0})
-                ended = {"event": "ended", "trial": trial, "outcome": "completed", "reward": value, "time": 2.0}
-                records.append(ended | {"fate": "finished", "task": task})
+                ended = {"outcome": "completed", "reward": value, "fate": "finished", "time": 2.0}
+                records.append({"event": "ended", "trial": trial, "task": task, **ended})
     (run_directory / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return run_directory
 
