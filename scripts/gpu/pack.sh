@@ -2,7 +2,7 @@
 # Builds the transfers for a GPU machine without network, here, on a machine that has one:
 #   scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX      makes PREFIX1, PREFIX2, ...
 # Docker engine (Debian packages), base image, Python packages of both environments, this project's files as they are,
-# and SmolLM2-135M-Instruct or the model in DIRECTORY. A folder has at most MIB (default 52) in its part; prints sizes.
+# and SmolLM2-135M-Instruct or the model in DIRECTORY. A folder has at most MIB (default 53) in its part; prints sizes.
 # There, in any order: bash PREFIX1/unpack.sh, bash PREFIX2/unpack.sh, ... The last one starts scripts/gpu/drive.sh.
 # Compressing takes minutes of one core the first time, later only what has changed is compressed (kept in PARTS,
 # default .state/gpu-parts). PRESET=6 of xz; 1 is fast.
@@ -63,7 +63,7 @@ pack_project() {
     tar --null --owner=0 --group=0 -T - -c | squeeze project.tar.xz
 }
 
-limit=52 model="" prefix=""
+limit=53 model="" prefix=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --limit) limit="${2:-}" && shift 2 ;;

@@ -3,12 +3,14 @@
 #   bash PREFIX1/unpack.sh; bash PREFIX2/unpack.sh; ...; bash PREFIXn/unpack.sh [PHASES]      in any order
 # When the last one is there: Docker engine, base image, Python packages, project and model are put in place, and
 # scripts/gpu/drive.sh starts in the background with PHASES (default scripts/gpu/phases, "none" = no start).
-# Environment: WORK (default ~/transfers), PROJECT (~/harbortrainer), and what drive.sh takes (LABEL, PORT, OUT).
+# Environment: WORK (default ~/transfers), PROJECT (~/harbortrainer), and what drive.sh takes (LABEL, PORT, OUT);
+# TREE = a newer checkout, whose files go over the packed project's.
 # Needs Python 3.12 with JAX, flax, torch, transformers, numpy as python3 on the PATH.
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 WORK="${WORK:-$HOME/transfers}" PROJECT="${PROJECT:-$HOME/harbortrainer}" began=$SECONDS
 phases="${1:-}"
+[ -z "$phases" ] || [ "$phases" = none ] || [ -f "$phases" ] || { echo "error: there is no file $phases" && exit 1; }
 [ -z "$phases" ] || [ "$phases" = none ] || phases="$(realpath "$phases")"
 say() { echo "[$((SECONDS - began)) s] $*"; }
 fail() { say "FAILED: $*" && exit 1; }
@@ -61,6 +63,9 @@ install_project() {
   local part python path
   mkdir -p "$PROJECT/.state" "$WORK/packages"
   unxz "$WORK/project.tar.xz" | tar -x -C "$PROJECT"
+  if [ -n "${TREE:-}" ]; then
+    tar -C "$TREE" --exclude=.git --exclude='.carry*' --exclude=.venv --exclude=.state --exclude=runs -c . | tar -x -C "$PROJECT"
+  fi
   rm -rf "$PROJECT/.venv" "$PROJECT/server/.venv" # never written through a link
   unxz "$WORK/packages.tar.xz" | tar -x -C "$WORK/packages"
   for part in trainer server; do

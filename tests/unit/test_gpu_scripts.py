@@ -97,6 +97,17 @@ def test_waiting_ends_at_its_limit_or_at_the_pattern(tmp_path: Path) -> None:
     assert run(GPU / "wait.sh", "9", "", "done serve", OUT=tmp_path / "out", LABEL="test").returncode == 0
 
 
+def test_a_run_that_cannot_start_says_why_before_anything_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/bash\nexit 9\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run(GPU / "run.sh", PATH=path, JAX_PLATFORMS="")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no GPU: nvidia-smi does not work here") and done.stderr.count("\n") == 1
+    done = run(GPU / "run.sh", "models/quickstart", tmp_path / "none", PATH=path)
+    assert done.returncode == 1 and done.stderr == f"error: there is no file {tmp_path}/none\n"
+
+
 def transfer(folder: Path, number: int, parts: dict[str, bytes]) -> Path:
     made = folder / f"carry{number}"
     made.mkdir()
@@ -143,14 +154,8 @@ def write_ledger(run_directory: Path, rewards: dict[int, dict[str, list[float]]]
             for member, value in enumerate(values):
                 trial = f"e{step:06d}-p{number:02d}-g{member:02d}"
                 records.append({"event": "started", "trial": trial, "task": task, "time": 1.0})
-                ended: dict[str, object] = {
-                    "event": "ended",
-                    "trial": trial,
-                    "outcome": "completed",
-                    "reward": value,
-                    "time": 2.0,
-                }
-                records.append(ended | {"fate": "finished", "task": task, "reward": value})
+                ended = {"outcome": "completed", "reward": value, "fate": "finished", "time": 2.0}
+                records.append({"event": "ended", "trial": trial, "task": task, **ended})
     (run_directory / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return run_directory
 

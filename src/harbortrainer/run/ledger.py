@@ -15,11 +15,7 @@ from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
-<<<<<<< HEAD
-from harbortrainer.learning.datums import TrainingSequence, digest
-=======
-from harbortrainer.learning.datums import count_tokens, digest
->>>>>>> rc
+from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.trajectories import read_trajectory
@@ -88,14 +84,7 @@ class Ledger:
         `scored`: tokens that other weights scored, by trial. Warns when the step was trained on before a restored state
         with another batch.
         """
-<<<<<<< HEAD
-        tokens: Counter[str] = Counter()
-        for sequence in batch.sequences_D:
-            tokens[sequence.trial_name] += len(sequence.tokens_T)
-=======
-        before, now = self._digests.get(step), digest(batch.sequences_D)
         tokens = count_tokens(batch.sequences_D)
->>>>>>> rc
         trials = list(tokens)
         record = self._update(step, batch.sequences_D, len(updates)) | {
             "trials": trials,

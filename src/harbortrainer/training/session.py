@@ -26,14 +26,8 @@ from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
-<<<<<<< HEAD
 from harbortrainer.training.references import open_references
-from harbortrainer.training.start import described, find_start, find_teachers, recorded
-=======
-from harbortrainer.training.references import References, open_references
-from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.start import check_unseen, described, find_start, find_teachers, recorded
->>>>>>> rc
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
@@ -137,7 +131,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         with undone_if_refused(workspace):
             await free_slots(backend, workspace.checkpoints.models())  # of killed processes
             references = await open_references(
-                backend, workspace.checkpoints, schedule.configs, prepared.start, prepared.teachers, display.say
+                backend, workspace.checkpoints, schedule.configs, prepared.start, prepared.teachers
             )
             policy = await create_or_restore(backend, config, workspace.checkpoints, display, prepared.start)
         stack.push_async_callback(policy.close)
@@ -217,32 +211,3 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         prepared.host.ping,
         outside.new_trial,
     )
-<<<<<<< HEAD
-=======
-
-
-@contextlib.asynccontextmanager
-async def _weights(
-    prepared: Prepared, workspace: _Workspace, backend: Backend, schedule: SettingsByStep
-) -> AsyncIterator[tuple[PolicyTrainer, References]]:
-    """The adapter on the server, freed at the end of the block, and what it is compared with.
-
-    A new run that is refused leaves no folder; one whose server is lost can be resumed.
-    """
-    plan, checkpoints, say = prepared.plan, workspace.checkpoints, workspace.display.say
-    try:
-        await free_slots(backend, checkpoints.models())  # of killed processes
-        configs, teachers = schedule.configs, prepared.teachers
-        references = await open_references(backend, checkpoints, configs, prepared.start, teachers)
-        policy = await create_or_restore(backend, plan.config, checkpoints, workspace.display, prepared.start)
-    except UserError as error:
-        if isinstance(error, ServerLost):
-            say(f"{workspace.run.path} is kept; continue with: {workspace.run.resume}")
-        elif plan.earlier is None:
-            shutil.rmtree(workspace.run.path)
-        raise
-    try:
-        yield policy, references
-    finally:
-        await policy.close()
->>>>>>> rc
