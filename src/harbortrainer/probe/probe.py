@@ -73,7 +73,8 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
     identity = await identify(session.url)
-    work, findings = ProbeSession(session, model_name), ProbeFindings()
+    isolates = "own_step" in identity.server.get("repairs", ())
+    work, findings = ProbeSession(session, model_name, isolates), ProbeFindings()
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # some requests are expected to fail
@@ -96,13 +97,18 @@ async def probe(session: Session, model_name: str) -> ServerReport:
 async def _measure(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:
     """Each part may fail alone. One free slot is enough; a part that lacks a second one reports it."""
     await findings.section(SERVER, lambda: _describe(session, identity, findings))
-    client = await session.adapter()
+    await measure_all(session, findings)
+
+
+async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
+    """All parts; each may fail alone. Raises BackendError when there is no free slot."""
+    await session.renew()
     findings.facts.update(can_sample=False)
     for part in (losses, optimizer, sampling):
-        await findings.section(part.GROUP, lambda part=part: part.measure(session, client, findings))
+        await findings.section(part.GROUP, lambda part=part: part.measure(session, findings))
     if session.rate and findings.facts["can_sample"]:
-        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, client, findings))
-    await session.release(client)
+        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, findings))
+    await session.release(session.client)
 
 
 async def _describe(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:
