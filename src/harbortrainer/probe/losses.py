@@ -135,13 +135,13 @@ class Place:
         return "example_mean" if abs(self.value) + self.error < 0.5 else "unknown"
 
 
-async def measure_reduction(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
+async def measure_reduction(session: ProbeSession, findings: ProbeFindings) -> None:
     """Sets fact reduction; needs the session's rate and noise. Raises BackendError."""
-    found, norms = await _places(session, client, VARIANTS)
+    found, norms = await _places(session, VARIANTS)
     results = [*_by_norms_where_hidden(VARIANTS, found, norms, session.noise)]
-    datums = await _datums(session, client)
+    datums = await _datums(session)
     if datums is None or datums.meaning == "unknown":
-        places, norms = await _places(session, client, (TWICE,))
+        places, norms = await _places(session, (TWICE,))
         datums = _by_norms_where_hidden((TWICE,), places, norms, session.noise)[0]
     report(findings, [*results, datums], session.noise)
 
@@ -155,19 +155,17 @@ class Result:
     meaning: Reduction
 
 
-async def _places(
-    session: ProbeSession, client: tinker.TrainingClient, variants: Sequence[Variant]
-) -> tuple[list[Place], list[Place] | None]:
+async def _places(session: ProbeSession, variants: Sequence[Variant]) -> tuple[list[Place], list[Place] | None]:
     """By gains, and by reported norms, with the smallest step that noise does not hide."""
     found: list[Place] = []
     norms: list[Place] | None = None
-    rate = await session.tuned(client)
+    rate = session.tuned
     for target in TARGETS:
         if target < min(CLEAR * session.noise, 1.0):
             continue
         if target > 1 and norms is not None:
             break  # noise hides a step of one nat, not the norms
-        chain = await run_chain(client, programme(rate * target, variants))
+        chain = await session.run(programme(rate * target, variants))
         found = places(chain.gains, session.noise, variants)
         norms = norm_places(chain.grad_norms, variants)
         if all(place.meaning != "unknown" for place in found):
@@ -224,14 +222,14 @@ def _by_norms_where_hidden(
     return results
 
 
-async def _datums(session: ProbeSession, client: tinker.TrainingClient) -> Result | None:
+async def _datums(session: ProbeSession) -> Result | None:
     """The scale of a call's gradient: a small step gains its rate times the squared norm. None without norms."""
     count = max(N_STEPS, session.repeats)
     target = min(1.0, max(TARGETS[0], ENOUGH * session.noise / count))
     if not session.rate_norm2:
         return None
-    rate = target * await session.tuned(client)
-    chain = await run_chain(client, [TrainStep(sgd(rate))] * count)
+    rate = target * session.tuned
+    chain = await session.run([TrainStep(sgd(rate))] * count)
     norms = [norm for norm in chain.grad_norms if norm]
     scale = sum(chain.gains) / (rate * sum(norm**2 for norm in norms))
     return datums_of(scale, MARGIN * session.noise / (rate * sum(norm**2 for norm in norms)))

@@ -6,8 +6,6 @@ Adam puts it than to where it would be without the setting. Steps are repeated u
 
 from collections.abc import Sequence
 
-import tinker
-
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
 from harbortrainer.probe.noise import MOST_REPEATS, deviation, nearer, repeats, scatter
@@ -16,10 +14,11 @@ from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam,
 
 GROUP, ISOLATION = "optimizer", "several adapters"
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried in this order until steps of signs gain enough
-FIRST_SIGN, ENOUGH_SIGN = 0.5, 2.0  # nats of two steps, before four more are taken; of those four
+FIRST_SIGN, ENOUGH_SIGN = 0.25, 2.0  # nats of a step, before four more are taken; of those four
 TARGET = 1.0  # nats a step of plain gradient descent
 FIRST_FACTOR = 1.0  # rate x norm², where losses are summed; a server that averages them gains more
 N_WARM = 4  # steps of signs
+MORE_TRIES = 2  # on fresh adapters, for what noise has left unclear
 N_PLAIN, N_TINY = 6, 6  # steps of that rate, and of a thousandth of it, that show the noise
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
 DECAY = 1e-3  # learning rate times weight decay: only 0.1 %, since on some servers it hits all adapters
@@ -29,19 +28,22 @@ OWN_DECAY = 0.5  # the same, on a server that reports that it reaches no other a
 async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
     """Sets facts adam, reduction, decays_other_adapters and what the session keeps. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
-    norm = (await run_chain(session.client)).norms_at[0]
+    norm = (await session.run()).norms_at[0]
     await _signs(session, known)
-    if session.sign_rate and None in (known["learning_rate"], known["eps"], known["beta2"]):
-        await session.renew()
-        await _signs(session, known)
+    for _ in range(MORE_TRIES):
+        if session.sign_rate and None in (known["learning_rate"], known["eps"], known["beta2"]):
+            await session.renew()
+            await _signs(session, known)
     if known.get("eps"):
-        await calibrate(session, await warmed(session))
+        await warmed(session)
+        await calibrate(session)
     if session.rate:
-        await losses.measure_reduction(session, session.client, findings)
-        await _linear(session, await warmed(session), known)
-        if None in (known["grad_clip_norm"], known["beta1"]):
-            await _linear(session, await warmed(session), known)
-        await _decay(session, session.client, findings, known)
+        await losses.measure_reduction(session, findings)
+        await _linear(session, known)
+        for _ in range(MORE_TRIES):
+            if None in (known["grad_clip_norm"], known["beta1"]):
+                await _linear(session, known)
+        await _decay(session, findings, known)
     else:
         findings.facts["reduction"] = "unknown"
         why = "eps does not reach the optimizer: steps not linear"
@@ -49,11 +51,10 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
     _report(session, findings, known, norm)
 
 
-async def warmed(session: ProbeSession) -> tinker.TrainingClient:
-    """A fresh adapter in the place of the one in use, after some steps: at its start one half has no gradient."""
-    client = await session.renew()
-    await run_chain(client, [sign_step(session)] * N_WARM)
-    return client
+async def warmed(session: ProbeSession) -> None:
+    """Put a fresh adapter in the place of the one in use, and take steps: at its start one half has no gradient."""
+    await session.renew()
+    await session.run([sign_step(session)] * N_WARM)
 
 
 def sign_step(session: ProbeSession) -> TrainStep:
@@ -68,9 +69,9 @@ async def _visible(session: ProbeSession) -> tuple[int, float]:
     """
     for rate in RATES:
         steps = [TrainStep(adam(rate))]
-        if sum((await run_chain(session.client, steps * 2)).gains) < FIRST_SIGN:
+        if (await session.run(steps)).gains[0] < FIRST_SIGN:
             continue
-        gains = (await run_chain(session.client, steps * 4)).gains
+        gains = (await session.run(steps * 4)).gains
         noise, gain = scatter(gains), sum(gains)
         if gain > ENOUGH_SIGN and repeats(noise, gain / 4) < MOST_REPEATS:
             session.sign_rate = rate
@@ -91,7 +92,7 @@ async def _signs(session: ProbeSession, known: Known) -> None:
         adam(rate, beta2=0.9999),  # bias correction of few steps: about 10 to 20 times smaller
     )
     blocks = [[TrainStep(optimizer)] for optimizer in changed]
-    gains, plain = await _between(session.client, [sign_step(session)], blocks, count)
+    gains, plain = await _between(session, [sign_step(session)], blocks, count)
     still, tenth, damped, remembered = gains
     stands = nearer(still, 0.0, plain[0], noise)
     moves = nearer(tenth, 0.1 * plain[1], plain[1], noise)
@@ -101,42 +102,40 @@ async def _signs(session: ProbeSession, known: Known) -> None:
 
 
 async def _between(
-    client: tinker.TrainingClient, plain: Sequence[TrainStep], changed: Sequence[Sequence[TrainStep]], count: int
+    session: ProbeSession, plain: Sequence[TrainStep], changed: Sequence[Sequence[TrainStep]], count: int
 ) -> tuple[list[float], list[float]]:
     """Gains of each of `changed`, taken `count` times, and of `plain` there: the mean of before and after.
 
     All blocks are of the same length.
     """
     blocks = [plain, *(block for one in changed for block in (one, plain))]
-    gains = (await run_chain(client, [step for block in blocks for step in [*block] * count])).gains
+    gains = (await session.run([step for block in blocks for step in [*block] * count])).gains
     length = count * len(plain)
     sums = [sum(gains[at : at + length]) for at in range(0, len(gains), length)]
     return sums[1::2], [(before + after) / 2 for before, after in zip(sums[:-1:2], sums[2::2], strict=True)]
 
 
-async def calibrate(session: ProbeSession, client: tinker.TrainingClient) -> None:
+async def calibrate(session: ProbeSession) -> None:
     """Sets the session's rate, with which a plain step gains about TARGET (0 when none does), noise and repeats."""
     factor = FIRST_FACTOR
+    norm = (await session.run()).norms_at[0]
     for _ in range(12):
-        norm = (await run_chain(client)).norms_at[0]
         rate = factor / norm**2 if norm else factor * 1e-9
-        gain = sum((await run_chain(client, [TrainStep(sgd(rate))] * 2)).gains) / 2
+        plain, tiny = TrainStep(sgd(rate)), TrainStep(sgd(rate * 1e-3))
+        chain = await session.run([plain] * 2)
+        gain = sum(chain.gains) / 2
         if TARGET / 4 < gain < TARGET * 4:
-            chain = await _with_noise(client, rate)
+            chain = await session.run([plain] * N_PLAIN + [tiny] * N_TINY)
             gain = sum(chain.gains[:N_PLAIN]) / N_PLAIN
             if TARGET / 4 < gain < TARGET * 4:
                 _note(session, rate, factor if norm else 0.0, chain)
                 return
-        if gain < -TARGET / 4:  # far too large: what is left of the adapter is of no use
-            client, factor = await warmed(session), factor / 10
+        elif gain < -TARGET / 4:  # far too large: what is left of the adapter is of no use
+            await session.renew()
+            chain, factor = await session.run([sign_step(session)] * N_WARM * bool(session.sign_rate)), factor / 10
         else:
             factor *= min(max(TARGET / gain, 0.01), 30.0) if gain > 0.01 else 30.0 if norm is None else 3.0
-
-
-async def _with_noise(client: tinker.TrainingClient, rate: float) -> SgdChain:
-    """Plain steps, then some of a thousandth of the rate, whose gains should all be about 0."""
-    plain, tiny = TrainStep(sgd(rate)), TrainStep(sgd(rate * 1e-3))
-    return await run_chain(client, [plain] * N_PLAIN + [tiny] * N_TINY)
+        norm = chain.norms_at[-1]
 
 
 def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) -> None:
@@ -149,38 +148,38 @@ def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) ->
     session.token_noise = sum(abs(a - b) for a, b in zip(still[0], still[-1], strict=True)) / len(still[0])
 
 
-async def _linear(session: ProbeSession, client: tinker.TrainingClient, known: Known) -> None:
+async def _linear(session: ProbeSession, known: Known) -> None:
     """grad_clip_norm between plain steps; beta1 by steps without gradient, each after a plain one."""
-    plain = sgd(await session.tuned(client))
+    await warmed(session)
+    plain = sgd(session.tuned)
     clip = TrainStep(plain.model_copy(update={"grad_clip_norm": 1e-6}))
-    (clipped,), (base,) = await _between(client, [TrainStep(plain)], [[clip]], session.repeats)
+    (clipped,), (base,) = await _between(session, [TrainStep(plain)], [[clip]], session.repeats)
     known["grad_clip_norm"] = nearer(clipped, 0.0, base, session.noise)
-    plain = sgd(await session.tuned(client))
+    plain = sgd(session.tuned)
     memory = [TrainStep(plain), idle(plain.model_copy(update={"beta1": 0.9}))]
-    (moved,), (unmoved,) = await _between(client, [TrainStep(plain), idle(plain)], [memory], session.repeats)
+    (moved,), (unmoved,) = await _between(session, [TrainStep(plain), idle(plain)], [memory], session.repeats)
     known["beta1"] = nearer(moved, 1.9 * unmoved, unmoved, session.noise)
 
 
-async def _decay(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings, known: Known) -> None:
+async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known) -> None:
     """Weight decay by a step with gradient 0: of a second adapter, and whether it reaches the first."""
-    twin, problem = None, ""
+    share, noise = (OWN_DECAY, session.noise) if session.isolates else (DECAY, session.still_noise)
+    grow = [sign_step(session)] * (N_WARM + session.repeats)
+    decay = idle(adam(1.0, eps=1e5, weight_decay=share))
+    await session.renew()
+    before = (await session.run(grow)).totals
     try:
         twin = await session.adapter()
     except BackendError as error:
-        problem = str(error)
-    share, noise = (OWN_DECAY, session.noise) if session.isolates else (DECAY, session.still_noise)
-    decay = idle(adam(1.0, eps=1e5, weight_decay=share))
-    if twin is None:
-        findings.row(ISOLATION, "two at once", "not measured: one free slot", "not measured", problem)
-        chain = await run_chain(client, [*[sign_step(session)] * N_WARM, decay])
-        known["weight_decay"] = shrunk(chain.gains[-1], sum(chain.gains[:-1]), noise, share)
+        findings.row(ISOLATION, "two at once", "not measured: one free slot", "not measured", str(error))
+        lost = (await session.run([decay])).gains[0]
+        known["weight_decay"] = shrunk(lost, before[-1] - before[0], noise, share)
         return
     try:
-        start, before = await total(twin), await total(client)
-        trained = await run_chain(twin, [*[sign_step(session)] * (N_WARM + session.repeats), decay])
-        known["weight_decay"] = shrunk(trained.gains[-1], trained.totals[-2] - start, noise, share)
-        moved = await total(client) - before
-        other = shrunk(moved, before - start, noise, share)
+        trained = (await run_chain(twin, [*grow, decay])).totals
+        known["weight_decay"] = shrunk(trained[-1] - trained[-2], trained[-2] - trained[0], noise, share)
+        moved = await total(session.client) - before[-1]
+        other = shrunk(moved, before[-1] - before[0], noise, share)
         findings.facts["decays_other_adapters"] = other
         findings.row(ISOLATION, "two at once", "yes", "same")
         findings.judge(

@@ -100,10 +100,10 @@ async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
     """Run the programme on both servers, then remove what it made. Raises BackendError when one cannot be measured."""
     tolerance = await asyncio.to_thread(tolerance_of, a.model_name)
     try:
-        scratch = await a.adapter()
-        await calibrate(a, scratch)
+        await a.renew()
+        await calibrate(a)
         b.rate = a.rate
-        await a.release(scratch)
+        await a.release(a.client)
         side_a, side_b = await run_programme(a, steps), await run_programme(b, steps)
         rows = _trained_rows(side_a, side_b, steps, tolerance)
         rows.append(await _kl_row("A", side_a, b, side_b, tolerance))

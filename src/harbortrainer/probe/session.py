@@ -43,6 +43,7 @@ class ProbeSession:
         self.http = httpx.AsyncClient(base_url=f"{self.url}/api/v1", timeout=HTTP_TIMEOUT_SEC, headers=headers)
         self.isolates = isolates
         self.rate_norm2 = 0.0
+        self._norm: float | None = None  # of the gradient where the adapter in use is
         self.rate = self.noise = self.still_noise = self.token_noise = 0.0
         self.sign_rate = 0.0
         self.repeats = 1
@@ -74,10 +75,16 @@ class ProbeSession:
         self._client = await self.adapter()
         return self._client
 
-    async def tuned(self, client: tinker.TrainingClient) -> float:
-        """The rate of a step of about one nat where this adapter now is, by its reported norm; else `rate`."""
-        norm = (await run_chain(client)).norms_at[0] if self.rate_norm2 else None
-        return self.rate_norm2 / norm**2 if norm else self.rate
+    async def run(self, steps: "Sequence[TrainStep]" = ()) -> "SgdChain":
+        """`run_chain` of the adapter in use."""
+        chain = await run_chain(self.client, steps)
+        self._norm = chain.norms_at[-1]
+        return chain
+
+    @property
+    def tuned(self) -> float:
+        """The rate of a step of about one nat where the last `run` ended, by the reported norm; else `rate`."""
+        return self.rate_norm2 / self._norm**2 if self.rate_norm2 and self._norm else self.rate
 
     async def published(self, client: tinker.TrainingClient, label: str) -> str:
         """Save sampler weights under a name that is unique to this probe. Returns their path."""
