@@ -8,6 +8,7 @@ Checkpoints keep upstream's format.
 """
 
 # pyright: reportMissingImports=false
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -52,7 +53,8 @@ def create_model(self: Any, model_id: str, lora_config: types.LoraConfig, model_
         raise ValueError(f"LoRA rank {lora_config.rank} must be between 1 and {self.config.max_lora_rank}")
     with jax.set_mesh(self.mesh):
         self.optimizers[model_id] = nnx.Optimizer(self.own_view, ADAM, wrt=self.own_view.is_lora_param)
-        fresh = fresh_slot(*nnx.split(self.own_view), lora_config.seed, settings_of(lora_config))
+        self.fresh_slot = getattr(self, "fresh_slot", None) or fresh_slots(self.own_view)
+        fresh = self.fresh_slot(lora_config)
         nnx.update(self.model, put(slots_of(self.model), index, fresh))
     self.models[model_id] = types.ModelMetadata(adapter_index=index, lora_config=lora_config)
     logger.info(f"Created model {model_id} with adapter_index={index}, config={lora_config}")
@@ -63,15 +65,20 @@ def settings_of(config: types.LoraConfig) -> frozenset:
     return frozenset(config.model_dump(exclude={"seed"}).items())
 
 
-@partial(jax.jit, static_argnums=(0, 3))
-def fresh_slot(graphdef: nnx.GraphDef, state: nnx.State, seed: jax.Array | int, settings: frozenset) -> nnx.State:
-    """skyrl's init_lora_adapter as one program: done as it is, it compiles more than a hundred.
+def fresh_slots(view: nnx.Module) -> Callable[[types.LoraConfig], nnx.State]:
+    """skyrl's init_lora_adapter as one program, which gives the slot of a `view` that has one.
 
-    `graphdef`, `state`: of a view with one slot. `settings`: of the LoraConfig.
+    Done as it is, it compiles more than a hundred small programs.
     """
-    view = nnx.merge(graphdef, state)
-    init_lora_adapter(view, 0, types.LoraConfig.model_construct(**dict(settings) | {"seed": seed}))
-    return slots_of(view)
+    graphdef, state = nnx.split(view)
+
+    @partial(jax.jit, static_argnums=2)
+    def fresh_slot(state: nnx.State, key: jax.Array, settings: frozenset) -> nnx.State:
+        one = nnx.merge(graphdef, state)
+        init_lora_adapter(one, 0, types.LoraConfig.model_construct(**dict(settings) | {"seed": key}))
+        return slots_of(one)
+
+    return lambda config: fresh_slot(state, jax.random.key(config.seed), settings_of(config))
 
 
 def delete_model(self: Any, model_id: str) -> None:

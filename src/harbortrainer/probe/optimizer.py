@@ -18,8 +18,9 @@ FIRST_SIGN, ENOUGH_SIGN = 0.25, 2.0  # nats of a step, before four more are take
 TARGET = 1.0  # nats a step of plain gradient descent
 FIRST_FACTOR = 1.0  # rate x norm², where losses are summed; a server that averages them gains more
 N_WARM = 4  # steps of signs
+FEW_REPEATS = 2
 MORE_TRIES = 2  # on fresh adapters, for what noise has left unclear
-N_PLAIN, N_TINY = 6, 6  # steps of that rate, and of a thousandth of it, that show the noise
+N_PLAIN, N_TINY = 6, 4  # steps of that rate, and of a thousandth of it, that show the noise
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
 DECAY = 1e-3  # learning rate times weight decay: only 0.1 %, since on some servers it hits all adapters
 OWN_DECAY = 0.5  # the same, on a server that reports that it reaches no other adapter
@@ -28,7 +29,7 @@ OWN_DECAY = 0.5  # the same, on a server that reports that it reaches no other a
 async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
     """Sets facts adam, reduction, decays_other_adapters and what the session keeps. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
-    norm = (await session.run()).norms_at[0]
+    fresh = await session.run()
     await _signs(session, known)
     for _ in range(MORE_TRIES):
         if session.sign_rate and None in (known["learning_rate"], known["eps"], known["beta2"]):
@@ -39,22 +40,28 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
         await calibrate(session)
     if session.rate:
         await losses.measure_reduction(session, findings)
+        await warmed(session)
         await _linear(session, known)
         for _ in range(MORE_TRIES):
             if None in (known["grad_clip_norm"], known["beta1"]):
+                await warmed(session, again=True)
                 await _linear(session, known)
-        await _decay(session, findings, known)
+        await _decay(session, findings, known, fresh.totals[0])
     else:
         findings.facts["reduction"] = "unknown"
         why = "eps does not reach the optimizer: steps not linear"
         findings.row(losses.GRADIENT, "reduction", "unclear", "unclear", why)
-    _report(session, findings, known, norm)
+    _report(session, findings, known, fresh.norms_at[0])
 
 
-async def warmed(session: ProbeSession) -> None:
-    """Put a fresh adapter in the place of the one in use, and take steps: at its start one half has no gradient."""
-    await session.renew()
-    await session.run([sign_step(session)] * N_WARM)
+async def warmed(session: ProbeSession, again: bool = False) -> None:
+    """Where many steps were taken (or `again`), put a fresh adapter in the place of the one in use: it gains more.
+
+    It takes some steps first: at its start one half has no gradient.
+    """
+    if again or session.repeats > FEW_REPEATS:
+        await session.renew()
+        await session.run([sign_step(session)] * N_WARM)
 
 
 def sign_step(session: ProbeSession) -> TrainStep:
@@ -74,8 +81,8 @@ async def _visible(session: ProbeSession) -> tuple[int, float]:
         gains = (await session.run(steps * 4)).gains
         noise, gain = scatter(gains), sum(gains)
         if gain > ENOUGH_SIGN and repeats(noise, gain / 4) < MOST_REPEATS:
-            session.sign_rate = rate
-            return repeats(noise, gain / 4), noise
+            session.sign_rate, session.repeats = rate, repeats(noise, gain / 4)
+            return session.repeats, noise
     return 0, 0.0
 
 
@@ -150,7 +157,6 @@ def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) ->
 
 async def _linear(session: ProbeSession, known: Known) -> None:
     """grad_clip_norm between plain steps; beta1 by steps without gradient, each after a plain one."""
-    await warmed(session)
     plain = sgd(session.tuned)
     clip = TrainStep(plain.model_copy(update={"grad_clip_norm": 1e-6}))
     (clipped,), (base,) = await _between(session, [TrainStep(plain)], [[clip]], session.repeats)
@@ -161,25 +167,30 @@ async def _linear(session: ProbeSession, known: Known) -> None:
     known["beta1"] = nearer(moved, 1.9 * unmoved, unmoved, session.noise)
 
 
-async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known) -> None:
-    """Weight decay by a step with gradient 0: of a second adapter, and whether it reaches the first."""
+async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, start: float) -> None:
+    """Weight decay by a step with gradient 0: of a second adapter, and whether it reaches the first.
+
+    `start`: summed logprob under a fresh adapter.
+    """
     share, noise = (OWN_DECAY, session.noise) if session.isolates else (DECAY, session.still_noise)
     grow = [sign_step(session)] * (N_WARM + session.repeats)
     decay = idle(adam(1.0, eps=1e5, weight_decay=share))
-    await session.renew()
-    before = (await session.run(grow)).totals
+    if session.repeats > FEW_REPEATS:
+        await session.renew()
+        await session.run(grow)
+    before = (await session.run()).totals[0]
     try:
         twin = await session.adapter()
     except BackendError as error:
         findings.row(ISOLATION, "two at once", "not measured: one free slot", "not measured", str(error))
         lost = (await session.run([decay])).gains[0]
-        known["weight_decay"] = shrunk(lost, before[-1] - before[0], noise, share)
+        known["weight_decay"] = shrunk(lost, before - start, noise, share)
         return
     try:
         trained = (await run_chain(twin, [*grow, decay])).totals
         known["weight_decay"] = shrunk(trained[-1] - trained[-2], trained[-2] - trained[0], noise, share)
-        moved = await total(session.client) - before[-1]
-        other = shrunk(moved, before[-1] - before[0], noise, share)
+        moved = await total(session.client) - before
+        other = shrunk(moved, before - start, noise, share)
         findings.facts["decays_other_adapters"] = other
         findings.row(ISOLATION, "two at once", "yes", "same")
         findings.judge(

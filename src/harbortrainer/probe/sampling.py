@@ -9,7 +9,7 @@ import tinker
 
 from harbortrainer.errors import BackendError
 from harbortrainer.probe.noise import ENOUGH, nearer
-from harbortrainer.probe.optimizer import sign_step
+from harbortrainer.probe.optimizer import sign_step, warmed
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.session import (
     N_TOKENS,
@@ -121,7 +121,8 @@ def known(answer: tinker.SampleResponse) -> Sequence[float]:
 
 async def snapshots(session: ProbeSession, findings: ProbeFindings) -> None:
     """Sets facts frozen_samplers, sampling_keeps_training. Raises BackendError."""
-    client = await session.renew()
+    await warmed(session)
+    client = session.client
     late = await session.published(client, "late")
     steps = [sign_step(session)] * max(N_STEPS, session.repeats)
     before = await run_chain(client, steps)
