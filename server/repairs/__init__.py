@@ -102,6 +102,18 @@ REPAIRS = (
         engine=("engine_requests",),
     ),
     Repair(
+        "turns",
+        "an optimizer step may overtake the pass before it, and the engine sleeps while requests wait",
+        f"{ENGINE}: TinkerEngine.process_pending_requests_once",
+        engine=("engine_turns",),
+    ),
+    Repair(
+        "load",
+        "nobody can see how full sampling waves are, what is compiled and how busy the GPUs are",
+        f"{JAX}: JaxBackendImpl.sample",
+        engine=("engine_load",),
+    ),
+    Repair(
         "base_model",
         "another base model than the server's is accepted",
         f"{API}: create_model, create_sampling_session",

@@ -8,6 +8,8 @@ Checkpoints keep upstream's format.
 """
 
 # pyright: reportMissingImports=false
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +25,7 @@ from skyrl.utils.log import logger
 
 from repairs import engine_own_pass
 from repairs.engine_own_pass import Gradient
-from repairs.engine_slots import all_finite, put, put_slot, take, take_slot
+from repairs.engine_slots import all_finite, put, put_slot, slots_of, take, take_slot
 
 REFUSED = "gradient is not finite: step refused, weights unchanged, accumulated gradient dropped"
 # One object, so that models share one compiled step. float32: in bfloat16 a beta2 of 0.999 is 1, and weights become NaN
@@ -31,7 +33,6 @@ ADAM = optax.inject_hyperparams(optax.adamw, hyperparam_dtype=jnp.float32)(learn
 HYPERPARAMETERS = {"learning_rate": "learning_rate", "b1": "beta1", "b2": "beta2", "eps": "eps"} | {
     "weight_decay": "weight_decay"
 }
-stock_delete_model = JaxBackendImpl.delete_model
 
 
 def free_slot(self: Any) -> int:
@@ -52,14 +53,42 @@ def create_model(self: Any, model_id: str, lora_config: types.LoraConfig, model_
         raise ValueError(f"LoRA rank {lora_config.rank} must be between 1 and {self.config.max_lora_rank}")
     with jax.set_mesh(self.mesh):
         self.optimizers[model_id] = nnx.Optimizer(self.own_view, ADAM, wrt=self.own_view.is_lora_param)
-    init_lora_adapter(self.model, index, lora_config)
+        self.fresh_slot = getattr(self, "fresh_slot", None) or fresh_slots(self.own_view)
+        fresh = self.fresh_slot(lora_config)
+        nnx.update(self.model, put(slots_of(self.model), index, fresh))
     self.models[model_id] = types.ModelMetadata(adapter_index=index, lora_config=lora_config)
     logger.info(f"Created model {model_id} with adapter_index={index}, config={lora_config}")
 
 
+def settings_of(config: types.LoraConfig) -> frozenset:
+    """All but the seed, for which no program of its own is compiled."""
+    return frozenset(config.model_dump(exclude={"seed"}).items())
+
+
+def fresh_slots(view: nnx.Module) -> Callable[[types.LoraConfig], nnx.State]:
+    """skyrl's init_lora_adapter as one program, which gives the slot of a `view` that has one.
+
+    Done as it is, it compiles more than a hundred small programs.
+    """
+    graphdef, state = nnx.split(view)
+
+    @partial(jax.jit, static_argnums=2)
+    def fresh_slot(state: nnx.State, key: jax.Array, settings: frozenset) -> nnx.State:
+        one = nnx.merge(graphdef, state)
+        init_lora_adapter(one, 0, types.LoraConfig.model_construct(**dict(settings) | {"seed": key}))
+        return slots_of(one)
+
+    return lambda config: fresh_slot(state, jax.random.key(config.seed), settings_of(config))
+
+
 def delete_model(self: Any, model_id: str) -> None:
-    stock_delete_model(self, model_id)
+    """Replaces JaxBackendImpl.delete_model; the slot keeps its values until the next model takes it."""
+    if model_id not in self.models:
+        raise ValueError(f"Model {model_id} not found")
+    for kept in (self.optimizers, self.models):
+        del kept[model_id]
     self.gradients.pop(model_id, None)
+    logger.info(f"Deleted model {model_id}")
 
 
 @nnx.jit

@@ -30,7 +30,7 @@ from skyrl.utils.storage import download_and_unpack
 
 from repairs import engine_expert_adapters
 from repairs.engine_own_pass import base_dtype
-from repairs.engine_slots import all_finite, in_dtype, put, slots_of, take, with_slots
+from repairs.engine_slots import in_dtype, put, slot_is_finite, slots_of, take, with_slots
 
 PREFIX = "base_model.model."  # of every tensor's name in a sampler checkpoint
 Key = tuple[str, int, int]
@@ -72,7 +72,7 @@ class SamplerSlots:
     def adopt(self, path: str, model: nnx.Module, index: int) -> None:
         """Copies what was just saved to `path` from the training slot at `index`, so that nothing need be read."""
         saved = take(slots_of(model), index)
-        if all_finite(saved):  # else reading the file says so, when it is sampled
+        if slot_is_finite(saved):  # else reading the file says so, when it is sampled
             slot = self._make_room()
             nnx.update(self.model, put(slots_of(self.model), slot, saved))
             self._slots[file_key(path)] = self._free.pop(0)

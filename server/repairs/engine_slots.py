@@ -50,7 +50,7 @@ def all_finite(state: nnx.State) -> jax.Array:
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]))
 
 
-take, put = jax.jit(take_slot), jax.jit(put_slot)
+take, put, slot_is_finite = jax.jit(take_slot), jax.jit(put_slot), jax.jit(all_finite)
 
 
 def in_dtype(state: nnx.State, dtype: jnp.dtype) -> nnx.State:

@@ -15,6 +15,7 @@ from harbortrainer.backend import health
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import silent, watched
+from harbortrainer.backend.load import Load, read_load
 from harbortrainer.backend.sessions import Session, api_key, end_session, new_service, open_rest, open_session
 from harbortrainer.config import Endpoint, RunSettings
 from harbortrainer.errors import UserError
@@ -37,6 +38,10 @@ class Api:
     async def until_answering(self, url: str, limit_sec: float) -> None:
         """Wait for the server. Raises BackendError after `limit_sec`."""
         await health.until_answering(url, limit_sec)
+
+    async def load(self, url: str) -> Load:
+        """What a self-hosted server reports about its work; {} = nothing."""
+        return await read_load(url)
 
     async def rest(self, url: str, key: str) -> tinker.RestClient:
         """A client without a session. Raises BackendError."""
@@ -90,6 +95,10 @@ class Backend:
     async def until_answering(self, limit_sec: float) -> None:
         """Wait for the server. Raises BackendError after `limit_sec`."""
         await self.api.until_answering(self.url, limit_sec)
+
+    async def load(self) -> Load:
+        """What the server reports about its work; {} = nothing."""
+        return {} if self.kind.needs_key else await self.api.load(self.url)
 
     async def reopen(self) -> None:
         """Open a new session and end the old one, which the server may have forgotten. Raises BackendError."""

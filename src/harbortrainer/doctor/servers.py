@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -26,7 +27,7 @@ log = logging.getLogger("harbortrainer")
 
 async def probe(args: ServerArgs) -> int:
     async with _opened(_endpoint(args) if args.url is None else _config(args.url, args.model_name)) as (session, model):
-        report = await load_or_probe(session, model, args.refresh)
+        report = await load_or_probe(session, model, args.refresh, _progress)
     _give(report, args.json)
     return 0
 
@@ -36,6 +37,10 @@ async def parity(args: ParityArgs) -> int:
         report = await compare(ProbeSession(*a), ProbeSession(*b), args.steps)
     _give(report, args.json)
     return 0 if report.equal else 1
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _endpoint(args: ServerArgs) -> Config:

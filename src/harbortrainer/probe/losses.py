@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,16 @@ import tinker
 
 from harbortrainer.backend.faults import SDK_ERRORS, plain
 from harbortrainer.errors import BackendError
+from harbortrainer.probe.noise import ENOUGH, MARGIN
 from harbortrainer.probe.report import ProbeFindings, Reduction, Verdict
 from harbortrainer.probe.session import (
     CALL_LIMIT_SEC,
+    N_TARGETS,
     ProbeSession,
     TrainStep,
     datum,
+    drop_gradient,
+    pair,
     run_chain,
     sgd,
     summed_loss,
@@ -29,34 +32,43 @@ DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 CHANGED = {"clip_low_threshold": 0.6, "clip_high_threshold": 1.6}
 
 
-async def measure(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
-    """Sets fact losses, by forward passes alone. Raises BackendError."""
+async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
+    """Sets fact losses, by passes whose gradient is dropped. Raises BackendError."""
+    client = session.client
     now = (await run_chain(client)).logprobs
-    # ratios of 2 and 1/2 with advantages of both signs: every branch of a clipped loss
+    # ratios of 2 with advantage 1, and 1/2 with -1: what every clipped loss clips
     sampled = [logprob - math.log(2.0) * (1 if index % 2 else -1) for index, logprob in enumerate(now)]
-    advantages = [1.0 if index % 4 < 2 else -1.0 for index in range(len(now))]
+    advantages = [1.0 if index % 2 else -1.0 for index in range(len(now))]
     clipped = datum(logprobs=sampled, advantages=advantages)
     losses = findings.facts.setdefault("losses", {})
     for name in NEEDED:
-        one = weighted() if name == "cross_entropy" else clipped
-        await _loss(client, one, name, losses, findings)
+        data = pair() if name == "cross_entropy" else (clipped, clipped)
+        await _loss(client, data, name, {"ppo": [1.0] * len(now), "cispo": now}.get(name, ()), losses, findings)
+    await drop_gradient(session, client)
 
 
 async def _loss(
-    client: tinker.TrainingClient, one: tinker.Datum, name: str, losses: dict[str, Any], findings: ProbeFindings
+    client: tinker.TrainingClient,
+    data: tuple[tinker.Datum, ...],
+    name: str,
+    factors: Sequence[float],
+    losses: dict[str, Any],
+    findings: ProbeFindings,
 ) -> None:
-    clips = name in ("ppo", "cispo")
-    base, refusal = await _value(client, one, name, DEFAULTS if clips else None)
+    """`factors`: of a clipped ratio in each target's loss; none for a loss that does not clip."""
+    base, refusal = await _value(client, data, name, DEFAULTS if factors else None)
     if refusal is not None:
         findings.row(GROUP, name, "refused", "unusable", f"loss_fn={name} is refused: {refusal[:90]}")
         return
     effective = []
-    for setting in DEFAULTS if clips else ():
-        value, _ = await _value(client, one, name, DEFAULTS | {setting: CHANGED[setting]})
-        if base is not None and value is not None and abs(value - base) > 1e-3 * max(abs(base), 1.0):
+    for setting in DEFAULTS if factors else ():
+        value, _ = await _value(client, data, name, DEFAULTS | {setting: CHANGED[setting]})
+        side = factors[1::2] if setting == "clip_high_threshold" else factors[::2]
+        expected = len(data) * abs(CHANGED[setting] - DEFAULTS[setting]) * sum(map(abs, side))
+        if base is not None and value is not None and abs(value - base) > expected / 2:
             effective.append(setting)
     losses[name] = tuple(effective)
-    ignored = [setting for setting in DEFAULTS if clips and setting not in effective]
+    ignored = [setting for setting in DEFAULTS if factors and setting not in effective]
     text = "accepted" + (f"; with an effect: {', '.join(effective)}" if effective else "")
     if ignored and base is None:
         findings.row(GROUP, name, text, "unclear", "reports no loss to tell by")
@@ -67,11 +79,11 @@ async def _loss(
 
 
 async def _value(
-    client: tinker.TrainingClient, one: tinker.Datum, name: Any, settings: Mapping[str, float] | None
+    client: tinker.TrainingClient, data: tuple[tinker.Datum, ...], name: Any, settings: Mapping[str, float] | None
 ) -> tuple[float | None, str | None]:
     """The summed loss where one is reported, and why the request is refused."""
     try:
-        asked = client.forward([one], name, dict(settings) if settings else None)
+        asked = client.forward_backward(list(data), name, dict(settings) if settings else None)
         return summed_loss(await asyncio.wait_for(asked, CALL_LIMIT_SEC)), None
     except TimeoutError:
         raise BackendError(f"loss {name}: no answer") from None
@@ -82,24 +94,30 @@ async def _value(
 GRADIENT = "gradient"
 TARGETS = (0.1, 0.3, 1.0, 3.0)  # nats of a plain step; the smallest that noise does not hide is tried first
 CLEAR = 8.0  # a step must gain this many times the noise
-N_NOISE = 6  # steps of a thousandth of the rate
 BLOCK = 4  # steps before the next variant: plain, larger, variant, larger
+NOISY = 0.2  # an error of a place above which noise, not the server, may be why it is unclear
 NORM_ERROR = 0.1  # of a place that reported gradient norms give
+N_STEPS = 6  # at least, for the scale of a call's gradient
+LOW_SCALE, HIGH_SCALE = 0.5, 1.35  # a step of one nat gains less than its slope; a mean of two datums would be at 2
 VERDICTS: dict[Reduction, Verdict] = {"sum": "same", "example_mean": "differs", "unknown": "unusable"}
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
+    """`plain`, `larger` weights and `calls` have the same gradient but for `factor`, where losses are summed."""
+
     what: str
-    factor: int  # of the gradient, where losses are summed
+    factor: int
     calls: tuple[tuple[tinker.Datum, ...], ...]
+    plain: tuple[tuple[tinker.Datum, ...], ...] = (pair(),)
 
 
 VARIANTS = (
-    Variant("weights x4", 4, ((weighted(4.0),),)),
-    Variant("the same datum twice", 2, ((weighted(), weighted()),)),
-    Variant("two forward_backward calls", 2, ((weighted(),), (weighted(),))),
+    Variant("weights x4", 4, (pair(4.0),)),
+    Variant("two forward_backward calls", 2, (pair(), pair())),
 )
+TWICE = Variant("the same datum twice", 2, ((weighted(), weighted()),), ((weighted(),),))
+DATUMS = "two datums in one call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +128,6 @@ class Place:
     error: float
 
     @property
-    def hidden(self) -> bool:
-        """Whether noise alone could move a gain from 0 to the middle."""
-        return not self.error < 0.5
-
-    @property
     def meaning(self) -> Reduction:
         """The meaning of the nearer end, if it stays the nearer one with the largest error."""
         if abs(self.value - 1) + self.error < 0.5:
@@ -122,73 +135,122 @@ class Place:
         return "example_mean" if abs(self.value) + self.error < 0.5 else "unknown"
 
 
-async def noise_of(client: tinker.TrainingClient, rate: float) -> float:
-    """Nats by which gains scatter that should all be about 0: the rounding of bf16, or another order of sums."""
-    chain = await run_chain(client, [TrainStep(sgd(rate * 1e-3))] * N_NOISE)
-    middle = statistics.median(chain.gains)
-    return max(1e-7 * abs(chain.totals[-1]), *(abs(gain - middle) for gain in chain.gains))
+async def measure_reduction(session: ProbeSession, findings: ProbeFindings) -> None:
+    """Sets fact reduction; needs the session's rate and noise. Raises BackendError."""
+    found, norms = await _places(session, VARIANTS)
+    results = [*_by_norms_where_hidden(VARIANTS, found, norms, session.noise)]
+    datums = await _datums(session)
+    if datums is None or datums.meaning == "unknown":
+        places, norms = await _places(session, (TWICE,))
+        datums = _by_norms_where_hidden((TWICE,), places, norms, session.noise)[0]
+    report(findings, [*results, datums], session.noise)
 
 
-async def measure_reduction(client: tinker.TrainingClient, rate: float, noise: float, findings: ProbeFindings) -> None:
-    """`rate`: of a step of one nat. Sets fact reduction. Raises BackendError."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one variant shows."""
+
+    what: str
+    value: str
+    meaning: Reduction
+
+
+async def _places(session: ProbeSession, variants: Sequence[Variant]) -> tuple[list[Place], list[Place] | None]:
+    """By gains, and by reported norms, with the smallest step that noise does not hide."""
     found: list[Place] = []
     norms: list[Place] | None = None
+    rate = session.tuned
     for target in TARGETS:
-        if target < CLEAR * noise and target != TARGETS[-1]:
+        if target < min(CLEAR * session.noise, 1.0):
             continue
-        chain = await run_chain(client, programme(rate * target))
-        found, norms = places(chain.gains, noise), norm_places(chain.grad_norms)
+        if target > 1 and norms is not None:
+            break  # noise hides a step of one nat, not the norms
+        chain = await session.run(programme(rate * target, variants))
+        found = places(chain.gains, session.noise, variants)
+        norms = norm_places(chain.grad_norms, variants)
         if all(place.meaning != "unknown" for place in found):
             break
-    report(findings, found, norms, noise)
+    return found, norms
 
 
-def programme(rate: float) -> list[TrainStep]:
+def programme(rate: float, variants: Sequence[Variant] = VARIANTS) -> list[TrainStep]:
     """BLOCK steps for each variant, then a plain one."""
     steps = []
-    for variant in VARIANTS:
-        larger = TrainStep(sgd(variant.factor * rate))
-        steps += [TrainStep(sgd(rate)), larger, TrainStep(sgd(rate), variant.calls), larger]
-    return [*steps, TrainStep(sgd(rate))]
+    for variant in variants:
+        plain, larger = sgd(rate), sgd(variant.factor * rate)
+        steps += [TrainStep(plain, variant.plain), TrainStep(larger, variant.plain)]
+        steps += [TrainStep(plain, variant.calls), TrainStep(larger, variant.plain)]
+    return [*steps, TrainStep(sgd(rate), variants[-1].plain)]
 
 
-def places(gains: Sequence[float], noise: float) -> list[Place]:
+def places(gains: Sequence[float], noise: float, variants: Sequence[Variant] = VARIANTS) -> list[Place]:
     """The place of each variant, from the gains of `programme`."""
     found = []
-    for at in range(0, BLOCK * len(VARIANTS), BLOCK):
+    for at in range(0, BLOCK * len(variants), BLOCK):
         plain = (gains[at] + gains[at + BLOCK]) / 2
         spread = (gains[at + 1] + gains[at + 3]) / 2 - plain
         if spread > 0:
-            found.append(Place((gains[at + 2] - plain) / spread, 2 * noise / spread))
+            found.append(Place((gains[at + 2] - plain) / spread, MARGIN * noise / spread))
         else:
             found.append(Place(float("nan"), float("inf")))
     return found
 
 
-def norm_places(norms: Sequence[float | None]) -> list[Place] | None:
+def norm_places(norms: Sequence[float | None], variants: Sequence[Variant] = VARIANTS) -> list[Place] | None:
     """The places by the gradient norms that the server reports; None where it reports none."""
     known = [norm for norm in norms if norm]
     if len(known) < len(norms):
         return None
     found = []
-    for at, variant in zip(range(0, len(norms), BLOCK), VARIANTS, strict=False):
+    for at, variant in zip(range(0, len(norms), BLOCK), variants, strict=False):
         ratio = 2 * known[at + 2] / (known[at] + known[at + BLOCK])
         found.append(Place((ratio - 1) / (variant.factor - 1), NORM_ERROR))
     return found
 
 
-def report(findings: ProbeFindings, found: list[Place], norms: list[Place] | None, noise: float) -> None:
-    """Rows and the fact. Reported norms decide only where noise hides the effect."""
-    hidden = any(place.hidden for place in found)
-    by_norms = hidden and norms is not None
-    used = norms if hidden and norms is not None else found
-    source = f"; by the reported norms, for noise of {noise:.2g} nats hides the effect" if by_norms else ""
-    for variant, place in zip(VARIANTS, used, strict=True):
+def _by_norms_where_hidden(
+    variants: Sequence[Variant], found: list[Place], norms: list[Place] | None, noise: float
+) -> list[Result]:
+    """Reported norms decide only where noise hides the effect."""
+    hidden = norms is not None and any(place.meaning == "unknown" and place.error > NOISY for place in found)
+    source = f"; by the reported norms, for noise of {noise:.2g} nats hides the effect" if hidden else ""
+    results = []
+    for variant, place in zip(variants, norms if hidden and norms is not None else found, strict=True):
         more = variant.factor - 1
         value = f"gradient x{1 + more * place.value:.2f} ± {more * place.error:.2g}{source}"
-        verdict = "unclear" if place.meaning == "unknown" else VERDICTS[place.meaning]
-        findings.row(GRADIENT, variant.what, value, verdict, "" if verdict == "same" else "Tinker: sum")
-    meanings: set[Reduction] = {place.meaning for place in used}
+        results.append(Result(variant.what, value, place.meaning))
+    return results
+
+
+async def _datums(session: ProbeSession) -> Result | None:
+    """The scale of a call's gradient: a small step gains its rate times the squared norm. None without norms."""
+    count = max(N_STEPS, session.repeats)
+    target = min(1.0, max(TARGETS[0], ENOUGH * session.noise / count))
+    if not session.rate_norm2:
+        return None
+    rate = target * session.tuned
+    chain = await session.run([TrainStep(sgd(rate))] * count)
+    norms = [norm for norm in chain.grad_norms if norm]
+    scale = sum(chain.gains) / (rate * sum(norm**2 for norm in norms))
+    return datums_of(scale, MARGIN * session.noise / (rate * sum(norm**2 for norm in norms)))
+
+
+def datums_of(scale: float, error: float) -> Result:
+    """`scale`: gain over rate x norm². It is 1 for sums; each datum's mean has targets times the gain for its norm."""
+
+    def close(ends: float) -> bool:
+        return LOW_SCALE * ends < scale - error and scale + error < HIGH_SCALE * ends
+
+    meaning: Reduction = "sum" if close(1.0) else "example_mean" if close(N_TARGETS) else "unknown"
+    return Result(DATUMS, f"gain x{scale:.2f} ± {error:.2g} of rate x norm²", meaning)
+
+
+def report(findings: ProbeFindings, results: Sequence[Result], noise: float) -> None:
+    """Rows and the fact."""
+    for one in results:
+        verdict = "unclear" if one.meaning == "unknown" else VERDICTS[one.meaning]
+        findings.row(GRADIENT, one.what, one.value, verdict, "" if verdict == "same" else "Tinker: sum")
+    meanings = {one.meaning for one in results}
     reduction: Reduction = meanings.pop() if len(meanings) == 1 else "unknown"
     findings.facts["reduction"] = reduction
     unknown = f"training here is refused: the step size would be a guess (noise {noise:.2g} nats)"

@@ -1,143 +1,216 @@
 """Whether Adam's settings reach the optimizer, and whether adapters are kept apart.
 
-Gains are in nats of the summed logprob of the same 24 targets. A setting is honoured when the gain is where Adam puts
-it, ignored when it is where it would be without the setting, and unclear in between: the margins are factors of two.
+Gains are in nats of the summed logprob of the same 24 targets. A setting is honoured when the gain is nearer to where
+Adam puts it than to where it would be without the setting. Steps are repeated until noise cannot turn the answer.
 """
 
-import tinker
+from collections.abc import Sequence
 
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
+from harbortrainer.probe.noise import MOST_REPEATS, deviation, nearer, repeats, scatter
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam, idle, run_chain, sgd, total
 
 GROUP, ISOLATION = "optimizer", "several adapters"
-RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # tried in this order until the steps of signs show what eps does
-VISIBLE = 0.5  # nats; what a step must gain before ratios are taken of it: far above a bf16 model's noise
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried in this order until steps of signs gain enough
+FIRST_SIGN, ENOUGH_SIGN = 0.25, 2.0  # nats of a step, before four more are taken; of those four
 TARGET = 1.0  # nats a step of plain gradient descent
+FIRST_FACTOR = 1.0  # rate x norm², where losses are summed; a server that averages them gains more
+N_WARM = 4  # steps of signs
+FEW_REPEATS = 2
+MORE_TRIES = 2  # on fresh adapters, for what noise has left unclear
+N_PLAIN, N_TINY = 6, 4  # steps of that rate, and of a thousandth of it, that show the noise
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
 DECAY = 1e-3  # learning rate times weight decay: only 0.1 %, since on some servers it hits all adapters
+OWN_DECAY = 0.5  # the same, on a server that reports that it reaches no other adapter
 
 
-def share(value: float, whole: float, low: float, high: float) -> bool | None:
-    """True when value is below low * whole, False when above high * whole, None between."""
-    if abs(value) < low * whole:
-        return True
-    return False if abs(value) > high * whole else None
-
-
-async def measure(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings) -> None:
-    """Sets facts adam, reduction, decays_other_adapters and session.rate. Raises BackendError."""
+async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
+    """Sets facts adam, reduction, decays_other_adapters and what the session keeps. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
-    norm = await _signs(client, known)
-    if known["eps"]:
-        session.rate = await _rate(client, norm)
-    if not session.rate:
-        findings.facts["reduction"] = "unknown"
-        findings.row(
-            losses.GRADIENT, "reduction", "unclear", "unclear", "eps does not reach the optimizer: steps not linear"
-        )
+    fresh = await session.run()
+    await _signs(session, known)
+    for _ in range(MORE_TRIES):
+        if session.sign_rate and None in (known["learning_rate"], known["eps"], known["beta2"]):
+            await session.renew()
+            await _signs(session, known)
+    if known.get("eps"):
+        await warmed(session)
+        await calibrate(session)
+    if session.rate:
+        await losses.measure_reduction(session, findings)
+        await warmed(session)
+        await _linear(session, known)
+        for _ in range(MORE_TRIES):
+            if None in (known["grad_clip_norm"], known["beta1"]):
+                await warmed(session, again=True)
+                await _linear(session, known)
+        await _decay(session, findings, known, fresh.totals[0])
     else:
-        await _linear(session, client, findings, known)
-    _report(findings, known, norm)
+        findings.facts["reduction"] = "unknown"
+        why = "eps does not reach the optimizer: steps not linear"
+        findings.row(losses.GRADIENT, "reduction", "unclear", "unclear", why)
+    _report(session, findings, known, fresh.norms_at[0])
 
 
-async def _signs(client: tinker.TrainingClient, known: Known) -> float | None:
-    """Steps with a tiny eps are of the size learning_rate in every element, whatever the gradient."""
-    chain = SgdChain((), (), ())
+async def warmed(session: ProbeSession, again: bool = False) -> None:
+    """Where many steps were taken (or `again`), put a fresh adapter in the place of the one in use: it gains more.
+
+    It takes some steps first: at its start one half has no gradient.
+    """
+    if again or session.repeats > FEW_REPEATS:
+        await session.renew()
+        await session.run([sign_step(session)] * N_WARM)
+
+
+def sign_step(session: ProbeSession) -> TrainStep:
+    """A step of the size `sign_rate` in every element, whatever the gradient."""
+    return TrainStep(adam(session.sign_rate))
+
+
+async def _visible(session: ProbeSession) -> tuple[int, float]:
+    """Sets `sign_rate` to the smallest of RATES that gains enough to be judged.
+
+    Returns how often its steps must be repeated for that, and their noise; (0, 0) when no rate gains enough.
+    """
     for rate in RATES:
-        steps = [
-            TrainStep(adam(0.0)),
-            TrainStep(adam(rate)),
-            TrainStep(adam(rate, eps=1e5)),
-            TrainStep(adam(4 * rate)),
-            TrainStep(adam(rate, beta2=0.9999)),  # bias correction of few steps: more than 20 times smaller
-            TrainStep(adam(rate)),
-        ]
-        chain = await run_chain(client, steps)
-        if chain.gains[1] > VISIBLE and share(chain.gains[2], chain.gains[1], 0.1, 0.5) is not None:
-            break
-    still, one, damped, four, remembered, again = chain.gains
-    visible = one > VISIBLE
-    ratio = four / one if visible else 0.0
-    known["learning_rate"] = (
-        True if visible and abs(still) < 0.1 * one and 2 < ratio < 8 else False if abs(ratio - 1) < 0.3 else None
+        steps = [TrainStep(adam(rate))]
+        if (await session.run(steps)).gains[0] < FIRST_SIGN:
+            continue
+        gains = (await session.run(steps * 4)).gains
+        noise, gain = scatter(gains), sum(gains)
+        if gain > ENOUGH_SIGN and repeats(noise, gain / 4) < MOST_REPEATS:
+            session.sign_rate, session.repeats = rate, repeats(noise, gain / 4)
+            return session.repeats, noise
+    return 0, 0.0
+
+
+async def _signs(session: ProbeSession, known: Known) -> None:
+    """learning_rate, eps and beta2: each between steps of the same rate."""
+    count, noise = await _visible(session)
+    if not count:
+        return
+    rate = session.sign_rate
+    changed = (
+        adam(0.0),
+        adam(rate / 10),
+        adam(rate, eps=1e5),
+        adam(rate, beta2=0.9999),  # bias correction of few steps: about 10 to 20 times smaller
     )
-    known["eps"] = share(damped, one, 0.1, 0.5) if visible else None
-    known["beta2"] = share(remembered, min(one, again), 0.4, 0.7) if visible and again > 0.3 * one else None
-    return chain.grad_norms[0]
+    blocks = [[TrainStep(optimizer)] for optimizer in changed]
+    gains, plain = await _between(session, [sign_step(session)], blocks, count)
+    still, tenth, damped, remembered = gains
+    stands = nearer(still, 0.0, plain[0], noise)
+    moves = nearer(tenth, 0.1 * plain[1], plain[1], noise)
+    known["learning_rate"] = False if False in (stands, moves) else stands and moves
+    known["eps"] = nearer(damped, 0.0, plain[2], noise)
+    known["beta2"] = nearer(remembered, 0.1 * plain[3], plain[3], noise)
 
 
-async def _rate(client: tinker.TrainingClient, norm: float | None) -> float:
-    """The rate with which one step gains about TARGET; 0 when none is found."""
-    rate = TARGET / norm**2 if norm else 1e-9
-    for _ in range(8):
-        gain = (await run_chain(client, [TrainStep(sgd(rate))])).gains[0]
+async def _between(
+    session: ProbeSession, plain: Sequence[TrainStep], changed: Sequence[Sequence[TrainStep]], count: int
+) -> tuple[list[float], list[float]]:
+    """Gains of each of `changed`, taken `count` times, and of `plain` there: the mean of before and after.
+
+    All blocks are of the same length.
+    """
+    blocks = [plain, *(block for one in changed for block in (one, plain))]
+    gains = (await session.run([step for block in blocks for step in [*block] * count])).gains
+    length = count * len(plain)
+    sums = [sum(gains[at : at + length]) for at in range(0, len(gains), length)]
+    return sums[1::2], [(before + after) / 2 for before, after in zip(sums[:-1:2], sums[2::2], strict=True)]
+
+
+async def calibrate(session: ProbeSession) -> None:
+    """Sets the session's rate, with which a plain step gains about TARGET (0 when none does), noise and repeats."""
+    factor = FIRST_FACTOR
+    norm = (await session.run()).norms_at[0]
+    for _ in range(12):
+        rate = factor / norm**2 if norm else factor * 1e-9
+        plain, tiny = TrainStep(sgd(rate)), TrainStep(sgd(rate * 1e-3))
+        chain = await session.run([plain] * 2)
+        gain = sum(chain.gains) / 2
         if TARGET / 4 < gain < TARGET * 4:
-            return rate * TARGET / gain
-        rate *= min(max(TARGET / gain, 0.01), 30.0) if gain > 0.01 else 30.0
-    return 0.0
+            chain = await session.run([plain] * N_PLAIN + [tiny] * N_TINY)
+            gain = sum(chain.gains[:N_PLAIN]) / N_PLAIN
+            if TARGET / 4 < gain < TARGET * 4:
+                _note(session, rate, factor if norm else 0.0, chain)
+                return
+        elif gain < -TARGET / 4:  # far too large: what is left of the adapter is of no use
+            await session.renew()
+            chain, factor = await session.run([sign_step(session)] * N_WARM * bool(session.sign_rate)), factor / 10
+        else:
+            factor *= min(max(TARGET / gain, 0.01), 30.0) if gain > 0.01 else 30.0 if norm is None else 3.0
+        norm = chain.norms_at[-1]
 
 
-async def _linear(session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings, known: Known) -> None:
-    noise = await losses.noise_of(client, session.rate)
-    await losses.measure_reduction(client, session.rate, noise, findings)
-    plain = sgd(session.rate)
-    clipped = TrainStep(sgd(session.rate, grad_clip_norm=1e-6))
-    gains = (
-        await run_chain(
-            client, [TrainStep(plain), clipped, TrainStep(plain), idle(sgd(session.rate, beta1=0.9)), idle(plain)]
-        )
-    ).gains
-    base = (gains[0] + gains[2]) / 2
-    known["grad_clip_norm"] = share(gains[1], base, 0.1, 0.5)
-    moved, unmoved = share(gains[3], base, 0.1, 0.4) is False, share(gains[4], base, 0.1, 0.4) is True
-    known["beta1"] = True if moved and unmoved else False if moved != unmoved or not moved else None
-    await _decay(session, client, findings, known, max(noise, abs(gains[4])))
+def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) -> None:
+    plain, tiny = chain.gains[:N_PLAIN], chain.gains[N_PLAIN:]
+    session.rate, session.rate_norm2 = rate, factor
+    session.still_noise = max(1e-7 * abs(chain.totals[-1]), deviation(tiny))
+    session.noise = max(session.still_noise, scatter(plain))
+    session.repeats = repeats(session.noise, sum(plain) / N_PLAIN)
+    still = chain.logprobs_at[N_PLAIN + 1 :]
+    session.token_noise = sum(abs(a - b) for a, b in zip(still[0], still[-1], strict=True)) / len(still[0])
 
 
-async def _decay(
-    session: ProbeSession, client: tinker.TrainingClient, findings: ProbeFindings, known: Known, noise: float
-) -> None:
-    """Weight decay by a step with gradient 0, of this adapter and of another user's."""
+async def _linear(session: ProbeSession, known: Known) -> None:
+    """grad_clip_norm between plain steps; beta1 by steps without gradient, each after a plain one."""
+    plain = sgd(session.tuned)
+    clip = TrainStep(plain.model_copy(update={"grad_clip_norm": 1e-6}))
+    (clipped,), (base,) = await _between(session, [TrainStep(plain)], [[clip]], session.repeats)
+    known["grad_clip_norm"] = nearer(clipped, 0.0, base, session.noise)
+    plain = sgd(session.tuned)
+    memory = [TrainStep(plain), idle(plain.model_copy(update={"beta1": 0.9}))]
+    (moved,), (unmoved,) = await _between(session, [TrainStep(plain), idle(plain)], [memory], session.repeats)
+    known["beta1"] = nearer(moved, 1.9 * unmoved, unmoved, session.noise)
+
+
+async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, start: float) -> None:
+    """Weight decay by a step with gradient 0: of a second adapter, and whether it reaches the first.
+
+    `start`: summed logprob under a fresh adapter.
+    """
+    share, noise = (OWN_DECAY, session.noise) if session.isolates else (DECAY, session.still_noise)
+    grow = [sign_step(session)] * (N_WARM + session.repeats)
+    decay = idle(adam(1.0, eps=1e5, weight_decay=share))
+    if session.repeats > FEW_REPEATS:
+        await session.renew()
+        await session.run(grow)
+    before = (await session.run()).totals[0]
     try:
         twin = await session.adapter()
     except BackendError as error:
-        twin = None
         findings.row(ISOLATION, "two at once", "not measured: one free slot", "not measured", str(error))
+        lost = (await session.run([decay])).gains[0]
+        known["weight_decay"] = shrunk(lost, before - start, noise, share)
+        return
     try:
-        start = total_before = 0.0
-        if twin is not None:
-            trained = await run_chain(twin, [TrainStep(sgd(session.rate)) for _ in range(6)])
-            start, total_before = trained.totals[0], trained.totals[-1]
-        rate = session.rate * 1e5
-        chain = await run_chain(client, [idle(sgd(session.rate, weight_decay=DECAY / rate))])
-        # the adapter's product A B shrinks by 2 * DECAY, and with it about the same share of its gain
-        gained = chain.totals[0] - start if twin is not None else 10 * TARGET
-        known["weight_decay"] = _shrunk(chain.gains[0], gained, noise)
-        if twin is not None:
-            moved = await total(twin) - total_before
-            other = _shrunk(moved, total_before - start, noise)
-            findings.facts["decays_other_adapters"] = other
-            findings.row(ISOLATION, "two at once", "yes", "same")
-            findings.judge(
-                ISOLATION,
-                "weight decay stays with its adapter (defect 5)",
-                None if other is None else not other,
-                ("yes", f"no: another adapter moved by {moved:.2g} nats"),
-                "use weight_decay=0, or share the server with no other user",
-            )
+        trained = (await run_chain(twin, [*grow, decay])).totals
+        known["weight_decay"] = shrunk(trained[-1] - trained[-2], trained[-2] - trained[0], noise, share)
+        moved = await total(session.client) - before
+        other = shrunk(moved, before - start, noise, share)
+        findings.facts["decays_other_adapters"] = other
+        findings.row(ISOLATION, "two at once", "yes", "same")
+        findings.judge(
+            ISOLATION,
+            "weight decay stays with its adapter (defect 5)",
+            None if other is None else not other,
+            ("yes", f"no: another adapter moved by {moved:.2g} nats"),
+            "use weight_decay=0, or share the server with no other user",
+        )
     finally:
-        if twin is not None:
-            await session.release(twin)
+        await session.release(twin)
 
 
-def _shrunk(moved: float, gained: float, noise: float) -> bool | None:
-    """Whether the weights that gained `gained` nats were decayed by DECAY; None when noise hides it."""
-    expected = 2 * DECAY * abs(gained)
-    if expected < 4 * noise:
-        return None
-    return True if abs(moved) > 0.2 * expected else False if abs(moved) < 0.05 * expected else None
+def shrunk(moved: float, gained: float, noise: float, share: float) -> bool | None:
+    """Whether weights that gained `gained` nats lost `share` of their size; None when noise hides it.
+
+    The adapter's product A B keeps (1 - share)^2, and with it roughly that share of its gain.
+    """
+    expected = -0.6 * (1 - (1 - share) ** 2) * gained
+    return nearer(moved, expected, 0.0, noise)
 
 
 NOTES = {
@@ -150,15 +223,12 @@ NOTES = {
 }
 
 
-def _report(findings: ProbeFindings, known: Known, norm: float | None) -> None:
+def _report(session: ProbeSession, findings: ProbeFindings, known: Known, norm: float | None) -> None:
     for name, note in NOTES.items():
         known.setdefault(name, None)
         findings.judge(GROUP, name, known[name], ("reaches the optimizer", "without effect"), note)
     value = "not reported" if norm is None else f"{norm:.4g}"
     findings.row(GROUP, "grad_norm in the answer", value, "info")
-
-
-async def calibrate(client: tinker.TrainingClient) -> float:
-    """Rate of plain gradient descent with which a step gains about TARGET; 0 when there is none."""
-    norm = (await run_chain(client, [TrainStep(adam(0.0))])).grad_norms[0]
-    return await _rate(client, norm)
+    if session.rate:
+        text = f"{session.noise:.2g} nats a step; each effect is taken from {session.repeats} steps"
+        findings.row(GROUP, "noise", text, "info")

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import tinker
@@ -16,7 +16,7 @@ from rich.text import Text
 from harbortrainer.errors import BackendError
 from harbortrainer.policy.chat_template import hub_options
 from harbortrainer.probe.optimizer import calibrate
-from harbortrainer.probe.sampling import settings
+from harbortrainer.probe.sampling import asked, known, settings
 from harbortrainer.probe.session import (
     NEW_TOKENS,
     PROMPT,
@@ -26,6 +26,7 @@ from harbortrainer.probe.session import (
     SgdChain,
     TrainStep,
     adam,
+    drop_gradient,
     run_chain,
     sgd,
     summed_loss,
@@ -99,9 +100,10 @@ async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
     """Run the programme on both servers, then remove what it made. Raises BackendError when one cannot be measured."""
     tolerance = await asyncio.to_thread(tolerance_of, a.model_name)
     try:
-        scratch = await a.adapter()
-        a.rate = b.rate = await calibrate(scratch)
-        await a.release(scratch)
+        await a.renew()
+        await calibrate(a)
+        b.rate = a.rate
+        await a.release(a.client)
         side_a, side_b = await run_programme(a, steps), await run_programme(b, steps)
         rows = _trained_rows(side_a, side_b, steps, tolerance)
         rows.append(await _kl_row("A", side_a, b, side_b, tolerance))
@@ -126,7 +128,8 @@ async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
     """The fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
     client = await session.adapter()
     first = await run_chain(client)
-    output = await session.wait("forward", client.forward(list(DATA), "cross_entropy"))
+    output = await session.wait("forward_backward", client.forward_backward(list(DATA), "cross_entropy"))
+    await drop_gradient(session, client)
     ordinary = tinker.AdamParams(learning_rate=LEARNING_RATE, beta1=0.9, beta2=0.95, eps=1e-12)
     optimizers = [adam(0.0), sgd(session.rate or 1e-9), *[ordinary] * steps]
     chain = await run_chain(client, [TrainStep(optimizer, (DATA,)) for optimizer in optimizers])
@@ -191,9 +194,9 @@ async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[i
     """Logprobs of each sample's tokens under the sampler at `path`, shape (samples, NEW_TOKENS)."""
     sampler = await session.sampler(path)
 
-    async def one(tokens: Sequence[int]) -> list[Any]:
+    async def one(tokens: Sequence[int]) -> Sequence[float]:
         sequence = tinker.ModelInput.from_ints([*TOKENS[:PROMPT_TOKENS], *tokens])
-        return (await session.wait("prompt logprobs", sampler.compute_logprobs(sequence)))[-NEW_TOKENS:]
+        return known(await asked(session, sampler, sequence))[-NEW_TOKENS:]
 
     return np.array(await asyncio.gather(*map(one, samples)), float)
 

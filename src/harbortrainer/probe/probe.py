@@ -1,6 +1,7 @@
 """Probe a server, or load the report of an earlier probe of the same server; make the trainer's contract of it."""
 
 import asyncio
+import functools
 import hashlib
 import json
 import logging
@@ -13,11 +14,13 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind
+from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, sampling
 from harbortrainer.probe.report import ProbeFindings, ServerReport, load, store
 from harbortrainer.probe.session import RANK, ProbeSession
+from harbortrainer.stopping import run_until
 
 SERVER = "server"  # a group of rows
 IDENTITY_LIMIT_SEC = 10.0
@@ -37,7 +40,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
         return TINKER_DOCUMENTS
     if report is None:
         say(f"probing {session.url} with a temporary adapter (the result is cached for this version of the server)")
-        report = await load_or_probe(session, model_name, refresh=True)
+        report = await load_or_probe(session, model_name, refresh=True, say=say)
     facts = report.facts
     frozen, keeps = facts.frozen_samplers, facts.sampling_keeps_training
     return Contract(
@@ -52,14 +55,18 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
     )
 
 
-async def load_or_probe(session: Session, model_name: str, refresh: bool = False) -> ServerReport:
+async def load_or_probe(
+    session: Session, model_name: str, refresh: bool = False, say: Callable[[str], None] = log.info
+) -> ServerReport:
     """The cached report of this version of the server and model, else that of a new probe (seconds), then cached.
 
+    `say` gets a line when the server compiles for long.
     Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
     """
     if not refresh and (known := load((await identify(session.url)).fingerprint, model_name)) is not None:
         return known
-    report = await probe(session, model_name)
+    compiles = say_what_compiles(functools.partial(read_load, session.url), say)
+    report = await run_until(probe(session, model_name), compiles)
     try:
         store(report)
     except OSError as error:
@@ -73,7 +80,8 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
     identity = await identify(session.url)
-    work, findings = ProbeSession(session, model_name), ProbeFindings()
+    isolates = "own_step" in identity.server.get("repairs", ())
+    work, findings = ProbeSession(session, model_name, isolates), ProbeFindings()
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # some requests are expected to fail
@@ -96,13 +104,18 @@ async def probe(session: Session, model_name: str) -> ServerReport:
 async def _measure(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:
     """Each part may fail alone. One free slot is enough; a part that lacks a second one reports it."""
     await findings.section(SERVER, lambda: _describe(session, identity, findings))
-    client = await session.adapter()
+    await measure_all(session, findings)
+
+
+async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
+    """All parts; each may fail alone. Raises BackendError when there is no free slot."""
+    await session.renew()
     findings.facts.update(can_sample=False)
     for part in (losses, optimizer, sampling):
-        await findings.section(part.GROUP, lambda part=part: part.measure(session, client, findings))
+        await findings.section(part.GROUP, lambda part=part: part.measure(session, findings))
     if session.rate and findings.facts["can_sample"]:
-        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, client, findings))
-    await session.release(client)
+        await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, findings))
+    await session.release(session.client)
 
 
 async def _describe(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:

@@ -18,7 +18,7 @@ Verdict = Literal["same", "differs", "unusable", "unclear", "not measured", "inf
 Reduction = Literal["sum", "example_mean", "unknown"]
 PromptLogprobs = Literal["leading_none", "short", "refused"]
 STYLES = {"same": "green", "differs": "yellow", "unusable": "red", "unclear": "magenta", "not measured": "dim"}
-FORMAT = 2  # of the JSON; a report of another format is measured again
+FORMAT = 3  # of the JSON; a report of another format is measured again
 
 
 @dataclass(frozen=True, slots=True)

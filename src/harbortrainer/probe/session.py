@@ -1,6 +1,7 @@
 """A session of temporary adapters on a server, and chains of training steps on them. All that it makes is removed."""
 
 import asyncio
+import itertools
 import logging
 import math
 import secrets
@@ -24,14 +25,29 @@ log = logging.getLogger("harbortrainer")
 
 
 class ProbeSession:
-    """`rate`: of a plain gradient step that raises the summed logprob of TOKENS by about one nat; 0 = not measured."""
+    """A session's temporary adapters and checkpoints, and what later measurements need of earlier ones.
 
-    def __init__(self, session: Session, model_name: str) -> None:
+    `rate`: of a plain gradient step that raises the summed logprob of TOKENS by about one nat; 0 = not measured.
+    `rate_norm2`: that rate times the squared norm of the gradient; 0 = the server reports no norms.
+    `noise`: nats by which such gains scatter; `still_noise`: the same where weights hardly move; `token_noise`: of the
+    logprob of one token there, as a mean.
+    `repeats`: steps in a row whose gain noise does not hide. `isolates`: the server reports that a step reaches no
+    other adapter. `sign_rate`: of a step with a tiny eps that gains about a nat; 0 = none does. `client`: the adapter
+    in use.
+    """
+
+    def __init__(self, session: Session, model_name: str, isolates: bool = False) -> None:
         self.service, self.rest, self.url, self.model_name = session.service, session.rest, session.url, model_name
         self.rank = RANK
         headers = {"X-API-Key": session.key}
         self.http = httpx.AsyncClient(base_url=f"{self.url}/api/v1", timeout=HTTP_TIMEOUT_SEC, headers=headers)
-        self.rate = 0.0
+        self.isolates = isolates
+        self.rate_norm2 = 0.0
+        self._norm: float | None = None  # of the gradient where the adapter in use is
+        self.rate = self.noise = self.still_noise = self.token_noise = 0.0
+        self.sign_rate = 0.0
+        self.repeats = 1
+        self._client: tinker.TrainingClient | None = None
         self._run = secrets.token_hex(4)
         self._models: list[str] = []
         self._paths: list[str] = []
@@ -46,6 +62,29 @@ class ProbeSession:
         client = await self.wait("creating an adapter", making)
         self._models.append(client.model_id)
         return client
+
+    @property
+    def client(self) -> tinker.TrainingClient:
+        assert self._client is not None, "renew comes first"
+        return self._client
+
+    async def renew(self) -> tinker.TrainingClient:
+        """Put a fresh adapter in the place of the one in use: steps gain more there. Raises BackendError."""
+        if self._client is not None:
+            await self.release(self._client)
+        self._client = await self.adapter()
+        return self._client
+
+    async def run(self, steps: "Sequence[TrainStep]" = ()) -> "SgdChain":
+        """`run_chain` of the adapter in use."""
+        chain = await run_chain(self.client, steps)
+        self._norm = chain.norms_at[-1]
+        return chain
+
+    @property
+    def tuned(self) -> float:
+        """The rate of a step of about one nat where the last `run` ended, by the reported norm; else `rate`."""
+        return self.rate_norm2 / self._norm**2 if self.rate_norm2 and self._norm else self.rate
 
     async def published(self, client: tinker.TrainingClient, label: str) -> str:
         """Save sampler weights under a name that is unique to this probe. Returns their path."""
@@ -117,6 +156,14 @@ def weighted(weight: float = 1.0, tokens: Sequence[int] = TOKENS) -> tinker.Datu
     return datum(tokens, weights=[weight] * (len(tokens) - 1))
 
 
+def pair(weight: float = 1.0) -> tuple[tinker.Datum, ...]:
+    """One call's data: TOKENS twice, each target with half the weight.
+
+    Every call has two datums of one length, since a server compiles a program for each size.
+    """
+    return (weighted(weight / 2), weighted(weight / 2))
+
+
 def sgd(rate: float, **changes: float) -> tinker.AdamParams:
     """Plain gradient descent with this rate."""
     return adam(**({"learning_rate": rate * EPS, "eps": EPS} | changes))
@@ -132,44 +179,69 @@ class TrainStep:
     """Calls of forward_backward, then an optimizer step. The first datum of the first call must be of TOKENS."""
 
     optimizer: tinker.AdamParams
-    calls: tuple[tuple[tinker.Datum, ...], ...] = ((weighted(),),)
+    calls: tuple[tuple[tinker.Datum, ...], ...] = (pair(),)
     loss_fn: Any = "cross_entropy"
 
 
 def idle(optimizer: tinker.AdamParams) -> TrainStep:
     """A step whose gradient is exactly 0: all advantages are."""
     still = datum(TOKENS, logprobs=[-1.0] * N_TARGETS, advantages=[0.0] * N_TARGETS)
-    return TrainStep(optimizer, ((still,),), "importance_sampling")
+    return TrainStep(optimizer, ((still, still),), "importance_sampling")
 
 
 @dataclass(frozen=True, slots=True)
 class SgdChain:
-    """`totals`: summed logprob before each step and after the last. `grad_norms`: as reported, or None."""
+    """What the server computed before each step and after the last. `norms_at`: of the gradient, as reported."""
 
-    totals: tuple[float, ...]
-    grad_norms: tuple[float | None, ...]
-    logprobs: tuple[float, ...]  # after the last step, one for each target
+    logprobs_at: tuple[tuple[float, ...], ...]  # one for each target of TOKENS
+    norms_at: tuple[float | None, ...]
+
+    @property
+    def grad_norms(self) -> tuple[float | None, ...]:
+        """Of the steps."""
+        return self.norms_at[:-1]
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """After the last step, one for each target."""
+        return self.logprobs_at[-1]
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """Summed logprob before each step and after the last."""
+        return tuple(map(math.fsum, self.logprobs_at))
 
     @property
     def gains(self) -> tuple[float, ...]:
-        return tuple(after - before for before, after in zip(self.totals, self.totals[1:], strict=False))
+        return tuple(after - before for before, after in itertools.pairwise(self.totals))
 
 
 async def run_chain(client: tinker.TrainingClient, steps: Sequence[TrainStep] = ()) -> SgdChain:
-    """Take the steps; all requests are sent before any is awaited. Raises BackendError when one fails."""
+    """Take the steps, then read the logprobs once more. Raises BackendError when a request fails.
+
+    Requests are sent before earlier ones are awaited, but for the calls of a step with several: a server may compute
+    those that wait together, which would be another size. The last reading is a training pass, too, whose gradient is
+    dropped by a step with rate 0: no other program is compiled for it.
+    """
     firsts, others, stepped = [], [], []
-    for step in steps:
-        passes = [client.forward_backward(list(call), step.loss_fn) for call in step.calls]
+    for step in (*steps, TrainStep(adam(0.0))):
+        passes = []
+        for call in step.calls:
+            passes.append(client.forward_backward(list(call), step.loss_fn))
+            if len(step.calls) > 1:
+                await _all(passes[-1:])
         firsts.append(passes[0])
         others += passes[1:]
         stepped.append(client.optim_step(step.optimizer))
-    last = client.forward([weighted()], "cross_entropy")
-    results = await _all([*firsts, last, *stepped, *others])
-    outputs, metrics = results[: len(steps) + 1], results[len(steps) + 1 : 2 * len(steps) + 1]
-    logprobs = [[float(value) for value in output.loss_fn_outputs[0]["logprobs"].data] for output in outputs]
-    return SgdChain(
-        tuple(map(math.fsum, logprobs)), tuple(_norm(m.metrics or {}) for m in metrics), tuple(logprobs[-1])
-    )
+    results = await _all([*firsts, *stepped, *others])
+    outputs, metrics = results[: len(firsts)], results[len(firsts) : 2 * len(firsts)]
+    logprobs = (tuple(float(value) for value in output.loss_fn_outputs[0]["logprobs"].data) for output in outputs)
+    return SgdChain(tuple(logprobs), tuple(_norm(m.metrics or {}) for m in metrics))
+
+
+async def drop_gradient(session: ProbeSession, client: tinker.TrainingClient) -> None:
+    """Forget what passes have added to the gradient. Raises BackendError."""
+    await session.wait("optim_step", client.optim_step(adam(0.0)))
 
 
 async def total(client: tinker.TrainingClient) -> float:

@@ -17,6 +17,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 
 PLAN_FILE = "plan.json"  # of an evaluation: its policies and tasks
+DATASET_FILE = "conversations.json"  # of a fine-tuning run: what it was trained on
 COMMAND, TRAIN, SFT = "command", "train", "sft"  # a key of config.json, and its values; without it: train
 
 

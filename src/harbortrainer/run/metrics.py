@@ -6,10 +6,12 @@ import resource
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
+from harbortrainer.backend.load import Load, load_metrics
 from harbortrainer.docker.daemon import client_cpu_seconds
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
@@ -151,7 +153,9 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
 class StepUsage:
     """Time, CPU and sampler load since the start of a step; `metrics` holds what was measured so far."""
 
-    def __init__(self, sampler: PolicySampler) -> None:
+    def __init__(self, sampler: PolicySampler, load: Load = MappingProxyType({})) -> None:
+        """`load`: what the server reports about its work so far."""
+        self._load = load
         self.metrics: dict[str, float] = {}
         self._sampler = sampler
         self._docker_cpu = client_cpu_seconds()
@@ -162,8 +166,8 @@ class StepUsage:
         self._in_flight = sampler.in_flight_seconds
         self._counters = sampler.counters
 
-    def sampled(self, groups_P: Sequence[TrajectoryGroup]) -> None:
-        """Read the clocks when the step's last trial has ended."""
+    def sampled(self, groups_P: Sequence[TrajectoryGroup], load: Load = MappingProxyType({})) -> None:
+        """Read the clocks when the step's last trial has ended. `load`: what the server reports now."""
         wall = max(time.monotonic() - self._wall, 1e-9)
         docker = client_cpu_seconds() - self._docker_cpu
         trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
@@ -178,6 +182,7 @@ class StepUsage:
             "orchestrator/docker_client_cpu_ms_per_turn": 1000 * docker / turns,
             "orchestrator/children_cpu_ms_per_turn": 1000 * (_children_cpu() - self._children_cpu) / turns,
             "rollout/trials_per_second": len(trials) / wall,
+            **load_metrics(self._load, load),
         }
 
     @contextlib.contextmanager

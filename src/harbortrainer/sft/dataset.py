@@ -17,12 +17,11 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import digest
 from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
-from harbortrainer.run.directory import PLAN_FILE, RunDirectory, open_run_directory
+from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, open_run_directory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
 from harbortrainer.tasks.split import SPLIT_FILE
 
-DATASET_FILE = "conversations.json"  # in a run directory
 _TRAINING_BATCH, _EVALUATION_BATCH = re.compile(r"step_\d{6,}"), re.compile(r"eval_\d{6,}")
 
 

@@ -17,9 +17,9 @@ from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_save
-from harbortrainer.run.directory import RunDirectory, held, new_run_directory, open_run_directory
+from harbortrainer.run.directory import DATASET_FILE, RunDirectory, held, new_run_directory, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
-from harbortrainer.sft.dataset import DATASET_FILE, Dataset, check_same, load_dataset
+from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
 from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, waited
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.tasks.order import TaskOrder

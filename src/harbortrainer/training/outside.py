@@ -1,5 +1,6 @@
 """Everything outside of the process that a run uses; tests pass their own Outside."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from harbortrainer.backend.connect import Api, Backend, connect
 from harbortrainer.backend.contract import Contract, ServerKind
+from harbortrainer.backend.load import say_what_compiles
 from harbortrainer.backend.sessions import Session
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.docker.host import DockerHost, Host, RemoteHost
@@ -59,10 +61,13 @@ class Outside:
         """Like `connect`; closes the server's session at the end of the block."""
         display.doing(f"connecting to the {config.backend} server")
         backend, done = await self.connect(config, display.say), False
+        display.server_load = backend.load
+        saying = asyncio.create_task(say_what_compiles(backend.load, display.say), name="what compiles")
         try:
             yield backend
             done = True
         finally:
+            saying.cancel()
             await backend.close(done=done)
 
     def host(self, config: Config) -> Host:

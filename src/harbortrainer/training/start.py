@@ -1,7 +1,7 @@
 """What a run starts from instead of its seed: finds a saved state and checks it before anything is spent."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.run.checkpoints import Checkpoint, PolicyIdentity, find_checkpoint
-from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.directory import DATASET_FILE, RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
 
@@ -84,8 +84,19 @@ def check_unseen(start: SavedState, held_out: Sequence[Task], allow_family_overl
         run = RunDirectory(Path(folder))
         if (split := run.path / SPLIT_FILE).exists() and held_out:
             check_held_out(read_json(split), held_out, start.given, allow_family_overlap)
+        if (data := run.path / DATASET_FILE).exists():
+            _check_conversations(read_json(data)["tasks"], held_out, start.given)
         state = read_json(run.effective).get(KEY) if run.effective.exists() else None
         folder = None if state is None else state["run"]
+
+
+def _check_conversations(taught: Collection[str], held_out: Sequence[Task], given: str) -> None:
+    """Raises UserError when fine-tuning has seen conversations of a held-out task."""
+    if seen := sorted({task.name for task in held_out} & {*taught}):
+        raise UserError(
+            f"{given}: was trained on conversations of {', '.join(seen[:3])}{', ...' if seen[3:] else ''}, which this run "
+            "holds out; hold out other tasks, or start from other weights"
+        )
 
 
 def recorded(start: SavedState | None, teachers: Mapping[str, SavedState]) -> dict[str, Any]:

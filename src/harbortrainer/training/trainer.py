@@ -156,9 +156,9 @@ class Terminus2Trainer:
     async def _train_step(self) -> dict[str, float]:
         """One batch: sample, score, assemble, update, publish. Returns the step's metrics."""
         config = self.schedule.at(self.step).config
-        usage = StepUsage(self.parts.sampler)
+        usage = StepUsage(self.parts.sampler, await self.parts.display.server_load())
         groups_P, scores = await self._sample_and_score(config)
-        usage.sampled(groups_P)
+        usage.sampled(groups_P, await self.parts.display.server_load())
         batch = assemble(groups_P, config)
         with usage.timed("update"):
             updated = await self._update(batch)

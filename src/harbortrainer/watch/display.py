@@ -6,12 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, Self
 
 from rich.console import Console
 
+from harbortrainer.backend.load import Load
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.run.directory import RunDirectory
@@ -22,6 +23,10 @@ from harbortrainer.watch.view import LiveView, Notes, RunState
 Mode = Literal["auto", "plain", "quiet"]
 AT_ONCE = "a second Ctrl-C leaves at once"
 log = logging.getLogger("harbortrainer")
+
+
+async def _no_load() -> Load:
+    return {}
 
 
 class Display:
@@ -44,6 +49,7 @@ class Display:
         self._waits = self._began = False
         self._under_way: list[str] = []  # a batch, and an evaluation beside it
         self._held = contextlib.ExitStack()
+        self.server_load: Callable[[], Awaitable[Load]] = _no_load
         self.spent: Callable[[], str] | None = None  # cost so far, in words; the live view asks at every draw
 
     def __enter__(self) -> Self:

@@ -1,0 +1,142 @@
+"""What the engine has computed and what it compiles now, for clients: GET /api/v1/healthz shows it as `load`.
+
+Upstream: skyrl/backends/jax.py, JaxBackendImpl.sample pads every wave to sample_max_num_sequences and reports nothing.
+A client sees that a request takes long, not whether it waited, was compiled for, or sat in a wave with free seats.
+Counters grow from the server's start. They go through a file that server/launch.py names: the API is another process.
+"""
+
+# pyright: reportMissingImports=false
+import ctypes
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from skyrl.backends import jax as backend
+from skyrl.utils.log import logger
+
+FILE = "SKYRL_TX_LOAD_FILE"  # in the environment
+COMPILING = "/jax/core/compile/"  # JAX's events of tracing, lowering and compiling
+WHAT = {"forward_backward": "a training pass", "_prefill_and_decode": "a sampling wave", "forward": "a forward pass"}
+WHAT |= {"update_slot": "an optimizer step", "fresh_slot": "a fresh adapter"}
+GPU_POLL_SEC = 0.5
+stock_init = backend.JaxBackendImpl.__init__
+
+
+class Load:
+    """The file's values. `seats`: sequences a wave has room for. `gpu_*`: seconds, summed over GPUs."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path) if path else None
+        self._lock = threading.Lock()
+        self._compiling: list[tuple[str, float]] = []  # a program that is traced within another comes later
+        self.values: dict[str, Any] = {"seats": 0, "waves": 0, "wave_requests": 0, "wave_seconds": 0.0}
+        self.values |= {"compile_seconds": 0.0, "compiling": None, "compiling_since": None}
+
+    def add(self, **amounts: float) -> None:
+        with self._lock:
+            for name, amount in amounts.items():
+                self.values[name] = self.values.get(name, 0.0) + amount
+            self._write()
+
+    def compile_began(self, event: str, _value: float, fun_name: str = "", **_: Any) -> None:
+        if event.startswith(COMPILING):
+            self._compiling.append((fun_name.removeprefix("jit(").removesuffix(")"), time.time()))
+            if len(self._compiling) == 1:
+                self._show_compiling()
+
+    def compile_ended(self, event: str, _seconds: float, **_: Any) -> None:
+        if event.startswith(COMPILING) and self._compiling:
+            _, since = self._compiling.pop()
+            if not self._compiling:
+                self.values["compile_seconds"] += time.time() - since
+                self._show_compiling()
+
+    def _show_compiling(self) -> None:
+        name, since = self._compiling[0] if self._compiling else (None, None)
+        with self._lock:
+            self.values |= {"compiling": WHAT.get(name, name), "compiling_since": since}
+            self._write()
+
+    def _write(self) -> None:
+        """A full disk costs the numbers, not the engine."""
+        if self._path is None:
+            return
+        new = self._path.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(self.values))
+            os.replace(new, self._path)
+        except OSError as error:
+            logger.warning(f"the server's load is no longer shown: {error}")
+            self._path = None
+
+
+load = Load(None)
+
+
+def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
+    stock_init(self, base_model, config, process_id)
+    load.values["seats"] = max(0, config.sample_max_num_sequences)
+    if jax.default_backend() == "gpu":
+        threading.Thread(target=watch_gpus, name="gpu load", daemon=True).start()
+
+
+def counted(stock_sample: Any) -> Any:
+    def sample(self: Any, prepared_batch: Any) -> dict:
+        """Wraps JaxBackendImpl.sample."""
+        began, requests = time.monotonic(), len(prepared_batch.all_model_inputs)
+        try:
+            return stock_sample(self, prepared_batch)
+        finally:
+            seats = max(0, self.config.sample_max_num_sequences) or requests
+            waves = -(-requests // seats) if requests else 0
+            load.add(waves=waves, wave_requests=requests, wave_seconds=time.monotonic() - began)
+
+    return sample
+
+
+class Utilization(ctypes.Structure):
+    """nvmlUtilization_t: percent of the last sampling period in which the GPU, its memory were used."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+def watch_gpus() -> None:
+    """Adds how busy the visible GPUs are, for ever. Without NVML: nothing."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return
+    count = ctypes.c_uint()
+    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        return
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible = [int(one) for one in named if one.strip().isdigit()] or list(range(count.value))
+    devices = []
+    for index in visible:
+        device = ctypes.c_void_p()
+        if not nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+            devices.append(device)
+    while devices:
+        began = time.monotonic()
+        time.sleep(GPU_POLL_SEC)
+        used = [Utilization() for _ in devices]
+        if any(
+            nvml.nvmlDeviceGetUtilizationRates(*pair) for pair in zip(devices, map(ctypes.byref, used), strict=True)
+        ):
+            return
+        seconds = time.monotonic() - began
+        busy = sum(one.gpu for one in used) / 100 * seconds
+        load.add(gpu_busy_seconds=busy, gpu_seconds=seconds * len(devices))
+
+
+def apply() -> None:
+    global load
+    load = Load(os.environ.get(FILE))
+    jax.monitoring.register_scalar_listener(load.compile_began)
+    jax.monitoring.register_event_duration_secs_listener(load.compile_ended)
+    backend.JaxBackendImpl.__init__ = init
+    backend.JaxBackendImpl.sample = counted(backend.JaxBackendImpl.sample)

@@ -1,0 +1,68 @@
+"""Requests of one model are computed in the order in which they came, and the engine does not sleep between them.
+
+Upstream: skyrl/tinker/engine.py, TinkerEngine.process_pending_requests_once looks for optimizer steps, then for passes,
+then for single requests. A request that arrives in between is seen by some of these and not by others: a step is taken
+before the pass that was sent before it, or a pass is computed before the step that was sent before it. Here a round
+looks only at what had arrived when it began. process_pending_requests sleeps 0.1 s after every round, also when the
+next request of a chain waits already. After sampling it still does: waves fill meanwhile.
+"""
+
+# pyright: reportMissingImports=false
+import time
+from typing import Any
+
+from skyrl.tinker.db_models import FutureDB
+from skyrl.tinker.engine import TinkerEngine
+from sqlmodel import Session, func, select
+
+IDLE_SEC, BUSY_SEC = 0.1, 0.005
+FINDERS = ("find_batchable_model_passes", "find_batchable_sample", "find_single_requests")
+stock_once = TinkerEngine.process_pending_requests_once
+stock_batch = TinkerEngine.process_batch_requests
+stock_single = TinkerEngine.process_single_requests
+
+
+def arrived(self: Any) -> int:
+    """The newest request; ids grow in the order of arrival."""
+    with Session(self.db_engine) as session:
+        return session.exec(select(func.max(FutureDB.request_id))).one() or 0
+
+
+def process_pending_requests_once(self: Any) -> None:
+    self.newest = arrived(self)
+    stock_once(self)
+
+
+def until_newest(find: Any) -> Any:
+    def find_arrived(self: Any, *args: Any) -> dict[str, Any]:
+        """Wraps one of FINDERS: what has arrived since the round began is left to the next."""
+        return {key: item for key, item in find(self, *args).items() if int(key) <= self.newest}
+
+    return find_arrived
+
+
+def process_batch_requests(self: Any, requests: dict, processor: Any, name: str, per_model: bool = False) -> None:
+    self.trained |= bool(requests) and name != "sample"
+    stock_batch(self, requests, processor, name, per_model=per_model)
+
+
+def process_single_requests(self: Any, requests: dict) -> None:
+    self.trained |= bool(requests)
+    stock_single(self, requests)
+
+
+def process_pending_requests(self: Any) -> None:
+    """Replaces TinkerEngine.process_pending_requests."""
+    while True:
+        self.trained = False
+        self.process_pending_requests_once()
+        time.sleep(BUSY_SEC if self.trained else IDLE_SEC)
+
+
+def apply() -> None:
+    TinkerEngine.process_pending_requests_once = process_pending_requests_once
+    for name in FINDERS:
+        setattr(TinkerEngine, name, until_newest(getattr(TinkerEngine, name)))
+    TinkerEngine.process_batch_requests = process_batch_requests
+    TinkerEngine.process_single_requests = process_single_requests
+    TinkerEngine.process_pending_requests = process_pending_requests

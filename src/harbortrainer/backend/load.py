@@ -1,0 +1,57 @@
+"""What a server of this project reports about its work: programs that it compiles, waves, how busy its GPUs are."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+import httpx
+
+from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
+
+Load = Mapping[str, Any]
+POLL_SEC = 2.0
+SAY_AFTER_SEC, SAY_AGAIN_SEC = 3.0, 15.0
+
+
+async def read_load(url: str) -> Load:
+    """`load` of healthz: counters from the server's start. {} for a server that reports none or does not answer."""
+    try:
+        async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as http:
+            body = (await http.get(f"{url}/api/v1/healthz")).json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    load = body.get("load") if isinstance(body, dict) else None
+    return load if isinstance(load, dict) else {}
+
+
+async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[str], None]) -> NoReturn:
+    """An end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
+    due = SAY_AFTER_SEC  # seconds of a compilation after which the next line is due
+    while True:
+        load = await read()
+        seconds = float(load.get("compiling_seconds", 0.0))
+        if seconds < due - SAY_AGAIN_SEC or not seconds:
+            due = SAY_AFTER_SEC  # it is another one
+        if seconds >= due:
+            say(f"the server compiles {load.get('compiling')}: {seconds:.0f} s so far; calls of this size wait once")
+            due = seconds + SAY_AGAIN_SEC
+        await asyncio.sleep(POLL_SEC)
+
+
+def load_metrics(before: Load, after: Load) -> dict[str, float]:
+    """`server/*` between two readings; without what the server does not report, {} if it was restarted."""
+
+    def more(name: str) -> float:
+        return float(after.get(name, 0.0)) - float(before.get(name, 0.0))
+
+    if not before or not after or more("waves") < 0 or more("compile_seconds") < 0:
+        return {}
+    metrics = {"server/compile_seconds": more("compile_seconds")}
+    if after.get("seats"):
+        metrics["server/seats"] = float(after["seats"])
+    if more("waves"):
+        metrics["server/requests_per_wave"] = more("wave_requests") / more("waves")
+        metrics["server/wave_seconds"] = more("wave_seconds") / more("waves")
+    if more("gpu_seconds"):
+        metrics["server/gpu_busy"] = more("gpu_busy_seconds") / more("gpu_seconds")
+    return metrics
