@@ -94,8 +94,8 @@ def _check_conversations(taught: Collection[str], held_out: Sequence[Task], give
     """Raises UserError when fine-tuning has seen conversations of a held-out task."""
     if seen := sorted({task.name for task in held_out} & {*taught}):
         raise UserError(
-            f"{given}: was trained on conversations of {', '.join(seen[:3])}{', ...' if seen[3:] else ''}, which this run "
-            "holds out; hold out other tasks, or start from other weights"
+            f"{given}: was trained on conversations of {', '.join(seen[:3])}{', ...' if seen[3:] else ''}, which "
+            "this run holds out; hold out other tasks, or start from other weights"
         )
 
 
