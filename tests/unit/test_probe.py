@@ -125,8 +125,15 @@ def test_a_step_that_changes_with_the_data_in_another_way_is_unknown():
 
 @pytest.mark.parametrize(
     ("scale", "error", "meaning"),
-    [(1.0, 0.01, "sum"), (0.8, 0.2, "sum"), (2.0, 0.01, "unknown"), (1.7, 0.01, "unknown"), (1.0, 0.6, "unknown")]
-    + [(24.0, 1.0, "example_mean"), (48.0, 1.0, "unknown")],
+    [
+        (1.0, 0.01, "sum"),
+        (0.8, 0.2, "sum"),
+        (2.0, 0.01, "unknown"),
+        (1.7, 0.01, "unknown"),
+        (1.0, 0.6, "unknown"),
+        (24.0, 1.0, "example_mean"),
+        (48.0, 1.0, "unknown"),
+    ],
 )
 def test_the_gain_for_a_reported_norm_shows_whether_datums_are_averaged(scale, error, meaning):
     result = datums_of(scale, error)
