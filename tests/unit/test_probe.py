@@ -10,8 +10,9 @@ from rich.console import Console
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, session
-from harbortrainer.probe.losses import VARIANTS, norm_places, places
-from harbortrainer.probe.optimizer import _shrunk, share
+from harbortrainer.probe.losses import DATUMS, VARIANTS, datums_of, norm_places, places
+from harbortrainer.probe.noise import nearer, scatter
+from harbortrainer.probe.optimizer import shrunk
 from harbortrainer.probe.parity import bootstrap
 from harbortrainer.probe.report import Facts, ProbeFindings, Row, ServerReport, load, show, store
 
@@ -57,21 +58,44 @@ def test_the_table_shows_every_row(report, capsys):
         assert text in printed
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.05, True), (0.3, None), (0.9, False), (-0.9, False)])
-def test_between_the_margins_is_unclear(value, expected):
-    assert share(value, 1.0, 0.1, 0.5) is expected
+@pytest.mark.parametrize(
+    ("value", "noise", "expected"),
+    [
+        (0.1, 0.1, True),
+        (0.4, 0.1, None),
+        (0.4, 0.01, True),
+        (0.9, 0.1, False),
+        (0.0, 0.4, None),
+        (float("nan"), 0, None),
+    ],
+)
+def test_what_noise_could_turn_is_unclear(value, noise, expected):
+    assert nearer(value, 0.0, 1.0, noise) is expected
+
+
+def test_a_setting_without_any_effect_to_see_is_unclear():
+    assert nearer(1.0, 2.0, 2.0, 0.0) is None
+
+
+@pytest.mark.parametrize("n", [4, 6, 20])
+def test_gains_that_fall_steadily_have_no_scatter(n):
+    steady = 3.0 - 0.1 * np.arange(n)
+    assert scatter(steady.tolist()) == pytest.approx(0.0, abs=1e-9)
+    off = np.random.default_rng(0).normal(0, 0.1, n)
+    assert 0.05 < scatter((steady + off).tolist()) < 0.5
 
 
 def gains(kind: str, curve: Callable[[float], float], noise: float = 0.0, seed: int = 0) -> list[float]:
-    """Of losses.programme on a server that sums or means; `curve`: gain by multiple of the plain rate."""
+    """Of losses.programme on a server that sums or averages; `curve`: gain by multiple of the plain rate."""
     rng = np.random.default_rng(seed)
     multiples = [m for v in VARIANTS for m in (1, v.factor, v.factor if kind == "sum" else 1, v.factor)]
     return [curve(m) + rng.uniform(-noise, noise) for m in [*multiples, 1]]
 
 
-def verdict(gains: list[float], noise: float, norms: Sequence[float | None] = (None,) * 13) -> str:
+def verdict(gains: list[float], noise: float, norms: Sequence[float | None] = (None,) * 9) -> str:
     findings = ProbeFindings()
-    losses.report(findings, places(gains, noise), norm_places(norms), noise)
+    found = losses._by_norms_where_hidden(VARIANTS, places(gains, noise), norm_places(norms), noise)
+    losses.report(findings, found, noise)
     return findings.facts["reduction"]
 
 
@@ -94,24 +118,42 @@ def test_noise_never_turns_the_verdict(kind, expected, seed):
 
 
 def test_a_step_that_changes_with_the_data_in_another_way_is_unknown():
-    assert verdict([1, 4, 2, 4, 1, 2, 1.5, 2, 1, 2, 1.5, 2, 1], 1e-4) == "unknown"
-    assert verdict([1, 4, 4, 4, 1, 2, 1, 2, 1, 2, 2, 2, 1], 1e-4) == "unknown"  # a sum of tokens, a mean of datums
-    assert verdict([0.0] * 13, 1e-4) == "unknown"
+    assert verdict([1, 4, 2, 4, 1, 2, 1.5, 2, 1], 1e-4) == "unknown"
+    assert verdict([1, 4, 4, 4, 1, 2, 1, 2, 1], 1e-4) == "unknown"  # a sum of tokens, a mean of datums
+    assert verdict([0.0] * 9, 1e-4) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "meaning"),
+    [
+        (1.0, 0.01, "sum"),
+        (0.8, 0.2, "sum"),
+        (2.0, 0.01, "unknown"),
+        (1.7, 0.01, "unknown"),
+        (1.0, 0.6, "unknown"),
+        (24.0, 1.0, "example_mean"),
+        (48.0, 1.0, "unknown"),
+    ],
+)
+def test_the_gain_for_a_reported_norm_shows_whether_datums_are_averaged(scale, error, meaning):
+    result = datums_of(scale, error)
+    assert (result.what, result.meaning) == (DATUMS, meaning)
 
 
 def test_reported_norms_decide_only_where_noise_hides_the_effect():
-    sums = [230, 229, 918, 228, 229, 229, 458, 228, 229, 229, 458, 229, 229]
+    sums = [230, 229, 918, 228, 229, 229, 458, 228, 229]
     hidden = gains("sum", float, 3.0)
     assert verdict(hidden, 3.0) == "unknown"
     assert verdict(hidden, 3.0, sums) == "sum"
-    assert verdict(hidden, 3.0, [100.0] * 13) == "example_mean"
+    assert verdict(hidden, 3.0, [100.0] * 9) == "example_mean"
     assert verdict(gains("mean", float), 1e-4, sums) == "example_mean"
 
 
 def test_decay_below_the_noise_is_unclear():
-    assert _shrunk(moved=0.0, gained=10.0, noise=0.1) is None
-    assert _shrunk(moved=0.0, gained=10.0, noise=1e-4) is False
-    assert _shrunk(moved=-0.02, gained=10.0, noise=1e-4) is True
+    assert shrunk(moved=0.0, gained=10.0, noise=0.1, share=1e-3) is None
+    assert shrunk(moved=0.0, gained=10.0, noise=1e-4, share=1e-3) is False
+    assert shrunk(moved=-0.02, gained=10.0, noise=1e-4, share=1e-3) is True
+    assert shrunk(moved=-6.0, gained=10.0, noise=0.5, share=0.5) is True
 
 
 async def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain(monkeypatch):

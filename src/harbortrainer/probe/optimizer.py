@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
-from harbortrainer.probe.noise import MOST_REPEATS, deviation, nearer, repeats, scatter
+from harbortrainer.probe.noise import ENOUGH, deviation, nearer, repeats, scatter
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam, idle, run_chain, sgd, total
 
@@ -19,6 +19,7 @@ TARGET = 1.0  # nats a step of plain gradient descent
 FIRST_FACTOR = 1.0  # rate x norm², where losses are summed; a server that averages them gains more
 N_WARM = 4  # steps of signs
 FEW_REPEATS = 2
+MOST_CHAINS = 6  # of steps, until an adapter has gained enough to lose it
 MORE_TRIES = 2  # on fresh adapters, for what noise has left unclear
 N_PLAIN, N_TINY = 6, 4  # steps of that rate, and of a thousandth of it, that show the noise
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
@@ -32,7 +33,7 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
     fresh = await session.run()
     await _signs(session, known)
     for _ in range(MORE_TRIES):
-        if session.sign_rate and None in (known["learning_rate"], known["eps"], known["beta2"]):
+        if None in (known.get("learning_rate"), known.get("eps"), known.get("beta2")):
             await session.renew()
             await _signs(session, known)
     if known.get("eps"):
@@ -61,7 +62,7 @@ async def warmed(session: ProbeSession, again: bool = False) -> None:
     """
     if again or session.repeats > FEW_REPEATS:
         await session.renew()
-        await session.run([sign_step(session)] * N_WARM)
+        await session.run([sign_step(session)] * (N_WARM + session.repeats))
 
 
 def sign_step(session: ProbeSession) -> TrainStep:
@@ -80,7 +81,7 @@ async def _visible(session: ProbeSession) -> tuple[int, float]:
             continue
         gains = (await session.run(steps * 4)).gains
         noise, gain = scatter(gains), sum(gains)
-        if gain > ENOUGH_SIGN and repeats(noise, gain / 4) < MOST_REPEATS:
+        if gain > max(ENOUGH_SIGN, 2 * noise):
             session.sign_rate, session.repeats = rate, repeats(noise, gain / 4)
             return session.repeats, noise
     return 0, 0.0
@@ -103,7 +104,7 @@ async def _signs(session: ProbeSession, known: Known) -> None:
     still, tenth, damped, remembered = gains
     stands = nearer(still, 0.0, plain[0], noise)
     moves = nearer(tenth, 0.1 * plain[1], plain[1], noise)
-    known["learning_rate"] = False if False in (stands, moves) else stands and moves
+    known["learning_rate"] = stands if stands is moves else None  # an ignored rate gives both away
     known["eps"] = nearer(damped, 0.0, plain[2], noise)
     known["beta2"] = nearer(remembered, 0.1 * plain[3], plain[3], noise)
 
@@ -177,8 +178,11 @@ async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, s
     decay = idle(adam(1.0, eps=1e5, weight_decay=share))
     if session.repeats > FEW_REPEATS:
         await session.renew()
-        await session.run(grow)
     before = (await session.run()).totals[0]
+    for _ in range(MOST_CHAINS):
+        if before - start > ENOUGH * session.noise:
+            break
+        before = (await session.run(grow)).totals[-1]
     try:
         twin = await session.adapter()
     except BackendError as error:

@@ -18,6 +18,7 @@ from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 
 RANK, SEED = 4, 1
+MOST_FASTER = 10.0
 CALL_LIMIT_SEC = 180.0  # the first call of a shape compiles
 HTTP_TIMEOUT_SEC = 15.0
 
@@ -84,7 +85,9 @@ class ProbeSession:
     @property
     def tuned(self) -> float:
         """The rate of a step of about one nat where the last `run` ended, by the reported norm; else `rate`."""
-        return self.rate_norm2 / self._norm**2 if self.rate_norm2 and self._norm else self.rate
+        if not (self.rate_norm2 and self._norm):
+            return self.rate
+        return min(self.rate_norm2 / self._norm**2, MOST_FASTER * self.rate)  # a norm is near 0 where little is left
 
     async def published(self, client: tinker.TrainingClient, label: str) -> str:
         """Save sampler weights under a name that is unique to this probe. Returns their path."""

@@ -1,0 +1,86 @@
+"""The whole probe on a server in this process whose logprobs and gradients are noisy, and on servers that differ."""
+
+import pytest
+
+from harbortrainer.probe.report import ProbeFindings
+from tests.support.noisy_server import Numerics, probed
+
+BFLOAT16 = 0.03  # nats a token: SmolLM2-135M in bfloat16 on an H200 (its KL of 4e-4)
+NOISES = (0.0, 1e-3, BFLOAT16, 0.05)  # the second: float32 with TF32 products
+
+
+def verdicts(findings: ProbeFindings) -> dict[str, str]:
+    return {row.what: row.verdict for row in findings.rows if row.verdict != "info"}
+
+
+@pytest.mark.parametrize("norm", [0.5, 3.0, 60.0])
+@pytest.mark.parametrize("noise", NOISES)
+async def test_every_row_is_right_whatever_the_noise_and_the_gradient(noise: float, norm: float) -> None:
+    seed = int(1000 * noise + norm)
+    found = await probed(Numerics(noise, gradient=0.01 if noise else 0.0, norm=norm, seed=seed))
+    assert {what: verdict for what, verdict in verdicts(found).items() if verdict != "same"} == {}
+    assert len(verdicts(found)) == 24
+    facts = found.to_facts()
+    assert (facts.reduction, facts.prompt_logprobs, facts.decays_other_adapters) == ("sum", "leading_none", False)
+    assert set(facts.adam.values()) == {True} and len(facts.adam) == 6
+    assert facts.losses["ppo"] == facts.losses["cispo"] == ("clip_low_threshold", "clip_high_threshold")
+    assert (facts.can_sample, facts.frozen_samplers, facts.sampling_keeps_training) == (True, True, True)
+
+
+WRONG = {
+    "learning_rate": "learning_rate",
+    "beta2": "beta2",
+    "eps": "eps",
+    "weight_decay": "weight_decay",
+    "grad_clip_norm": "grad_clip_norm",
+    "clip settings": "ppo",
+    "temperature": "sampler against trainer, temperature 0.5",
+    "short": "prompt logprobs",
+    "overwrites": "a late first sample leaves training alone (defect 1)",
+    "shows through": "a used sampler stays frozen while training continues (defect 2)",
+}
+
+
+@pytest.mark.parametrize("noise", [0.0, BFLOAT16])
+@pytest.mark.parametrize(("wrong", "row"), WRONG.items())
+async def test_what_differs_is_found_under_noise(wrong: str, row: str, noise: float) -> None:
+    found = await probed(Numerics(noise, gradient=0.01 if noise else 0.0, wrong=(wrong,)))
+    assert verdicts(found)[row] == "differs"
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, BFLOAT16])
+async def test_a_server_that_averages_is_found_under_noise(noise: float) -> None:
+    found = await probed(Numerics(noise, gradient=0.01 if noise else 0.0, wrong=("example mean",)), isolates=False)
+    assert found.facts["reduction"] == "example_mean"
+
+
+@pytest.mark.parametrize("noise", [0.0, BFLOAT16])
+async def test_a_mean_over_the_datums_of_a_call_is_neither(noise: float) -> None:
+    found = await probed(Numerics(noise, gradient=0.01 if noise else 0.0, wrong=("mean of a call",)))
+    assert found.facts["reduction"] == "unknown"
+
+
+@pytest.mark.parametrize(("wrong", "reduction"), [((), "sum"), (("example mean",), "example_mean")])
+async def test_without_reported_norms_gains_decide(wrong: tuple[str, ...], reduction: str) -> None:
+    found = await probed(Numerics(1e-3, gradient=0.01, reports_norm=False, wrong=wrong), isolates=False)
+    assert found.facts["reduction"] == reduction
+
+
+async def test_decay_of_other_adapters_is_found_and_only_a_little_is_tried_on_a_foreign_server() -> None:
+    found = await probed(Numerics(wrong=("decays others",)), isolates=False)
+    [row] = [row for row in found.rows if row.what.startswith("weight decay stays")]
+    assert row.verdict == "differs"
+    assert abs(float(row.value.split(" by ")[1].split()[0])) < 0.5, "another user's adapter lost more than 0.1 %"
+
+
+@pytest.mark.parametrize("noise", [0.0, BFLOAT16])
+async def test_one_free_slot_is_enough(noise: float) -> None:
+    found = verdicts(await probed(Numerics(noise, wrong=("one slot",))))
+    assert found.pop("two at once") == "not measured"
+    assert set(found.values()) == {"same"}
+
+
+async def test_a_server_that_scores_no_prompts_can_still_sample() -> None:
+    found = await probed(Numerics(wrong=("refuses prompts",)))
+    assert verdicts(found)["prompt logprobs"] == "unusable"
+    assert found.facts["can_sample"] and found.facts["prompt_logprobs"] == "refused"
