@@ -5,7 +5,8 @@ from pathlib import Path
 
 import tinker
 
-from harbortrainer.backend.load import load_metrics, read_load
+from harbortrainer.backend.load import read_load
+from harbortrainer.run.metrics import load_metrics
 from tests.support.engine_parts import PROMPT, SAMPLING, adapters, sampler, step
 
 N_REQUESTS = 6

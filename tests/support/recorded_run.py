@@ -219,7 +219,12 @@ class FakeApi(Api):
         """Another wave of 3 requests at each reading."""
         self._waves += 1
         counted = {"waves": self._waves, "wave_requests": 3 * self._waves, "wave_seconds": 0.5 * self._waves}
-        return counted | {"seats": 16, "compile_seconds": 0.0, "gpu_busy_seconds": self._waves, "gpu_seconds": 30.0}
+        return counted | {
+            "seats": 16,
+            "compile_seconds": 0.0,
+            "gpu_busy_seconds": self._waves,
+            "gpu_seconds": 2 * self._waves,
+        }
 
     async def unload(self, url: str, model_ids: Sequence[str]) -> None: ...
 

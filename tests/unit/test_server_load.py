@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from harbortrainer.backend import load
-from harbortrainer.backend.load import load_metrics, read_load, say_what_compiles
+from harbortrainer.backend.load import read_load, say_what_compiles
+from harbortrainer.run.metrics import load_metrics
 
 BEFORE = {"seats": 64, "waves": 100, "wave_requests": 900, "wave_seconds": 60.0, "compile_seconds": 30.0}
 
