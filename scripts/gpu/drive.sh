@@ -43,12 +43,13 @@ archive() {
   local folder name
   folder="$(dirname "$OUT")" name="$(basename "$OUT")"
   tail -c 2000000 "$STATE"/server-"$PORT"-*/server.log >"$OUT/server.log" 2>/dev/null
-  tar -czf "$OUT.tar.gz" -C "$folder" "$name"
-  if too_big; then tar -czf "$OUT.tar.gz" -C "$folder" --exclude='report.html' --exclude='server.log' --exclude='run.log' "$name"; fi
-  if too_big; then tar -czf "$OUT.tar.gz" -C "$folder" "$name/drive.log"; fi
+  tar -czf "$OUT.new" -C "$folder" "$name"
+  if too_big; then tar -czf "$OUT.new" -C "$folder" --exclude='report.html' --exclude='server.log' --exclude='run.log' "$name"; fi
+  if too_big; then tar -czf "$OUT.new" -C "$folder" "$name/drive.log"; fi
+  mv "$OUT.new" "$OUT.tar.gz" # whole at any time
 }
 
-too_big() { [ "$(stat -c %s "$OUT.tar.gz")" -gt "$MOST_BYTES" ]; }
+too_big() { [ "$(stat -c %s "$OUT.new")" -gt "$MOST_BYTES" ]; }
 
 # phase NAME SECONDS COMMAND: its status. SIGTERM at the limit lets a run save; SIGKILL follows 60 s later.
 # The phase's bash outlives SIGTERM (trap), waits for the run that saves, and does the rest of the command.

@@ -11,18 +11,18 @@ import pytest
 import safetensors.numpy
 import tinker
 
+from bench.learning_rates import changes
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.probe import optimizer
-from harbortrainer.probe.report import ProbeFindings
-from harbortrainer.probe.session import ProbeSession
+from harbortrainer.probe.probe import probe
+from harbortrainer.probe.report import ServerReport
 from scripts.models import tiny_model
 from tests.conftest import live_server, succeed
 from tests.support.engine_parts import adapters, loss, raw, step
 from tests.support.small_server import checkpoints_base
 
+SETTINGS = {"TRAIN_MICRO_BATCH_SIZE": "2"}  # one size of passes: one program
 MESSAGES = [{"role": "user", "content": "list the files"}]
-APPLIED = ("learning_rate", "beta1", "beta2", "eps", "grad_clip_norm")
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,25 @@ def bfloat16(
     folder = tmp_path_factory.mktemp(request.param)
     model = folder / "a" / "tiny"
     tiny_model.write(tiny_model_dir, model, request.param, "bfloat16")
-    with live_server(model, folder / "server") as url:
+    with live_server(model, folder / "server", **SETTINGS) as url:
         yield Served(model, url)
 
 
-async def measured(served: Served) -> ProbeFindings:
-    """What the probe finds of optimizer and reduction."""
+async def measured(served: Served) -> ServerReport:
+    """What the probe finds."""
     session = await open_session(await open_rest(served.url, DUMMY_KEY), served.url, DUMMY_KEY, print)
-    bench, findings = ProbeSession(session, str(served.model)), ProbeFindings()
     try:
-        await optimizer.measure(bench, await bench.adapter(), findings)
+        return await probe(session, str(served.model))
     finally:
-        await bench.close()
         await end_session(session.service, done=True)
-    return findings
 
 
-async def test_the_probe_finds_that_losses_are_summed_and_what_adam_applies(bfloat16: Served) -> None:
-    facts = (await measured(bfloat16)).facts
-    assert facts["reduction"] == "sum"
-    assert {name: facts["adam"][name] for name in APPLIED} == dict.fromkeys(APPLIED, True)
+async def test_every_row_of_the_probe_is_right(bfloat16: Served) -> None:
+    """Gradient norms of hundreds, and gains of a step of one nat that scatter by 0.2 nats."""
+    report = await measured(bfloat16)
+    assert {row.what: row.value for row in report.rows if row.verdict not in ("same", "info")} == {}
+    assert (report.facts.reduction, report.facts.decays_other_adapters) == ("sum", False)
+    assert set(report.facts.adam.values()) == {True} and len(report.facts.adam) == 6
 
 
 def datum(prompt: list[int], answer: list[int]) -> tinker.Datum:
@@ -73,6 +72,8 @@ def datum(prompt: list[int], answer: list[int]) -> tinker.Datum:
 
 
 ONE = datum([5, 6, 7], [8, 9])  # of the probe's length for the compiler
+DATA = [ONE, ONE]  # and of its number of datums
+SMALL = tinker.AdamParams(learning_rate=1e-6, beta1=0.9, beta2=0.95, eps=1e-12)
 
 
 async def test_a_step_towards_sampled_tokens_makes_them_likelier(bfloat16: Served) -> None:
@@ -108,15 +109,81 @@ def saved_weights(served: Served, path: str) -> dict[str, np.ndarray]:
 
 async def test_a_small_learning_rate_moves_every_trained_weight(bfloat16: Served) -> None:
     """A weight of 0.1 in bfloat16 would not move by a step of 1e-6, nor by a hundred."""
-    small = tinker.AdamParams(learning_rate=1e-6, beta1=0.9, beta2=0.95, eps=1e-12)
     async with adapters(bfloat16.url, bfloat16.model) as (_, training):
-        await step(training, [ONE], adam=small)  # lora_B is 0 before it, and lora_A without gradient
+        await step(training, DATA, adam=SMALL)  # lora_B is 0 before it, and lora_A without gradient
         before = saved_weights(bfloat16, (await training.save_weights_for_sampler("before")).path)
-        await step(training, [ONE], adam=small)
+        await step(training, DATA, adam=SMALL)
         after = saved_weights(bfloat16, (await training.save_weights_for_sampler("after")).path)
     moved = [np.abs(after[name] - before[name]) for name in before if "lora_A" in name and "self_attn" in name]
     assert moved and all((0 < part.max() < 3e-6) for part in moved)
     assert all((part > 0).mean() > 0.5 for part in moved)
+
+
+RATES, STEPS, DATUMS = (1e-4, 1e-5), 12, 24
+
+
+async def moved(served: Served, adam: tinker.AdamParams, steps: int) -> np.ndarray:
+    """What each weight of a fresh adapter gains by `steps` steps, after the first, in one row."""
+    async with adapters(served.url, served.model) as (_, training):
+        await step(training, DATA, adam=adam)
+        before = saved_weights(served, (await training.save_weights_for_sampler("before")).path)
+        for _ in range(steps):
+            await step(training, DATA, adam=adam)
+        after = saved_weights(served, (await training.save_weights_for_sampler("after")).path)
+    return np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)])
+
+
+@pytest.mark.parametrize("bfloat16", ["qwen3"], indirect=True)  # one kind is enough: it takes a second server
+async def test_small_rates_have_the_effect_that_they_have_in_float32(
+    bfloat16: Served, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """The loss falls as much, within a factor of 1.5; at 1e-6, which rounding of the loss hides, weights move alike."""
+    model = tmp_path / "a" / "tiny"
+    tiny_model.write(tiny_model_dir, model, "qwen3", "float32")
+    with live_server(model, tmp_path / "server", **SETTINGS) as url:
+        exact = await changes(url, str(model), RATES, STEPS, DATUMS)
+        steps = await moved(Served(model, url), SMALL, 5)
+    found = await changes(bfloat16.url, str(bfloat16.model), RATES, STEPS, DATUMS)
+    for rate, one, other in zip(RATES, exact, found, strict=True):
+        assert one.change < 0, f"{rate}: float32 does not learn"
+        assert 1 / 1.5 < other.change / one.change < 1.5, f"{rate}: {other.change} instead of {one.change}"
+    rounded = await moved(bfloat16, SMALL, 5)
+    lengths = np.linalg.norm(steps), np.linalg.norm(rounded)
+    assert lengths[1] == pytest.approx(lengths[0], rel=0.1)
+    assert steps @ rounded / (lengths[0] * lengths[1]) > 0.8, "they move elsewhere"
+
+
+STATE_DTYPES = """
+import sys
+import jax
+from flax.training import checkpoints
+saved = checkpoints.restore_checkpoint(sys.argv[1], target=None, prefix="checkpoint_")
+print(*sorted({str(leaf.dtype) for leaf in jax.tree.leaves(saved) if getattr(leaf, "ndim", 0) > 1}))
+"""
+
+
+async def test_states_and_samplers_of_a_bfloat16_model_are_saved_in_float32(bfloat16: Served) -> None:
+    """The next step of a restored state is the same to the last bit; sampler files lose nothing of the weights."""
+    async with adapters(bfloat16.url, bfloat16.model) as (service, training):
+        await step(training, DATA)
+        path = (await training.save_state("exact")).path
+        file = checkpoints_base(bfloat16.url) / training.model_id / "exact.tar.gz"
+        dtypes = succeed("server/.venv/bin/python", "-c", STATE_DTYPES, file, env={"JAX_PLATFORMS": "cpu"})
+        assert dtypes.split()[-1:] == ["float32"] and "bfloat16" not in dtypes
+        first = saved_weights(bfloat16, (await training.save_weights_for_sampler("exact")).path)
+        assert {str(part.dtype) for part in first.values()} == {"float32"}
+        copy = await service.create_training_client_from_state_with_optimizer(path)
+        try:
+            await step(training, DATA, adam=SMALL)
+            await step(copy, DATA, adam=SMALL)
+            ends = [
+                saved_weights(bfloat16, (await client.save_weights_for_sampler("next")).path)
+                for client in (training, copy)
+            ]
+        finally:
+            await raw(bfloat16.url, "unload_model", {"model_id": copy.model_id, "type": "unload_model"})
+    assert all(np.array_equal(ends[0][name], ends[1][name]) for name in first)
+    assert any(not np.array_equal(ends[0][name], first[name]) for name in first)
 
 
 TO_BFLOAT16 = """
@@ -133,16 +200,16 @@ checkpoints.save_checkpoint_multiprocess(
 
 async def test_a_state_in_bfloat16_of_an_earlier_version_is_restored(bfloat16: Served) -> None:
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
-        await step(training, [ONE])
-        trained = await loss(training, [ONE])
+        await step(training, DATA)
+        trained = await loss(training, DATA)
         path = (await training.save_state("old")).path
         folder = checkpoints_base(bfloat16.url) / training.model_id / "old.tar.gz"
         succeed("server/.venv/bin/python", "-c", TO_BFLOAT16, folder, env={"JAX_PLATFORMS": "cpu"})
         copy = await service.create_training_client_from_state_with_optimizer(path)
         try:
-            assert await loss(copy, [ONE]) == pytest.approx(trained, rel=0.01)
-            await step(copy, [ONE], adam=tinker.AdamParams(learning_rate=1e-3, beta2=0.999))
-            assert math.isfinite(await loss(copy, [ONE]))
+            assert await loss(copy, DATA) == pytest.approx(trained, rel=0.01)
+            await step(copy, DATA, adam=tinker.AdamParams(learning_rate=1e-3, beta2=0.999))
+            assert math.isfinite(await loss(copy, DATA))
         finally:
             await raw(bfloat16.url, "unload_model", {"model_id": copy.model_id, "type": "unload_model"})
 
@@ -153,6 +220,5 @@ async def test_the_probe_of_a_real_model(server_env: None, tmp_path: Path) -> No
     model = tmp_path / "a" / "SmolLM2-135M-Instruct"
     succeed("scripts/get_smollm2.sh", model, timeout_sec=900)
     with live_server(model, tmp_path / "server") as url:
-        facts = (await measured(Served(model, url))).facts
-    assert facts["reduction"] == "sum"
-    assert {name: facts["adam"][name] for name in APPLIED} == dict.fromkeys(APPLIED, True)
+        report = await measured(Served(model, url))
+    assert {row.what: row.value for row in report.rows if row.verdict not in ("same", "info")} == {}

@@ -216,12 +216,24 @@ class FakeApi(Api):
     def __init__(self, recorder: Recorder, server: FakeServer | None = None) -> None:
         self._note = recorder.note
         self._server = server or FakeServer(recorder)
+        self._waves = 0
 
     async def check_health(self, url: str, config: Endpoint) -> dict[str, Any]:
         self._note("health", url=url)
         return {}
 
     async def until_answering(self, url: str, limit_sec: float) -> None: ...
+
+    async def load(self, url: str) -> dict[str, Any]:
+        """Another wave of 3 requests at each reading."""
+        self._waves += 1
+        counted = {"waves": self._waves, "wave_requests": 3 * self._waves, "wave_seconds": 0.5 * self._waves}
+        return counted | {
+            "seats": 16,
+            "compile_seconds": 0.0,
+            "gpu_busy_seconds": self._waves,
+            "gpu_seconds": 2 * self._waves,
+        }
 
     async def unload(self, url: str, model_ids: Sequence[str]) -> None: ...
 

@@ -36,22 +36,3 @@ async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[
             say(f"the server compiles {load.get('compiling')}: {seconds:.0f} s so far; calls of this size wait once")
             due = seconds + SAY_AGAIN_SEC
         await asyncio.sleep(POLL_SEC)
-
-
-def load_metrics(before: Load, after: Load) -> dict[str, float]:
-    """`server/*` between two readings; without what the server does not report, {} if it was restarted."""
-
-    def more(name: str) -> float:
-        return float(after.get(name, 0.0)) - float(before.get(name, 0.0))
-
-    if not before or not after or more("waves") < 0 or more("compile_seconds") < 0:
-        return {}
-    metrics = {"server/compile_seconds": more("compile_seconds")}
-    if after.get("seats"):
-        metrics["server/seats"] = float(after["seats"])
-    if more("waves"):
-        metrics["server/requests_per_wave"] = more("wave_requests") / more("waves")
-        metrics["server/wave_seconds"] = more("wave_seconds") / more("waves")
-    if more("gpu_seconds"):
-        metrics["server/gpu_busy"] = more("gpu_busy_seconds") / more("gpu_seconds")
-    return metrics

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
-from harbortrainer.probe.noise import ENOUGH, deviation, nearer, repeats, scatter
+from harbortrainer.probe.noise import ENOUGH, MARGIN, deviation, nearer, repeats, scatter
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam, idle, run_chain, sgd, total
 
 GROUP, ISOLATION = "optimizer", "several adapters"
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried in this order until steps of signs gain enough
-FIRST_SIGN, ENOUGH_SIGN = 0.25, 2.0  # nats of a step, before four more are taken; of those four
+FIRST_SIGN, ENOUGH_SIGN = 0.25, 3.0  # nats of a step, before N_PLAIN more are taken; of those
 TARGET = 1.0  # nats a step of plain gradient descent
 FIRST_FACTOR = 1.0  # rate x norm², where losses are summed; a server that averages them gains more
 N_WARM = 4  # steps of signs
@@ -70,27 +70,23 @@ def sign_step(session: ProbeSession) -> TrainStep:
     return TrainStep(adam(session.sign_rate))
 
 
-async def _visible(session: ProbeSession) -> tuple[int, float]:
-    """Sets `sign_rate` to the smallest of RATES that gains enough to be judged.
-
-    Returns how often its steps must be repeated for that, and their noise; (0, 0) when no rate gains enough.
-    """
+async def _visible(session: ProbeSession) -> bool:
+    """Sets `sign_rate`, to the smallest of RATES that gains enough to be judged, noise and repeats; False without."""
     for rate in RATES:
         steps = [TrainStep(adam(rate))]
         if (await session.run(steps)).gains[0] < FIRST_SIGN:
             continue
-        gains = (await session.run(steps * 4)).gains
-        noise, gain = scatter(gains), sum(gains)
-        if gain > max(ENOUGH_SIGN, 2 * noise):
-            session.sign_rate, session.repeats = rate, repeats(noise, gain / 4)
-            return session.repeats, noise
-    return 0, 0.0
+        gains = (await session.run(steps * N_PLAIN)).gains
+        session.noise = max(session.noise, scatter(gains))
+        if sum(gains) > max(ENOUGH_SIGN, MARGIN * session.noise):
+            session.sign_rate, session.repeats = rate, repeats(session.noise, sum(gains) / N_PLAIN)
+            return True
+    return False
 
 
 async def _signs(session: ProbeSession, known: Known) -> None:
     """learning_rate, eps and beta2: each between steps of the same rate."""
-    count, noise = await _visible(session)
-    if not count:
+    if not await _visible(session):
         return
     rate = session.sign_rate
     changed = (
@@ -100,26 +96,28 @@ async def _signs(session: ProbeSession, known: Known) -> None:
         adam(rate, beta2=0.9999),  # bias correction of few steps: about 10 to 20 times smaller
     )
     blocks = [[TrainStep(optimizer)] for optimizer in changed]
-    gains, plain = await _between(session, [sign_step(session)], blocks, count)
-    still, tenth, damped, remembered = gains
-    stands = nearer(still, 0.0, plain[0], noise)
-    moves = nearer(tenth, 0.1 * plain[1], plain[1], noise)
+    (still, tenth, damped, remembered), plain = await _between(session, [sign_step(session)], blocks)
+    stands = nearer(still, 0.0, plain[0], session.noise)
+    moves = nearer(tenth, 0.1 * plain[1], plain[1], session.noise)
     known["learning_rate"] = stands if stands is moves else None  # an ignored rate gives both away
-    known["eps"] = nearer(damped, 0.0, plain[2], noise)
-    known["beta2"] = nearer(remembered, 0.1 * plain[3], plain[3], noise)
+    known["eps"] = nearer(damped, 0.0, plain[2], session.noise)
+    known["beta2"] = nearer(remembered, 0.1 * plain[3], plain[3], session.noise)
 
 
 async def _between(
-    session: ProbeSession, plain: Sequence[TrainStep], changed: Sequence[Sequence[TrainStep]], count: int
+    session: ProbeSession, plain: Sequence[TrainStep], changed: Sequence[Sequence[TrainStep]]
 ) -> tuple[list[float], list[float]]:
-    """Gains of each of `changed`, taken `count` times, and of `plain` there: the mean of before and after.
+    """Gains of each of `changed`, taken `repeats` times, and of `plain` there: the mean of before and after.
 
-    All blocks are of the same length.
+    All blocks are of the same length. The plain ones may raise the session's noise.
     """
+    length = session.repeats * len(plain)
     blocks = [plain, *(block for one in changed for block in (one, plain))]
-    gains = (await session.run([step for block in blocks for step in [*block] * count])).gains
-    length = count * len(plain)
+    gains = (await session.run([step for block in blocks for step in [*block] * session.repeats])).gains
     sums = [sum(gains[at : at + length]) for at in range(0, len(gains), length)]
+    ordinary = [gain for index, gain in enumerate(gains) if index // length % 2 == 0]
+    if len(plain) == 1:
+        session.noise = max(session.noise, scatter(ordinary))
     return sums[1::2], [(before + after) / 2 for before, after in zip(sums[:-1:2], sums[2::2], strict=True)]
 
 
@@ -150,7 +148,7 @@ def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) ->
     plain, tiny = chain.gains[:N_PLAIN], chain.gains[N_PLAIN:]
     session.rate, session.rate_norm2 = rate, factor
     session.still_noise = max(1e-7 * abs(chain.totals[-1]), deviation(tiny))
-    session.noise = max(session.still_noise, scatter(plain))
+    session.noise = max(session.noise, session.still_noise, scatter(plain))
     session.repeats = repeats(session.noise, sum(plain) / N_PLAIN)
     still = chain.logprobs_at[N_PLAIN + 1 :]
     session.token_noise = sum(abs(a - b) for a, b in zip(still[0], still[-1], strict=True)) / len(still[0])
@@ -160,11 +158,11 @@ async def _linear(session: ProbeSession, known: Known) -> None:
     """grad_clip_norm between plain steps; beta1 by steps without gradient, each after a plain one."""
     plain = sgd(session.tuned)
     clip = TrainStep(plain.model_copy(update={"grad_clip_norm": 1e-6}))
-    (clipped,), (base,) = await _between(session, [TrainStep(plain)], [[clip]], session.repeats)
+    (clipped,), (base,) = await _between(session, [TrainStep(plain)], [[clip]])
     known["grad_clip_norm"] = nearer(clipped, 0.0, base, session.noise)
     plain = sgd(session.tuned)
     memory = [TrainStep(plain), idle(plain.model_copy(update={"beta1": 0.9}))]
-    (moved,), (unmoved,) = await _between(session, [TrainStep(plain), idle(plain)], [memory], session.repeats)
+    (moved,), (unmoved,) = await _between(session, [TrainStep(plain), idle(plain)], [memory])
     known["beta1"] = nearer(moved, 1.9 * unmoved, unmoved, session.noise)
 
 

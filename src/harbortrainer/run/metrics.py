@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harbortrainer.backend.load import Load, load_metrics
 from harbortrainer.docker.daemon import client_cpu_seconds
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
@@ -153,7 +152,7 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
 class StepUsage:
     """Time, CPU and sampler load since the start of a step; `metrics` holds what was measured so far."""
 
-    def __init__(self, sampler: PolicySampler, load: Load = MappingProxyType({})) -> None:
+    def __init__(self, sampler: PolicySampler, load: Mapping[str, Any] = MappingProxyType({})) -> None:
         """`load`: what the server reports about its work so far."""
         self._load = load
         self.metrics: dict[str, float] = {}
@@ -166,7 +165,7 @@ class StepUsage:
         self._in_flight = sampler.in_flight_seconds
         self._counters = sampler.counters
 
-    def sampled(self, groups_P: Sequence[TrajectoryGroup], load: Load = MappingProxyType({})) -> None:
+    def sampled(self, groups_P: Sequence[TrajectoryGroup], load: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Read the clocks when the step's last trial has ended. `load`: what the server reports now."""
         wall = max(time.monotonic() - self._wall, 1e-9)
         docker = client_cpu_seconds() - self._docker_cpu
@@ -195,6 +194,25 @@ class StepUsage:
     def ended(self) -> dict[str, float]:
         """All metrics, with the whole step's time."""
         return self.metrics | {"time/step": time.monotonic() - self._wall}
+
+
+def load_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """`server/*` between two readings; without what the server does not report, {} if it was restarted."""
+
+    def more(name: str) -> float:
+        return float(after.get(name, 0.0)) - float(before.get(name, 0.0))
+
+    if not before or not after or more("waves") < 0 or more("compile_seconds") < 0:
+        return {}
+    metrics = {"server/compile_seconds": more("compile_seconds")}
+    if after.get("seats"):
+        metrics["server/seats"] = float(after["seats"])
+    if more("waves"):
+        metrics["server/requests_per_wave"] = more("wave_requests") / more("waves")
+        metrics["server/wave_seconds"] = more("wave_seconds") / more("waves")
+    if more("gpu_seconds"):
+        metrics["server/gpu_busy"] = more("gpu_busy_seconds") / more("gpu_seconds")
+    return metrics
 
 
 def _children_cpu() -> float:

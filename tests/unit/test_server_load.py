@@ -1,0 +1,100 @@
+"""What a server reports about its work: lines while it compiles, metrics between two readings."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from harbortrainer.backend import load
+from harbortrainer.backend.load import read_load, say_what_compiles
+from harbortrainer.run.metrics import load_metrics
+
+BEFORE = {"seats": 64, "waves": 100, "wave_requests": 900, "wave_seconds": 60.0, "compile_seconds": 30.0}
+
+
+def after(**more: Any) -> dict[str, Any]:
+    return {**BEFORE, "waves": 120, "wave_requests": 1130, "wave_seconds": 73.0, "compile_seconds": 71.0, **more}
+
+
+def test_metrics_are_of_the_time_between_two_readings() -> None:
+    assert load_metrics(BEFORE, after()) == pytest.approx(
+        {
+            "server/seats": 64.0,
+            "server/requests_per_wave": 11.5,
+            "server/wave_seconds": 0.65,
+            "server/compile_seconds": 41.0,
+        }
+    )
+
+
+def test_gpu_busy_is_there_where_it_was_measured() -> None:
+    found = load_metrics(BEFORE, after(gpu_busy_seconds=14.4, gpu_seconds=20.0))
+    assert found["server/gpu_busy"] == pytest.approx(0.72)
+
+
+@pytest.mark.parametrize(("one", "other"), [({}, {}), ({}, BEFORE), (BEFORE, {}), (after(), BEFORE)])
+def test_other_servers_and_restarted_ones_give_no_metrics(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    assert load_metrics(one, other) == {}
+
+
+def test_a_step_without_sampling_and_a_server_without_seats() -> None:
+    assert load_metrics({**BEFORE, "seats": 0}, {**BEFORE, "seats": 0}) == {"server/compile_seconds": 0.0}
+
+
+async def lines(monkeypatch: pytest.MonkeyPatch, readings: Iterator[Mapping[str, Any]]) -> list[str]:
+    """Until there are no more readings."""
+    monkeypatch.setattr(load, "POLL_SEC", 0.0)
+    said: list[str] = []
+    over = asyncio.Event()
+
+    async def read() -> Mapping[str, Any]:
+        found = next(readings, None)
+        if found is None:
+            over.set()
+            await asyncio.Event().wait()
+        return found or {}
+
+    task = asyncio.create_task(say_what_compiles(read, said.append))
+    await over.wait()
+    task.cancel()
+    return said
+
+
+async def test_a_long_compilation_is_said_and_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = [{"compiling": "a training pass", "compiling_seconds": float(second)} for second in range(1, 24, 2)]
+    two = [{"compiling": "a sampling wave", "compiling_seconds": 4.0}]
+    said = await lines(monkeypatch, iter([{}, *one, *two, {"compiling": None}]))
+    assert [line.split(";")[0] for line in said] == [
+        "the server compiles a training pass: 3 s so far",
+        "the server compiles a training pass: 19 s so far",
+        "the server compiles a sampling wave: 4 s so far",
+    ]
+
+
+async def test_short_compilations_and_other_servers_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"compiling": "x", "compiling_seconds": 0.5}
+    assert await lines(monkeypatch, iter([{}, short, {}, {"compiling": None}])) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (httpx.Response(200, json={"status": "ok", "load": {"waves": 1}}), {"waves": 1}),
+        (httpx.Response(200, json={"status": "ok"}), {}),
+        (httpx.Response(200, json=[1]), {}),
+        (httpx.Response(502, text="<html>"), {}),
+    ],
+)
+async def test_what_healthz_answers(
+    answer: httpx.Response, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = httpx.AsyncClient
+    transport = httpx.MockTransport(lambda _: answer)
+    monkeypatch.setattr(load.httpx, "AsyncClient", lambda **_: real(transport=transport))
+    assert await read_load("http://server") == expected
+
+
+async def test_a_server_that_does_not_answer_reports_nothing() -> None:
+    assert await read_load("http://127.0.0.1:9") == {}
