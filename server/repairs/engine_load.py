@@ -50,15 +50,16 @@ class Load:
 
     def compile_ended(self, event: str, _seconds: float, **_: Any) -> None:
         if event.startswith(COMPILING) and self._compiling:
-            _, since = self._compiling.pop()
+            since = self._compiling.pop()[1]
             if not self._compiling:
                 self.values["compile_seconds"] += time.time() - since
                 self._show_compiling()
 
     def _show_compiling(self) -> None:
-        name, since = self._compiling[0] if self._compiling else (None, None)
+        name, since = self._compiling[0] if self._compiling else ("", None)
+        shown: dict[str, Any] = {"compiling": WHAT.get(name, name) or None, "compiling_since": since}
         with self._lock:
-            self.values |= {"compiling": WHAT.get(name, name), "compiling_since": since}
+            self.values |= shown
             self._write()
 
     def _write(self) -> None:
