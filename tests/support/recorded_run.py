@@ -227,7 +227,8 @@ class FakeApi(Api):
     async def load(self, url: str) -> dict[str, Any]:
         """Another wave of 3 requests at each reading."""
         self._waves += 1
-        counted = {"waves": self._waves, "wave_requests": 3 * self._waves, "wave_seconds": 0.5 * self._waves}
+        n = self._waves
+        counted = {"waves": n, "wave_requests": 3 * n, "wave_seconds": 0.5 * n}
         return counted | {
             "seats": 16,
             "compile_seconds": 0.0,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 MARGIN = 1.5  # times the noise: an effect may be off by that much
-ENOUGH = 10.0  # times the noise: what an effect must gain to be judged
+ENOUGH = 8.0  # times the noise: what an effect must gain to be judged
 MOST_REPEATS = 12
 
 

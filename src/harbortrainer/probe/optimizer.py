@@ -6,6 +6,8 @@ Adam puts it than to where it would be without the setting. Steps are repeated u
 
 from collections.abc import Sequence
 
+import tinker
+
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
 from harbortrainer.probe.noise import ENOUGH, MARGIN, deviation, nearer, repeats, scatter
@@ -45,6 +47,7 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
         await _linear(session, known)
         for _ in range(MORE_TRIES):
             if None in (known["grad_clip_norm"], known["beta1"]):
+                session.repeats = repeats(session.noise, TARGET)  # the first try may have seen more noise
                 await warmed(session, again=True)
                 await _linear(session, known)
         await _decay(session, findings, known, fresh.totals[0])
@@ -148,7 +151,7 @@ def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) ->
     plain, tiny = chain.gains[:N_PLAIN], chain.gains[N_PLAIN:]
     session.rate, session.rate_norm2 = rate, factor
     session.still_noise = max(1e-7 * abs(chain.totals[-1]), deviation(tiny))
-    session.noise = max(session.noise, session.still_noise, scatter(plain))
+    session.noise = max(session.still_noise, scatter(plain))
     session.repeats = repeats(session.noise, sum(plain) / N_PLAIN)
     still = chain.logprobs_at[N_PLAIN + 1 :]
     session.token_noise = sum(abs(a - b) for a, b in zip(still[0], still[-1], strict=True)) / len(still[0])
@@ -172,15 +175,10 @@ async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, s
     `start`: summed logprob under a fresh adapter.
     """
     share, noise = (OWN_DECAY, session.noise) if session.isolates else (DECAY, session.still_noise)
-    grow = [sign_step(session)] * (N_WARM + session.repeats)
     decay = idle(adam(1.0, eps=1e5, weight_decay=share))
     if session.repeats > FEW_REPEATS:
         await session.renew()
-    before = (await session.run()).totals[0]
-    for _ in range(MOST_CHAINS):
-        if before - start > ENOUGH * session.noise:
-            break
-        before = (await session.run(grow)).totals[-1]
+    before = await _grown(session, session.client, start)
     try:
         twin = await session.adapter()
     except BackendError as error:
@@ -189,8 +187,9 @@ async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, s
         known["weight_decay"] = shrunk(lost, before - start, noise, share)
         return
     try:
-        trained = (await run_chain(twin, [*grow, decay])).totals
-        known["weight_decay"] = shrunk(trained[-1] - trained[-2], trained[-2] - trained[0], noise, share)
+        await _grown(session, twin, start)
+        held, lost = (await run_chain(twin, [decay])).totals
+        known["weight_decay"] = shrunk(lost - held, held - start, noise, share)
         moved = await total(session.client) - before
         other = shrunk(moved, before - start, noise, share)
         findings.facts["decays_other_adapters"] = other
@@ -204,6 +203,16 @@ async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, s
         )
     finally:
         await session.release(twin)
+
+
+async def _grown(session: ProbeSession, client: tinker.TrainingClient, start: float) -> float:
+    """Train until noise cannot hide that an adapter loses what it has gained. Returns the summed logprob."""
+    now = await total(client)
+    for _ in range(MOST_CHAINS):
+        if now - start > max(2 * ENOUGH * session.noise, ENOUGH_SIGN):
+            break
+        now = (await run_chain(client, [sign_step(session)] * (N_WARM + session.repeats))).totals[-1]
+    return now
 
 
 def shrunk(moved: float, gained: float, noise: float, share: float) -> bool | None:

@@ -32,7 +32,7 @@ TIMES_NOISE = 4.0  # a token's noise: close enough, for the sampler computes in 
 COLD = 0.5
 N_STEPS = 4  # steps of signs, at least
 MOST_CHAINS = 4  # until the steps' gain shows
-LOST = 0.3  # of the steps' gain: above, it counts as lost
+LOST = 0.5  # of the gain of the steps: above, it counts as lost
 
 
 def settings(seed: int = 0, temperature: float = 1.0) -> tinker.SamplingParams:
