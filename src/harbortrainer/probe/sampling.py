@@ -19,9 +19,7 @@ from harbortrainer.probe.session import (
     SEQUENCE,
     TOKENS,
     ProbeSession,
-    TrainStep,
     drop_gradient,
-    run_chain,
     total,
     weighted,
 )
@@ -124,13 +122,7 @@ async def snapshots(session: ProbeSession, findings: ProbeFindings) -> None:
     await warmed(session)
     client = session.client
     late = await session.published(client, "late")
-    steps = [sign_step(session)] * max(N_STEPS, session.repeats)
-    before = await run_chain(client, steps)
-    saved, trained = before.totals[0], before.totals[-1]
-    for _ in range(MOST_CHAINS):
-        if trained - saved > ENOUGH * session.noise:
-            break
-        trained = (await run_chain(client, steps)).totals[-1]
+    saved, trained = await _trained(session)
     moved = trained - saved
     if moved < max(0.5, session.noise):
         findings.row(SNAPSHOTS, "snapshots", "unclear: the steps did not move the weights", "unclear")
@@ -143,14 +135,26 @@ async def snapshots(session: ProbeSession, findings: ProbeFindings) -> None:
     findings.judge(SNAPSHOTS, "a late first sample leaves training alone (defect 1)", keeps, ("yes", lost), _LOSES)
     same = _kept(session, first - saved, moved)
     findings.judge(SNAPSHOTS, "a late first sample is of the saved weights", same, ("yes", "no"), _DRIFTS)
-    again = await run_chain(client, steps)
+    before, trained = await _trained(session)
     drift = await scored(session, sampler) - first
-    frozen = _kept(session, drift, again.totals[-1] - saved)
+    frozen = _kept(session, drift, trained - before)
     what = "a used sampler stays frozen while training continues (defect 2)"
     findings.judge(SNAPSHOTS, what, frozen, ("yes", f"no: it moved by {drift:.2f} nats"), _DRIFTS)
-    older = await _older(session, sampler, steps, saved, findings)
+    older = await _older(session, sampler, saved, findings)
     findings.facts["frozen_samplers"] = frozen
     findings.facts["sampling_keeps_training"] = False if False in (keeps, older) else keeps and older
+
+
+async def _trained(session: ProbeSession) -> tuple[float, float]:
+    """The summed logprob before and after steps whose gain noise cannot hide, or after MOST_CHAINS of them."""
+    steps = [sign_step(session)] * max(N_STEPS, session.repeats)
+    chain = await session.run(steps)
+    before = chain.totals[0]
+    for _ in range(MOST_CHAINS):
+        if chain.totals[-1] - before > ENOUGH * session.noise:
+            break
+        chain = await session.run(steps)
+    return before, chain.totals[-1]
 
 
 _LOSES = "each sampler is used at once and only until the next step"
@@ -165,7 +169,6 @@ def _kept(session: ProbeSession, change: float, moved: float) -> bool | None:
 async def _older(
     session: ProbeSession,
     old: tinker.SamplingClient,
-    steps: Sequence[TrainStep],
     saved: float,
     findings: ProbeFindings,
 ) -> bool | None:
@@ -176,7 +179,7 @@ async def _older(
     client = session.client
     new = await session.sampler(await session.published(client, "new"))
     await scored(session, new)
-    trained = (await run_chain(client, steps)).totals[-1]
+    trained = (await session.run([sign_step(session)] * N_STEPS)).totals[-1]
     await scored(session, old)
     after = await total(client)
     keeps = _kept(session, after - trained, trained - saved)
