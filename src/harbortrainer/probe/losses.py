@@ -250,7 +250,7 @@ def report(findings: ProbeFindings, results: Sequence[Result], noise: float) -> 
     for one in results:
         verdict = "unclear" if one.meaning == "unknown" else VERDICTS[one.meaning]
         findings.row(GRADIENT, one.what, one.value, verdict, "" if verdict == "same" else "Tinker: sum")
-    meanings = {one.meaning for one in results}
+    meanings: set[Reduction] = {one.meaning for one in results}
     reduction: Reduction = meanings.pop() if len(meanings) == 1 else "unknown"
     findings.facts["reduction"] = reduction
     unknown = f"training here is refused: the step size would be a guess (noise {noise:.2g} nats)"
