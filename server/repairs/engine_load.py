@@ -20,7 +20,11 @@ from skyrl.utils.log import logger
 
 FILE = "SKYRL_TX_LOAD_FILE"  # in the environment
 COMPILING = "/jax/core/compile/"  # JAX's events of tracing, lowering and compiling
-WHAT = {"forward_backward": "a training pass", "_prefill_and_decode": "a sampling wave", "forward": "a forward pass"}
+WHAT: dict[str | None, str] = {
+    "forward_backward": "a training pass",
+    "_prefill_and_decode": "a sampling wave",
+    "forward": "a forward pass",
+}
 WHAT |= {"update_slot": "an optimizer step", "fresh_slot": "a fresh adapter"}
 GPU_POLL_SEC = 0.5
 stock_init = backend.JaxBackendImpl.__init__

@@ -42,6 +42,7 @@ async def test_a_request_that_is_sent_again_is_done_once(
     server_url: str, tiny_model_dir: Path, fault: Fault, times: int
 ) -> None:
     """The SDK sends each again; the same weights, the same step, and one state as on an undisturbed way."""
+    await (await Outside().connect(config(server_url, tiny_model_dir))).close(done=True)  # measures it, once
     async with policy_through(server_url, tiny_model_dir) as (trainer, proxy):
         expected, norms, steps = await twice_trained(trainer)
         usual = dict(proxy.counts)
