@@ -13,8 +13,8 @@ import pytest
 from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError
-from tests.conftest import MODEL, ROOT, SMALL_SERVER
-from tests.support.engine_parts import adapters
+from tests.conftest import MODEL, ROOT
+from tests.support.engine_parts import every_slot
 from tests.support.served_run import arguments, served_run, weights
 from tests.support.small_server import checkpoints_base
 
@@ -84,7 +84,7 @@ def test_killed_after_init_and_resumed_it_ends_with_the_same_weights(server_url:
     assert [record["step"] for record in read_lines(run / "checkpoints.jsonl")] == [0], "killed before it trained"
     served([f"resume={run}", f"logs_dir={source.parent}", "run_name=killed"])
     expected = logprobs(server_url, checkpoint(unbroken, 1))
-    assert logprobs(server_url, checkpoint(run, 1)) == pytest.approx(expected, abs=1e-5)
+    assert logprobs(server_url, checkpoint(run, 1)) == pytest.approx(expected, abs=1e-5, rel=1e-5)
     graded = [r["trial"] for r in read_lines(run / "ledger.jsonl") if r.get("fate") == "graded"]
     assert len(graded) == len(set(graded)) == 8, "no finished trial was run again"
     assert read_lines(run / "metrics.jsonl")[-1]["optim/server_step"] == 2
@@ -122,7 +122,7 @@ def test_a_fresh_adapter_learns_a_teacher_without_rewards(server_url: str, sourc
 
 def test_without_a_free_slot_a_teacher_is_refused_before_the_first_trial(server_url: str, source: Path):
     async def refused() -> str:
-        async with adapters(server_url, MODEL, int(SMALL_SERVER["MAX_LORA_ADAPTERS"]) - 1):
+        async with every_slot(server_url, MODEL):
             with pytest.raises(BackendError) as refusal:
                 await served_run(arguments(server_url, source.parent, "full", "kl_penalty_coef=1", teacher))
         return str(refusal.value)

@@ -20,9 +20,27 @@ PROMPT = tinker.ModelInput.from_ints(TOKENS[0])
 async def adapters(url: str, model: Path, count: int = 1) -> AsyncIterator[Any]:
     """Service client and `count` equal fresh adapters; their slots are free again afterwards."""
     service = tinker.ServiceClient(base_url=url, api_key="tml-dummy")
-    clients = [await service.create_lora_training_client(str(model), rank=8, seed=1) for _ in range(count)]
+    clients: list[tinker.TrainingClient] = []
     try:
+        for _ in range(count):
+            clients.append(await service.create_lora_training_client(str(model), rank=8, seed=1))
         yield service, *clients
+    finally:
+        for client in clients:
+            await unload(url, client)
+
+
+@contextlib.asynccontextmanager
+async def every_slot(url: str, model: Path) -> AsyncIterator[None]:
+    """No slot of the server is free within the block, whoever had some before."""
+    service = tinker.ServiceClient(base_url=url, api_key="tml-dummy")
+    clients: list[tinker.TrainingClient] = []
+    try:
+        with contextlib.suppress(tinker.TinkerError, ValueError):  # how the SDK reports that no slot is free
+            while True:
+                clients.append(await service.create_lora_training_client(str(model), rank=8, seed=1))
+        assert clients
+        yield
     finally:
         for client in clients:
             await unload(url, client)
