@@ -54,7 +54,7 @@ class Load:
 
     def compile_ended(self, event: str, _seconds: float, **_: Any) -> None:
         if event.startswith(COMPILING) and self._compiling:
-            _, since = self._compiling.pop()
+            since = self._compiling.pop()[1]
             if not self._compiling:
                 self.values["compile_seconds"] += time.time() - since
                 self._show_compiling()
