@@ -84,7 +84,7 @@ load = Load(None)
 
 def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
     stock_init(self, base_model, config, process_id)
-    load.values["seats"] = max(0, config.sample_max_num_sequences)
+    load.add(seats=max(0, config.sample_max_num_sequences))
     if jax.default_backend() == "gpu":
         threading.Thread(target=watch_gpus, name="gpu load", daemon=True).start()
 
