@@ -7,8 +7,10 @@ flushed, and renamed; what a failed save has written is taken away at once, what
 """
 
 # pyright: reportMissingImports=false
+import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,22 @@ stock_save = JaxBackendImpl.save_checkpoint
 stock_save_sampler = JaxBackendImpl.save_sampler_checkpoint
 
 
+ATTEMPTS, PAUSE_SEC = 20, 0.1  # threads of a write that failed may still add files to its folder
+
+
 def remove(path: Path) -> None:
     """A file or a folder, there or not."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            return
+        except OSError:
+            if not left:
+                raise
+            time.sleep(PAUSE_SEC)
 
 
 def whole(place: Any, write: Callable[[Any], None]) -> None:
@@ -41,7 +53,8 @@ def whole(place: Any, write: Callable[[Any], None]) -> None:
         write(new)
         flush(new)
     except BaseException:
-        remove(new)
+        with contextlib.suppress(OSError):  # the reason of the failed write is what counts; a restart removes the rest
+            remove(new)
         raise
     remove(place)
     os.replace(new, place)
