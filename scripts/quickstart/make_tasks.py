@@ -35,6 +35,7 @@ timeout_sec = 60.0
 build_timeout_sec = 300.0
 cpus = 1
 memory_mb = 512
+network_mode = "no-network"
 """
 
 _TEST = """\
