@@ -133,6 +133,7 @@ async def moved(served: Served, adam: tinker.AdamParams, steps: int) -> np.ndarr
     return np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bfloat16", ["qwen3"], indirect=True)  # one kind is enough: it takes a second server
 async def test_small_rates_have_the_effect_that_they_have_in_float32(
     bfloat16: Served, tiny_model_dir: Path, tmp_path: Path

@@ -1,4 +1,4 @@
-"""The Tinker cookbook's published recipes on our server: trained to the end, one of them killed and resumed."""
+"""The Tinker cookbook's published recipes on our server: trained to the end; by night killed and resumed too."""
 
 import re
 import sys
@@ -38,6 +38,7 @@ def verdict(how: str, *command: str, settings: dict[str, str]) -> str:
     return found[1]
 
 
+@pytest.mark.nightly
 def test_rl_loop_trains_where_rewards_differ(served: dict[str, str]) -> None:
     trained = re.match(rf"trained in (\d) of {BATCHES} batches", verdict(RESUMED, "rl_loop", settings=served))
     assert trained

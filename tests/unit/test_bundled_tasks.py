@@ -67,11 +67,12 @@ def test_a_task_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_task_is_small_and_needs_no_network(name: str) -> None:
+def test_a_task_is_small_and_has_no_network(name: str) -> None:
     files = [file for file in (FOLDER / name).rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < SIZE
     scripts = [file for file in files if file.suffix in (".sh", ".py") or file.name == "Dockerfile"]
     assert [file for file in scripts if ADDRESSES.search(file.read_text())] == []
+    assert 'network_mode = "no-network"' in text(name, "task.toml").splitlines()
 
 
 def test_all_tasks_share_the_helpers_of_their_tests() -> None:
