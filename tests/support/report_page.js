@@ -119,7 +119,7 @@ async function walk() {
     if (!figure.textContent.includes("no value") && labels.length < 3) told.bare.push(figure.textContent);
   }
   const table = root.querySelectorAll(".table").at(-1);
-  const rows = () => table.querySelectorAll("tr").filter((row) => row.has("opens"));
+  const rows = () => (table ? table.querySelectorAll("tr") : []).filter((row) => row.has("opens"));
   told.all = rows().length;
   for (const row of rows()) {
     click(row);
@@ -131,7 +131,7 @@ async function walk() {
     told.trials.push({ name: dialog.attributes["aria-label"], text: dialog.textContent, ratios });
     dialog.close();
   }
-  table.find("no such trial");
+  if (table) table.find("no such trial");
   told.none = rows().length;
   console.log(JSON.stringify(told));
 }

@@ -73,3 +73,26 @@ def test_several_runs_and_an_empty_one_are_drawn(tmp_path: Path) -> None:
     told = walked(write_report(made.path, tmp_path / "b", out=tmp_path / "page.html"))
     assert told["bare"] == [] and "Differences" in told["sections"]["settings"]
     assert walked(write_report(tmp_path / "b"))["all"] == 0
+
+
+def test_fine_tuning_is_shown_by_its_losses_and_compared(tmp_path: Path) -> None:
+    for name, last in (("a", 0.25), ("b", 0.5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"data": ["talks.jsonl"], "learning_rate": last}))
+        rows = [
+            {"global_step": 0, "sft/held_out_nll": 2.0},
+            {"global_step": 1, "sft/nll": 1.5, "train/datums": 32.0, "train/tokens": 1000.0},
+            {"global_step": 2, "sft/nll": 1.0, "train/datums": 32.0, "train/tokens": 1000.0, "sft/held_out_nll": last},
+        ]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    alone = walked(write_report(tmp_path / "a"))
+    assert list(alone["sections"]) == ["loss", "metrics", "settings"] and alone["bare"] == []
+    for words in ("loss, last step1first 1.5", "held-out loss, last0.25first 2", "conversations64", "talks.jsonl"):
+        assert words in alone["page"], words
+    both = walked(write_report(tmp_path / "a", tmp_path / "b", out=tmp_path / "page.html"))
+    assert list(both["sections"]) == ["loss", "metrics", "settings"] and both["bare"] == []
+    assert "a: held out" in both["sections"]["loss"] and "b: held out" in both["sections"]["loss"]
+    made = MadeRun(tmp_path / "c", tasks=2, group=2, turns=1)
+    made.train(0)
+    mixed = walked(write_report(tmp_path / "a", made.path, out=tmp_path / "mixed.html"))
+    assert list(mixed["sections"])[:3] == ["loss", "reward", "outcomes"] and mixed["all"] == 4

@@ -135,6 +135,7 @@ def _number(value: Any) -> float | None:
 
 _UNITS = (
     (r"learning_rate", "step size"),
+    (r"nll$", "nats a token"),
     (r"loss", "loss"),
     (r"_fraction$|_rate$|^util/", "share"),
     (r"_per_second$", "1/s"),

@@ -16,7 +16,7 @@ from harbortrainer.config import Config, RunSettings
 from harbortrainer.docker.host import DockerHost, Host, RemoteHost
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe.probe import contract_of
-from harbortrainer.report.curve import draw_reward_curve
+from harbortrainer.report.curve import draw_curve
 from harbortrainer.report.write import leave_report
 from harbortrainer.rollout.trial import NewTrial, new_trial
 from harbortrainer.run.directory import RunDirectory
@@ -31,8 +31,8 @@ StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say
 
 
 def leave_pages(run: RunDirectory, model_name: str) -> str:
-    """Draw the reward curve and write the report of a run that ends. Returns a line on the report."""
-    draw_reward_curve(run.metrics, run.path / "reward_curve.png", f"{run.name}: {Path(model_name).name}")
+    """Draw the curve and write the report of a run that ends. Returns a line on the report."""
+    draw_curve(run.metrics, run.path, f"{run.name}: {Path(model_name).name}")
     return leave_report(run.path)
 
 

@@ -15,7 +15,7 @@ function metricGroups(page) {
     const prefix = name.includes("/") ? name.split("/")[0] : "other";
     groups.set(prefix, [...(groups.get(prefix) || []), name]);
   }
-  const first = ["optim", "logprobs", "kl", "server", "train"];
+  const first = ["sft", "optim", "logprobs", "kl", "server", "train"];
   const order = [...groups.keys()].sort(
     (a, b) => (first.indexOf(a) + 1 || 99) - (first.indexOf(b) + 1 || 99) || a.localeCompare(b),
   );
@@ -111,26 +111,32 @@ function ofOneRun(page, run) {
   ];
 }
 
+const SAMPLING = [
+  ["reward", "Reward"],
+  ["outcomes", "Outcomes"],
+  ["time", "Time"],
+  ["tokens", "Tokens"],
+  ["tasks", "Tasks"],
+  ["trials", "Trials"],
+];
+
 async function main() {
   const page = await unpack("data");
   page.runs.forEach((run, index) => Object.assign(run, { index, rows: unpackTrials(run) }));
   const one = el("div");
   const show = (index) => one.replaceChildren(...ofOneRun(page, page.runs[index]));
+  const sampling = page.runs.filter((run) => !tuned(run)); // the others have no trials
   const picker =
-    page.runs.length > 1
+    sampling.length > 1
       ? chooser(
           "outcomes to trials: of run",
-          page.runs.map((run) => [run.index, run.name]),
+          sampling.map((run) => [run.index, run.name]),
           show,
         )
       : null;
-  const nav = [
-    ["reward", "Reward"],
-    ["outcomes", "Outcomes"],
-    ["time", "Time"],
-    ["tokens", "Tokens"],
-    ["tasks", "Tasks"],
-    ["trials", "Trials"],
+  const parts = [
+    ...(sampling.length < page.runs.length ? [["loss", "Loss"]] : []),
+    ...(sampling.length ? SAMPLING : []),
     ["metrics", "Metrics"],
     ["settings", "Settings"],
   ];
@@ -143,17 +149,18 @@ async function main() {
       el(
         "nav",
         {},
-        nav.map(([id, text]) => el("a", { href: `#${id}` }, text)),
+        parts.map(([id, text]) => el("a", { href: `#${id}` }, text)),
       ),
     ),
     ...summary(page),
-    rewards(page),
+    sampling.length < page.runs.length ? losses(page) : "",
+    sampling.length ? rewards(page) : "",
     ...(picker ? [picker] : []),
     one,
     section("metrics", "Metrics", "Everything in metrics.jsonl, by group: learning first.", metricGroups(page)),
     section("settings", "Settings", "", settings(page)),
   );
-  show(0);
+  if (sampling.length) show(sampling[0].index);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }
 

@@ -38,34 +38,80 @@ const plots = (page, names) =>
     names.filter((name) => page.runs.some((run) => has(run, name))).map((name) => metric(page, name)),
   );
 
+// Runs of supervised fine-tuning have losses, no trials and no rewards.
+const tuned = (run) => has(run, "sft/nll") || has(run, "sft/held_out_nll");
+
+function tuningTiles(run) {
+  const first = (values) => `first ${number(values[0], 3)}`;
+  const losses = column(run, "sft/nll").filter((v) => v !== null);
+  const held = column(run, "sft/held_out_nll").filter((v) => v !== null);
+  return [
+    ["loss, last step", number(losses.at(-1), 3), losses.length ? first(losses) : "no step yet"],
+    ["held-out loss, last", number(held.at(-1), 3), held.length ? first(held) : "no measurement"],
+    ["held-out loss, best", held.length ? number(Math.min(...held), 3) : "–", ""],
+    ["steps", number(losses.length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
+    ["conversations", number(sum(column(run, "train/datums"))), "trained on"],
+    ["tokens", number(sum(column(run, "train/tokens"))), "trained on"],
+    ["wall time", duration(run.span.seconds), run.span.began || ""],
+  ];
+}
+
+function losses(page) {
+  const several = page.runs.length > 1;
+  const series = (name, text, held) =>
+    metricSeries(page, name).map((one) => ({
+      ...one,
+      label: several ? `${one.label}: ${text}` : text,
+      colour: several ? one.colour : held ? 1 : 0,
+      dashed: held,
+    }));
+  return section(
+    "loss",
+    "Loss",
+    "Supervised fine-tuning: mean negative log-likelihood of the trained tokens of each batch (line) and of the held-out conversations (dashed).",
+    lines({
+      title: "Loss",
+      unit: "nats a token",
+      series: [...series("sft/nll", "batch", false), ...series("sft/held_out_nll", "held out", true)],
+      height: 320,
+      marks: marks(page),
+    }),
+    plots(page, ["optim/learning_rate_applied", "optim/grad_norm", "train/tokens_per_second"]),
+  );
+}
+
+function rewardTiles(run) {
+  const rewards = column(run, "reward/mean").filter((v) => v !== null);
+  const held = column(run, "eval/reward_mean").filter((v) => v !== null);
+  const trained = run.rows.filter((t) => t.kind === "training");
+  const faults = run.rows.filter((t) => ["infrastructure_error", "verifier_error"].includes(t.outcome)).length;
+  return [
+    [
+      "reward, last step",
+      rewards.length ? number(rewards.at(-1), 3) : "–",
+      rewards.length ? `first ${number(rewards[0], 3)}` : "no step yet",
+    ],
+    [
+      "held out, last",
+      held.length ? number(held.at(-1), 3) : "–",
+      held.length ? `first ${number(held[0], 3)}` : "no evaluation",
+    ],
+    ["steps", number(rewards.length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
+    ["trials", number(run.rows.length), `${number(trained.length)} for training`],
+    ["faults", number(faults), share(faults, run.rows.length)],
+    ["sampled tokens", number(sum(run.rows.map((t) => t.sampled_tokens))), ""],
+    ["wall time", duration(run.span.seconds), run.span.began || ""],
+  ];
+}
+
 function summary(page) {
   return page.runs.map((run) => {
-    const rewards = column(run, "reward/mean").filter((v) => v !== null);
-    const held = column(run, "eval/reward_mean").filter((v) => v !== null);
-    const trained = run.rows.filter((t) => t.kind === "training");
-    const faults = run.rows.filter((t) => ["infrastructure_error", "verifier_error"].includes(t.outcome)).length;
-    const tiles = [
-      [
-        "reward, last step",
-        rewards.length ? number(rewards.at(-1), 3) : "–",
-        rewards.length ? `first ${number(rewards[0], 3)}` : "no step yet",
-      ],
-      [
-        "held out, last",
-        held.length ? number(held.at(-1), 3) : "–",
-        held.length ? `first ${number(held[0], 3)}` : "no evaluation",
-      ],
-      ["steps", number(rewards.length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
-      ["trials", number(run.rows.length), `${number(trained.length)} for training`],
-      ["faults", number(faults), share(faults, run.rows.length)],
-      ["sampled tokens", number(sum(run.rows.map((t) => t.sampled_tokens))), ""],
-      ["wall time", duration(run.span.seconds), run.span.began || ""],
-    ];
+    const tiles = tuned(run) ? tuningTiles(run) : rewardTiles(run);
     const config = run.config;
     const facts = [
       config.model_name,
       config.backend,
-      config.tasks_dir,
+      config.tasks_dir || [config.data, config.runs].flat().filter(Boolean).join(", "),
       config.loss_fn && `loss ${config.loss_fn}`,
       config.learning_rate && `learning rate ${config.learning_rate}`,
     ];
