@@ -1,15 +1,9 @@
 """Prompts and continuations: exact at the level of ids, for templates that treat earlier answers differently."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import MARKER, ChatTemplate, clean_text, merge_same_role, split_thinking
-from tests.conftest import ROOT
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
 
 
@@ -129,37 +123,6 @@ def test_load_from_a_directory_and_from_nowhere(tmp_path, monkeypatch) -> None:
     with pytest.raises(UserError, match=r"model_name: no tokenizer for '.*missing'") as caught:
         ChatTemplate.load(str(tmp_path / "missing"), enable_thinking=False)
     assert "\n" not in str(caught.value)
-
-
-LOAD = """
-from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.errors import UserError
-try:
-    print(ChatTemplate.load("a/model", False).continuation("x"))
-except UserError as error:
-    print(error)
-"""
-
-
-def test_a_hub_that_does_not_answer_is_one_line_or_the_copy_in_the_cache(tmp_path: Path) -> None:
-    def load() -> list[str]:
-        away = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
-        command = [sys.executable, "-c", LOAD]
-        output = subprocess.PIPE
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | away, stdout=output, stderr=subprocess.STDOUT, text=True, check=True
-        )
-        return done.stdout.splitlines()
-
-    (line,) = load()
-    assert line.startswith("model_name: no tokenizer for 'a/model' (the model hub does not answer, and the cache does")
-    cached = tmp_path / "hub" / "models--a--model"
-    snapshot = cached / "snapshots" / ("0" * 40)
-    byte_tokenizer(CHATML).save_pretrained(snapshot)
-    (snapshot / "config.json").write_text('{"model_type": "qwen3"}')
-    (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text("0" * 40)
-    assert load() == [str(chat_template(CHATML).continuation("x"))]
 
 
 def test_marker_survives_templates_that_trim() -> None:

@@ -197,22 +197,3 @@ def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_l
 
     assert run_command(command) == 2
     assert capsys.readouterr().err == "error: one read\nerror: two\n"
-
-
-@pytest.mark.parametrize(
-    ("command", "unbuffered"),
-    [
-        ("src.train --help", ""),
-        ("src.report --help", "1"),
-        ("src.tasks list datasets/quickstart", ""),
-        ("src.tasks show datasets/quickstart/count-1", "1"),
-    ],
-)
-def test_a_reader_that_has_gone_ends_it_without_a_traceback(command: str, unbuffered: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    words = [sys.executable, "-m", *command.split()]
-    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-    ended = subprocess.run(words, cwd=ROOT, env=environment, stdout=writer, stderr=subprocess.PIPE, check=False)
-    os.close(writer)
-    assert (ended.returncode, ended.stderr) == (141, b"")
