@@ -91,9 +91,7 @@ def tokenizer_of(family: Family) -> Any:
         tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
         tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-        tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        )
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     else:
         tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=family is not QWEN))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
