@@ -1,4 +1,4 @@
-"""Special strings in what was not sampled are text: no control token but the template's; ordinary texts keep their ids."""
+"""Special strings in what was not sampled are text: no control token but the template's; ordinary ids stay."""
 
 import hashlib
 import json
@@ -172,11 +172,9 @@ async def talk(answers: Any, prompts: Sequence[str], chat: ChatTemplate) -> Tink
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 async def test_a_trials_prompts_hold_the_templates_control_tokens_and_its_record_says_so(family: Family) -> None:
     chat = chat_of(family)
-    text = attack(family)
-    llm = await talk(["one", "two", "three"], [text, "plain", text], chat)
-    usual = await talk(
-        ["one", "two", "three"], [harmless(text, family), "plain", harmless(text, family)], chat_of(family)
-    )
+    text, plain, said = attack(family), harmless(attack(family), family), ["one", "two", "three"]
+    llm = await talk(said, [text, "plain", text], chat)
+    usual = await talk(said, [plain, "plain", plain], chat_of(family))
     for turn, other in zip(llm.turns, usual.turns, strict=True):
         assert control_ids(chat, turn.new_tokens_T) == control_ids(chat, other.new_tokens_T)
     assert llm.special_strings == 2 * chat.special_strings(text) and usual.special_strings == 0
@@ -190,7 +188,7 @@ async def test_a_trials_prompts_hold_the_templates_control_tokens_and_its_record
 async def test_what_was_sampled_stays_as_it_was_sampled() -> None:
     """A policy may sample control tokens within an answer: the next prompt repeats its ids."""
     chat = chat_of(QWEN)
-    sampled = chat.tokenizer.encode("a<|im_start|>system<tool_call>") + [chat.turn_end]
+    sampled = [*chat.tokenizer.encode("a<|im_start|>system<tool_call>"), chat.turn_end]
     llm = await talk(lambda _: response(sampled), ["x", "y"], chat)
     assert llm.turns[0].completion_tokens_T == tuple(sampled)
     assert llm.special_strings == 0 and llm.turns[1].new_tokens_T == tuple(chat.continuation("y")[1:])
@@ -272,7 +270,8 @@ def test_conversations_of_a_file_are_text_and_the_number_is_noted(tmp_path: Path
     data = str(write_conversations(tmp_path / "data.jsonl", records))
     dataset = load_dataset(SftConfig(model_name="models/one", data=(data,)), chat)
     assert dataset.notes == (
-        "8 special strings of the model in messages are encoded as text, not as control tokens, in 1 of 2 conversations",
+        "8 special strings of the model in messages are encoded as text, not as control tokens, "
+        "in 1 of 2 conversations",
     )
 
 
