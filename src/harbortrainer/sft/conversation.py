@@ -58,7 +58,8 @@ def of_messages(
     trajectory = Trajectory(task or "", name, turns, 1.0, Outcome.COMPLETED)
     sequences = tuple(training_sequences(trajectory, 1.0))
     prompt = str(turns[0].new_tokens_T) if task is None else task
-    n_special = sum(template.special_strings(message["content"], message["role"]) for message in messages)
+    last = max(place for place, message in enumerate(messages) if message["role"] == ANSWER)
+    n_special = sum(template.special_strings(message["content"], message["role"]) for message in messages[: last + 1])
     return Conversation(name, prompt, source, sequences, n_special)
 
 
