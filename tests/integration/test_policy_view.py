@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -38,7 +39,9 @@ async def removed() -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-async def test_the_verifier_sees_the_mode_and_the_policy_does_not(tmp_path: Path, mode: str) -> None:
+async def test_the_verifier_sees_the_mode_and_the_policy_does_not(
+    tmp_path: Path, mode: Literal["train", "eval"]
+) -> None:
     task = make_task(tmp_path, name="judged", test=JUDGE.format(mode=mode, numbers=NUMBERS))
     shared, client = settings([answer(LOOK, "env\n", wait=1.0), answer(complete=True), answer(complete=True)])
     trial = TrialRequest(f"{mode[0].replace('t', 's')}{NUMBERS}", task, tmp_path / "trials", 1.0, 5, mode=mode)

@@ -25,6 +25,8 @@ _HIDDEN, _OWN = (
     f"\ue000{_NONCE}-%d\ue001",
 )  # private use: no template or normalizer alters it
 _HIDDEN_PATTERN = re.compile(re.escape(_HIDDEN).replace("%d", r"(\d+)"))
+_BEGINNING = 3  # letters
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 _NEVER = re.compile(r"(?!)")
 
 
@@ -101,17 +103,21 @@ class SpecialStrings:
         own = {one["content"]: _OWN % one["id"] for one in added if one["content"] in self._strings}
         _rename(state["model"], own)
         copy = Tokenizer.from_str(json.dumps(state | {"post_processor": None, "truncation": None, "padding": None}))
-        for one in added:
-            flags = {name: value for name, value in one.items() if name not in ("id", "content")}
-            copy.add_tokens([AddedToken(own.get(one["content"], one["content"]), **flags)])
-        ids = {copy.token_to_id(own.get(one["content"], one["content"])): one["id"] for one in added}
-        return copy, ids, own
+        names = [own.get(one["content"], one["content"]) for one in added]
+        flags = [{name: one[name] for name in _FLAGS} for one in added]
+        copy.add_tokens([AddedToken(name, **given) for name, given in zip(names, flags, strict=True)])
+        numbers = copy.get_vocab(with_added_tokens=True)
+        return copy, {numbers[name]: one["id"] for name, one in zip(names, added, strict=True)}, own
 
 
 def _pattern(strings: Iterable[str]) -> re.Pattern[str]:
-    """Matches the longest string first, as tokenizers do."""
-    longest = sorted(strings, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest))) if longest else _NEVER
+    """Matches the longest string first, as tokenizers do. Some have a thousand strings: grouped by their beginning."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(strings, key=len, reverse=True):
+        groups.setdefault(name[:_BEGINNING], []).append(re.escape(name[_BEGINNING:]))
+    longest = sorted(groups.items(), key=lambda group: -len(group[0]))
+    parts = [f"{re.escape(beginning)}(?:{'|'.join(rest)})" for beginning, rest in longest]
+    return re.compile("|".join(parts)) if parts else _NEVER
 
 
 def _rename(model: dict[str, Any], names: Mapping[str, str]) -> None:
