@@ -92,7 +92,7 @@ class SpecialStrings:
 
     @cached_property
     def _private(self) -> tuple["Tokenizer", dict[int, int], dict[str, str]]:
-        """(a copy of the tokenizer with secret names of the special strings, its ids -> the model's, string -> secret name).
+        """(a copy of the tokenizer with secret names of special strings, its ids -> the model's, string -> its name).
 
         Built at the first special string: a second for a large vocabulary.
         """
