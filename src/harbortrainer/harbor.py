@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo
 
 HARBOR = "harbor.utils.logger"
+MODE = "HARBORTRAINER_MODE"  # train or eval, in the environment of the verifier's commands only
 _SOURCE = Path(__file__).resolve().parents[1]
 _BUGS = (TypeError, AttributeError, NameError, KeyError, IndexError, AssertionError)
 _noted: ContextVar[list[Exception] | None] = ContextVar("noted", default=None)

@@ -72,6 +72,8 @@ def test_container_names_are_valid_and_never_repeat() -> None:
     first, second = (container_name("s1-täsk with/odd:chars__env") for _ in range(2))
     assert first != second
     assert first.isascii() and not set(first) & set(" /:")
+    named = [container_name(f"{letter}000012-p03-g01-a2__env").rpartition("-")[0] for letter in "se"]
+    assert named == ["ht-000012-p03-g01-a2__env"] * 2, "a policy that looks it up does not learn the mode"
 
 
 def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:

@@ -287,8 +287,8 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch
     assert main(["evaluate", "show"]) == 2
 
 
-def test_environments_see_the_mode(run, recorder, tmp_path):
+def test_only_verifiers_see_the_mode(run, recorder, tmp_path):
     assert run() == 0
-    assert {trial["config"]["environment"]["env"]["HARBORTRAINER_MODE"] for trial in recorder.kinds("trial")} == {
-        "eval"
-    }
+    configs = [trial["config"] for trial in recorder.kinds("trial")]
+    assert {config["verifier"]["env"]["HARBORTRAINER_MODE"] for config in configs} == {"eval"}
+    assert all("HARBORTRAINER_MODE" not in str(config["environment"]) for config in configs)

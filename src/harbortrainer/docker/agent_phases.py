@@ -17,6 +17,7 @@ from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.restore import restore_folder, restore_tools
 from harbortrainer.docker.shell import IN_SHELL, Command, Output, ShellGone, Shells
+from harbortrainer.harbor import MODE
 
 SIGNAL_SEC = 5.0  # a fork bomb slows the shell that is to end it
 ALONE_TRIES, ALONE_PAUSE_SEC = 10, 0.005
@@ -43,6 +44,10 @@ case $k in *" $p "*) kill -s CONT $p;; *) [ $p = 1 ] || [ $p = $$ ] || {rest};; 
 done 2>/dev/null"""
 # children before the parents that wait for them
 _RESUME = "kill -s CONT -- $(ls /proc | grep '^[0-9]' | sort -rn) 2>/dev/null; true"
+# Ends the user's processes that have the mode in their environment, which only a verifier's have. Builtins only.
+_END_VERIFIER = f"""[ "${MODE}" ] || for p in /proc/[0-9]*; do
+while IFS= read -r l || [ "$l" ]; do case $l in *{MODE}=*) kill -s KILL ${{p#/proc/}};; esac; done <$p/environ
+done 2>/dev/null; true"""
 _CGROUPS = (  # v1 and v2, made by dockerd itself and by systemd
     "pids/docker/{id}",
     "docker/{id}",
@@ -106,6 +111,8 @@ class AgentPhases:
 
     async def open(self) -> None:
         """Note which services run (first phase), or continue the agent's own processes (later ones)."""
+        if self._noted:
+            await self._end_verifier()
         if self._frozen:
             await self._processes.thaw()
             self._frozen = False
@@ -148,6 +155,12 @@ class AgentPhases:
             return await self._processes.end()
         self._frozen = await self._processes.freeze()
         return self._frozen
+
+    async def _end_verifier(self) -> None:
+        """End what the last step's verifier left, and the shells that ran it: the next phase could read the mode."""
+        for user in self._shells.users:
+            await self._shells.run(Command(_END_VERIFIER), user=user)
+        self._shells.drop()
 
     async def _start_again(self, image: Image) -> None:
         self._frozen = False

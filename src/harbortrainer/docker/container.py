@@ -58,8 +58,12 @@ class ContainerSpec:
 
 
 def container_name(session_id: str) -> str:
-    """A name that Docker accepts; unique, since the container of an earlier attempt may still exist."""
-    return f"ht-{re.sub(r'[^a-zA-Z0-9_.-]', '-', session_id)[:80]}-{secrets.token_hex(4)}"
+    """A name that Docker accepts; unique, since the container of an earlier attempt may still exist.
+
+    The policy can look it up by DNS: it does not say whether a trial is of training or of an evaluation.
+    """
+    plain = re.sub(r"[^a-zA-Z0-9_.-]", "-", re.sub(r"^[se](?=\d{6})", "", session_id))
+    return f"ht-{plain[:80]}-{secrets.token_hex(4)}"
 
 
 def start_container(spec: ContainerSpec) -> str:

@@ -314,6 +314,11 @@ class Shells:
             finally:
                 shell.close()
 
+    @property
+    def users(self) -> list[str]:
+        """Those who ran commands since the last `drop`."""
+        return list(self._idle)
+
     def close(self) -> None:
         self._closed = True
         self.drop()

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.errors import UserError
+from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings
 
 MARKER = "\u2063harbortrainer-answer\u2063"  # placeholder for the assistant's answer; no template alters it
 HUB_PAUSE_SEC = 1.0  # before the second request
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 UNKNOWN_VOCABULARY = 2**31
 WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
 
@@ -45,13 +45,20 @@ class ChatTemplate:
     """Token ids of prompts, and text of completions, for one tokenizer."""
 
     def __init__(self, tokenizer: Any, *, enable_thinking: bool = False) -> None:
-        """Raises UserError when the tokenizer has no chat template, or one that drops earlier answers."""
+        """Raises UserError: no chat template, one that drops earlier answers, a tokenizer written in Python."""
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
             raise UserError(
                 f"model_name: the tokenizer of {tokenizer.name_or_path} has no chat template; "
                 "use an instruction-tuned model, or put chat_template.jinja beside its tokenizer"
             )
+        if not hasattr(tokenizer, "backend_tokenizer"):
+            raise UserError(
+                f"model_name: {tokenizer.name_or_path} has a tokenizer without tokenizer.json "
+                f"({type(tokenizer).__name__}), which cannot encode special strings of a terminal as text; "
+                "use a model that has the file"
+            )
+        self._special = SpecialStrings(tokenizer)
         # A template without the switch ignores it; the renderer then has to say "none".
         has_switch = "enable_thinking" in str(tokenizer.chat_template)
         self._options = {"enable_thinking": enable_thinking} if has_switch else {}
@@ -88,12 +95,21 @@ class ChatTemplate:
         return Renderer(f"chat_template:{digest[:12]}", "none" if switch is None else "on" if switch else "off")
 
     def first_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a whole conversation and the header of the next answer."""
-        return self._encode(self._render(merge_same_role(messages)))
+        """Token ids of a whole conversation and the header of the next answer. Special strings in it become text."""
+        shown, hidden = self._special.hide([_cleaned(message) for message in merge_same_role(messages)])
+        return self._encode(self._render(shown), hidden)
 
     def continuation(self, user_message: str) -> list[int]:
-        """Ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn."""
-        return self._encode(self._after_answer(user_message))
+        """Ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
+
+        Special strings in the message become text.
+        """
+        (shown,), hidden = self._special.hide([_cleaned({"role": "user", "content": user_message})])
+        return self._encode(self._after_answer(shown["content"]), hidden)
+
+    def special_strings(self, content: str, role: str = "user") -> int:
+        """Number of special strings in a message, which are encoded as text."""
+        return self._special.count(clean_text(content), role)
 
     def join(self, completion_T: Sequence[int], user_message: str) -> list[int]:
         """The continuation after this completion, without the turn's end if the completion ends with it."""
@@ -103,11 +119,16 @@ class ChatTemplate:
 
     def completion(self, text: str) -> list[int]:
         """Ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
-        text they are empty, where the template's header opens them.
+        text they are empty, where the template's header opens them. Tags (<think>, <tool_call>) stay tokens, other
+        special strings become text.
         """
         opened = self._header_opens_thinking and THINK_CLOSE not in text
         closed = self._encode(f"\n{THINK_CLOSE}\n\n") if opened else []
-        ids = self.tokenizer.encode(clean_text(text), add_special_tokens=False, split_special_tokens=True)
+        (shown,), hidden = self._special.hide([_cleaned({"role": ASSISTANT, "content": text})])
+        if hidden is None:
+            ids = self.tokenizer.encode(shown["content"], add_special_tokens=False, split_special_tokens=True)
+        else:
+            ids = self._special.encode(shown["content"], hidden)
         return [*closed, *ids, *self.stop_token_ids[:1]]
 
     @cached_property
@@ -145,16 +166,22 @@ class ChatTemplate:
     def _render(self, messages: Sequence[Message]) -> str:
         from jinja2 import TemplateError
 
-        cleaned = [{**message, "content": clean_text(message["content"])} for message in messages]
         try:
             return self.tokenizer.apply_chat_template(
-                cleaned, add_generation_prompt=True, tokenize=False, **self._options
+                messages, add_generation_prompt=True, tokenize=False, **self._options
             )
         except TemplateError as error:
             raise UserError(f"model_name: the chat template refuses a conversation: {error}") from error
 
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
+    def _encode(self, text: str, hidden: Sequence[str] | None = None) -> list[int]:
+        """`hidden`: special strings of the contents, for which `text` has stand-ins; None = they have none."""
+        if hidden is None:
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        return self._special.encode(text, hidden)
+
+
+def _cleaned(message: Message) -> dict[str, Any]:
+    return {**message, "content": clean_text(message["content"])}
 
 
 def merge_same_role(messages: Sequence[Message]) -> list[dict[str, Any]]:

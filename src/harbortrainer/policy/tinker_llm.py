@@ -74,6 +74,7 @@ class TinkerLLM(BaseLLM):
         self.turns: list[Turn] = []
         self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
         self.cpu_seconds = 0.0  # for templates, token ids and text
+        self.special_strings = 0  # in the prompts of its turns, encoded as text
         # Filled in by the agent, read by the trial:
         self.parse_failures = 0
         self.stop_reason = ""
@@ -162,6 +163,7 @@ class TinkerLLM(BaseLLM):
             text=answer.text,
         )
         self.turns.append(turn)
+        self.special_strings += self._template.special_strings(prompt)
         if segment.index == len(self._segments):
             self._segments.append(segment)
         segment.tokens_T = [*prompt_T, *sample.tokens_T]

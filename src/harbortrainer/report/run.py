@@ -150,6 +150,7 @@ _UNITS = (
     (r"per_trajectory$", "datums a trial"),
     (r"^turn/per_trial$", "turns a trial"),
     (r"^turn/sampled_tokens$", "tokens a turn"),
+    (r"^turn/special_strings$", "strings"),
     (r"^tokens/|/tokens$|_tokens$", "tokens"),
     (r"^reward/|^eval/reward", "reward"),
     (r"^kl/|^logprobs/|entropy", "nats a token"),

@@ -12,7 +12,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
-from harbortrainer.harbor import forget_loggers, noting, raise_noted
+from harbortrainer.harbor import MODE, forget_loggers, noting, raise_noted
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.result import TrialResult
     from harbor.trial.trial import Trial
 
-MODE = "HARBORTRAINER_MODE"  # set in every container: train or eval
 CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; after that the reaper does
 
 
@@ -109,7 +108,11 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
         detail=detail,
         attempt=request.attempt,
         times=times,
-        stats={"parse_failures": float(llm.parse_failures), "own_cpu_seconds": llm.cpu_seconds},
+        stats={
+            "parse_failures": float(llm.parse_failures),
+            "special_strings": float(llm.special_strings),
+            "own_cpu_seconds": llm.cpu_seconds,
+        },
         trial_dir=str(folder),
     )
 
@@ -148,7 +151,7 @@ async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) ->
 
 def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig":
     """Harbor's description of the trial. It is stored as JSON, so the agent finds the live LLM by the trial's name."""
-    from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
+    from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig, VerifierConfig
 
     from harbortrainer.rollout.environment import environment_config
 
@@ -169,12 +172,12 @@ def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig"
     environment = environment_config(
         config.environment_type, config.environment_kwargs, request.task.path, settings.run_id
     )
-    environment.env = {MODE: request.mode} | environment.env
     return TrialConfig(
         task=TaskConfig(path=request.task.path, source=request.task.path.parent.name),
         trial_name=request.name,
         trials_dir=request.trials_dir,
         agent=agent,
+        verifier=VerifierConfig(env={MODE: request.mode}),
         environment=environment,
     )
 

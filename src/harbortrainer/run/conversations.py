@@ -37,12 +37,15 @@ class Transcriber:
         return messages
 
     def _prompt(self, turn: Turn, *, opens: bool) -> Message:
-        text = self._decode(turn.new_tokens_T)
-        head, tail = self._opening if opens else self._joining
-        if not text.startswith(head) and not opens and self.template.turn_end is not None:
-            head = head.removeprefix(self._decode([self.template.turn_end]))  # it was sampled already
-        body = text.removeprefix(head).removesuffix(tail)
-        if text == head + body + tail and not self._rendered(body):
+        text, end = self._decode(turn.new_tokens_T), self.template.turn_end
+        around = self._opening if opens else self._joining
+        head, ends = around.head, around.ends
+        if not opens and end is not None and turn.new_tokens_T[:1] != (end,):  # it was sampled already
+            head, ends = head.removeprefix(self._decode([end])), ends - 1
+        body = text.removeprefix(head).removesuffix(around.tail)
+        # More ends of turns than the template's: several messages. One that was shown as text is none.
+        several = self._joining.head in body if end is None else turn.new_tokens_T.count(end) > ends
+        if text == head + body + around.tail and not several:
             return {"role": "user", "content": body}
         return {"role": "prompt", "content": text}
 
@@ -54,26 +57,30 @@ class Transcriber:
         return message | ({"truncated": True} if turn.truncated else {})
 
     @cached_property
-    def _opening(self) -> tuple[str, str]:
-        """The template's text before and after the first user message."""
+    def _opening(self) -> "_Around":
+        """What the template writes around the first user message."""
         return self._around(self.template.first_prompt([{"role": "user", "content": MARKER}]))
 
     @cached_property
-    def _joining(self) -> tuple[str, str]:
-        """Its text around each later message: from the end of the last answer to the header of the next."""
+    def _joining(self) -> "_Around":
+        """What it writes around each later message: from the end of the last answer to the header of the next."""
         return self._around(self.template.continuation(MARKER))
 
-    def _around(self, ids: list[int]) -> tuple[str, str]:
-        before, _, after = self._decode(ids).partition(MARKER)
-        return before, after
-
-    def _rendered(self, body: str) -> bool:
-        """Whether a turn ends in it: then it holds several messages."""
-        end = self._decode([self.template.turn_end]) if self.template.turn_end is not None else self._joining[0]
-        return end in body
+    def _around(self, ids: list[int]) -> "_Around":
+        head, _, tail = self._decode(ids).partition(MARKER)
+        return _Around(head, tail, ids.count(self.template.turn_end) if self.template.turn_end is not None else 0)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self.template.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The template's text before and after a message; `ends`: tokens in both that end a turn."""
+
+    head: str
+    tail: str
+    ends: int
 
 
 FOLDER = "conversations"

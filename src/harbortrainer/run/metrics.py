@@ -50,7 +50,7 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Turns, tokens, truncation, parse failures. A turn that does not parse is counted, not dropped."""
+    """Turns, tokens, truncation, parse failures, special strings. A turn that does not parse is counted too."""
     turns = [turn for t in trajectories for turn in t.turns]
     sampled = [len(turn.completion_tokens_T) for turn in turns]
     failures = sum(t.stats.get("parse_failures", 0.0) for t in trajectories)
@@ -59,6 +59,7 @@ def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turn/sampled_tokens": _mean(sampled),
         "turn/truncated_fraction": _mean([float(turn.truncated) for turn in turns]),
         "turn/parse_failure_rate": failures / len(turns) if turns else 0.0,
+        "turn/special_strings": sum(t.stats.get("special_strings", 0.0) for t in trajectories),
         "tokens/sampled": float(sum(sampled)),
         "tokens/unique": float(sum(t.n_unique_tokens for t in trajectories)),
     }

@@ -16,12 +16,16 @@ ANSWER = "assistant"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversation:
-    """`task`: conversations of one task are on one side of the split. `source`: the file or directory."""
+    """`task`: conversations of one task are on one side of the split. `source`: the file or directory.
+
+    `special_strings`: in messages of a file, encoded as text.
+    """
 
     name: str
     task: str
     source: str
     sequences_D: tuple[TrainingSequence, ...]  # one for each segment; every advantage is 1
+    special_strings: int = 0
 
     @property
     def n_tokens(self) -> int:
@@ -54,7 +58,9 @@ def of_messages(
     trajectory = Trajectory(task or "", name, turns, 1.0, Outcome.COMPLETED)
     sequences = tuple(training_sequences(trajectory, 1.0))
     prompt = str(turns[0].new_tokens_T) if task is None else task
-    return Conversation(name, prompt, source, sequences)
+    last = max(place for place, message in enumerate(messages) if message["role"] == ANSWER)
+    n_special = sum(template.special_strings(message["content"], message["role"]) for message in messages[: last + 1])
+    return Conversation(name, prompt, source, sequences, n_special)
 
 
 def turns_of(messages: Sequence[Mapping[str, Any]], template: ChatTemplate) -> tuple[Turn, ...]:

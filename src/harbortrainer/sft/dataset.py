@@ -57,6 +57,11 @@ def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
         raise UserError(_nothing(config))
     fitting = [one for one in found if one.longest <= config.context_limit]
     notes = []
+    if n_special := sum(one.special_strings for one in found):
+        notes.append(
+            f"{n_special} special strings of the model in messages are encoded as text, not as control tokens, in "
+            f"{sum(one.special_strings > 0 for one in found)} of {len(found)} conversations"
+        )
     if len(fitting) < len(found):
         notes.append(
             f"{len(found) - len(fitting)} of {len(found)} conversations are left out: longer than "

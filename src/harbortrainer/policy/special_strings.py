@@ -1,0 +1,133 @@
+"""Encodes the special strings of a model as ordinary text where the chat template did not write them.
+
+Instructions, terminal output and files may contain `<|im_end|>`. The template's own `<|im_end|>` becomes a control
+token, one in a content becomes the tokens of its letters. A conversation without special strings is not touched here.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+ASSISTANT = "assistant"
+_BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+_MARKS = "|\uff5c_"  # the second is DeepSeek's
+_TAG = re.compile(r"</?[a-z_]+>")  # <think>, <tool_call>: answers may contain them
+_NONCE = secrets.token_hex(16)  # no content can hold a stand-in; ids do not depend on it
+_HIDDEN, _OWN = (
+    f"\ue000{_NONCE}.%d\ue001",
+    f"\ue000{_NONCE}-%d\ue001",
+)  # private use: no template or normalizer alters it
+_HIDDEN_PATTERN = re.compile(re.escape(_HIDDEN).replace("%d", r"(\d+)"))
+_BEGINNING = 3  # letters
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+_NEVER = re.compile(r"(?!)")
+
+
+def control_strings(added: Iterable[Any], template: str) -> dict[str, bool]:
+    """The added tokens that steer a model, each with whether it is special.
+
+    These are special tokens, and others in brackets that the template writes or that look like marks (`<|…|>`,
+    `<tool_call>`). Words, white space and tags of HTML are text, though some tokenizers have them as added tokens.
+    """
+    found = {}
+    for token in added:
+        name = token.content
+        marks = _BRACKETED.fullmatch(name) and (name in template or any(letter in name for letter in _MARKS))
+        if name.strip() and (token.special or marks or name in (THINK_OPEN, THINK_CLOSE)):
+            found[name] = bool(token.special)
+    return found
+
+
+class SpecialStrings:
+    """The special strings of one tokenizer: finds and hides them in contents, and encodes what was rendered."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer`: of transformers, with a chat template."""
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        added = list(tokenizer.added_tokens_decoder.values())
+        strings = control_strings(added, str(tokenizer.chat_template))
+        self._strings = frozenset(strings)
+        self._anywhere = _pattern(strings)
+        self._in_answers = _pattern(name for name, special in strings.items() if special or not _TAG.fullmatch(name))
+        normalized = any(token.normalized for token in added if token.content in strings)
+        self._normalizer = self._backend.normalizer if normalized else None
+
+    def count(self, content: str, role: str = "user") -> int:
+        """Number of special strings in a message's content. In an answer, tags such as <think> are none."""
+        pattern = self._in_answers if role == ASSISTANT else self._anywhere
+        found = len(pattern.findall(content))
+        if found or self._normalizer is None:
+            return found
+        return len(pattern.findall(self._normalizer.normalize_str(content)))  # full-width letters, for example
+
+    def hide(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str] | None]:
+        """(messages to render, with a stand-in for each special string; the strings), or (…, None) without any."""
+        if not any(self.count(message["content"], message["role"]) for message in messages):
+            return [dict(message) for message in messages], None
+        hidden: list[str] = []
+
+        def stand_in(found: re.Match[str]) -> str:
+            hidden.append(found[0])
+            return _HIDDEN % (len(hidden) - 1)
+
+        shown = []
+        for message in messages:
+            pattern = self._in_answers if message["role"] == ASSISTANT else self._anywhere
+            shown.append({**message, "content": pattern.sub(stand_in, message["content"])})
+        return shown, hidden
+
+    def encode(self, rendered: str, hidden: Sequence[str]) -> list[int]:
+        """Ids of a rendered text: special strings in it are the template's, those of `hidden` are text."""
+        tokenizer, ids, own = self._private
+        text = self._anywhere.sub(lambda found: own[found[0]], rendered)
+        text = _HIDDEN_PATTERN.sub(lambda found: hidden[int(found[1])], text)
+        return [ids.get(token, token) for token in tokenizer.encode(text, add_special_tokens=False).ids]
+
+    @cached_property
+    def _private(self) -> tuple["Tokenizer", dict[int, int], dict[str, str]]:
+        """(a copy of the tokenizer with secret names of special strings, its ids -> the model's, string -> its name).
+
+        Built at the first special string: a second for a large vocabulary.
+        """
+        from tokenizers import AddedToken, Tokenizer
+
+        state = json.loads(self._backend.to_str())
+        added, state["added_tokens"] = state["added_tokens"], []
+        own = {one["content"]: _OWN % one["id"] for one in added if one["content"] in self._strings}
+        _rename(state["model"], own)
+        copy = Tokenizer.from_str(json.dumps(state | {"post_processor": None, "truncation": None, "padding": None}))
+        names = [own.get(one["content"], one["content"]) for one in added]
+        flags = [{name: one[name] for name in _FLAGS} for one in added]
+        copy.add_tokens([AddedToken(name, **given) for name, given in zip(names, flags, strict=True)])
+        numbers = copy.get_vocab(with_added_tokens=True)
+        return copy, {numbers[name]: one["id"] for name, one in zip(names, added, strict=True)}, own
+
+
+def _pattern(strings: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest string first, as tokenizers do. Some have a thousand strings: grouped by their beginning."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(strings, key=len, reverse=True):
+        groups.setdefault(name[:_BEGINNING], []).append(re.escape(name[_BEGINNING:]))
+    longest = sorted(groups.items(), key=lambda group: -len(group[0]))
+    parts = [f"{re.escape(beginning)}(?:{'|'.join(rest)})" for beginning, rest in longest]
+    return re.compile("|".join(parts)) if parts else _NEVER
+
+
+def _rename(model: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Rename entries of a vocabulary: some models (Unigram, BPE that ignores merges) take whole entries from a text."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(piece, piece): number for piece, number in vocabulary.items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+    if model.get("merges"):
+        model["merges"] = [pair for pair in model["merges"] if not names.keys() & {*pair, "".join(pair)}]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]

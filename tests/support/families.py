@@ -1,0 +1,115 @@
+"""Small tokenizers of four families of models: the same kinds of vocabulary, pre-tokenizer and template as theirs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from harbortrainer.policy.chat_template import ChatTemplate
+from tests.support.fakes import LLAMA3, QWEN3
+
+WORDS = (
+    "the", "file", "user", "system", "assistant", "start", "end", "im", "think", "tool", "call", "INST", "header",
+    "turn", "of", "echo", "root", "app", "Hello", "is", "done", "ing", "code", "|>", "<|", "</", "],",
+)  # fmt: skip
+_SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+MISTRAL = (
+    "{{- bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{- m.content + eos_token }}"
+    "{% elif m.role == 'system' %}{{- '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}"
+    "{% else %}{{- '[INST]' + m.content + '[/INST]' }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{- bos_token }}{% for m in messages %}{% set role = 'model' if m.role == 'assistant' else m.role %}"
+    "{{- '<start_of_turn>' + role + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """`template`, the tokenizer's control strings, and its added tokens that are not special."""
+
+    name: str
+    template: str
+    special: tuple[str, ...]
+    markup: tuple[str, ...] = ()
+    ordinary: tuple[str, ...] = ()  # added tokens that are text
+    begin: str | None = None
+    end: str = ""
+    sentencepiece: bool = False
+    specials_in_vocabulary: bool = False
+
+
+QWEN = Family(
+    "qwen3", QWEN3, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<tool_response>", "<think>", "</think>"), end="<|im_end|>",
+)  # fmt: skip
+LLAMA = Family(
+    "llama3", LLAMA3,
+    ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    begin="<|begin_of_text|>", end="<|eot_id|>",
+)  # fmt: skip
+TEKKEN = Family(
+    "mistral", MISTRAL, ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+    begin="<s>", end="</s>", specials_in_vocabulary=True,
+)  # fmt: skip
+GEMMA3 = Family(
+    "gemma", GEMMA, ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"),
+    ordinary=("\n\n", "\n\n\n", "<b>", "</b>"),
+    begin="<bos>", end="<end_of_turn>", sentencepiece=True, specials_in_vocabulary=True,
+)  # fmt: skip
+FAMILIES = (QWEN, LLAMA, TEKKEN, GEMMA3)
+
+
+def _merges(words: Iterable[str], vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """Joins each word from its left; adds the parts to the vocabulary."""
+    merges: dict[tuple[str, str], None] = {}
+    for word in words:
+        for end in range(1, len(word)):
+            merges[word[:end], word[end]] = None
+            vocabulary.setdefault(word[: end + 1], len(vocabulary))
+    return list(merges)
+
+
+@cache
+def tokenizer_of(family: Family) -> Any:
+    """A tokenizer with a small vocabulary, and the family's template."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary: dict[str, int] = {}
+    if family.specials_in_vocabulary:
+        vocabulary |= {name: number for number, name in enumerate((*family.special, *family.ordinary))}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if family.sentencepiece:
+        alphabet = [f"<0x{byte:02X}>" for byte in range(256)] + ["▁", *map(chr, range(33, 127)), "\n"]
+    for letter in alphabet:
+        vocabulary.setdefault(letter, len(vocabulary))
+    space = "▁" if family.sentencepiece else "Ġ"
+    merges = _merges([*WORDS, *(space + word for word in WORDS)], vocabulary)
+    if family.sentencepiece:
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=family is not QWEN))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_SPLIT if family is not TEKKEN else r"\[/?[A-Z_]+\]|" + _SPLIT), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in family.special])
+    others = [AddedToken(name, normalized=False) for name in (*family.markup, *family.ordinary)]
+    tokenizer.add_tokens(others)
+    named = {"bos_token": family.begin} if family.begin else {}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=family.end, **named)
+    fast.chat_template = family.template
+    return fast
+
+
+def chat_of(family: Family, *, enable_thinking: bool = False) -> ChatTemplate:
+    """A new template each time: what it builds on first use is built."""
+    return ChatTemplate(tokenizer_of(family), enable_thinking=enable_thinking)
