@@ -15,6 +15,22 @@ _SERVE = (
     "    print('up', flush=True)\n"
     "    s.serve_forever()\n"
 )
+# A question of one name: header of 12 bytes, name, type, class. A for the known name, NXDOMAIN for others.
+_ANSWER = (
+    "import socket, sys\n"
+    "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    "s.bind((sys.argv[1], 53))\n"
+    "print('up', flush=True)\n"
+    "name = b''.join(bytes([len(l)]) + l for l in sys.argv[2].encode().split(b'.')) + b'\\0'\n"
+    "while True:\n"
+    "    q, a = s.recvfrom(512)\n"
+    "    end = q.index(b'\\0', 12) + 5\n"
+    "    known = q[12:end - 4].lower() == name\n"
+    "    n = 1 if known and q[end - 4:end - 2] == b'\\0\\1' else 0\n"
+    "    r = b'\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\1\\0\\4' + socket.inet_aton(sys.argv[1])\n"
+    "    s.sendto(q[:2] + (b'\\x81\\x80' if known else b'\\x81\\x83') + b'\\0\\1\\0' + bytes([n])\n"
+    "        + b'\\0' * 4 + q[12:end] + r * n, a)\n"
+)
 
 
 @contextmanager
@@ -47,6 +63,17 @@ def web_server(folder: Path, address: str, *prefix: str, port: int = PORT) -> It
         assert server.stdout is not None and server.stdout.readline() == b"up\n"
         try:
             yield f"http://{address}:{port}"
+        finally:
+            server.kill()
+
+
+@contextmanager
+def name_server(address: str, name: str, *prefix: str) -> Iterator[None]:
+    """A name server that knows one name, with its own address. `prefix`: a command that enters its namespace."""
+    with subprocess.Popen([*prefix, sys.executable, "-c", _ANSWER, address, name], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdout.readline() == b"up\n"
+        try:
+            yield
         finally:
             server.kill()
 

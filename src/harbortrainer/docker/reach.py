@@ -23,7 +23,8 @@ CONNECT_SEC = 5  # for each address; all are tried at once
 KEEP_SEC = 10.0  # for which one answer serves the trials that ask for the same
 LIMIT_SEC = 30.0  # for the container as a whole
 MOST_ADDRESSES = 16
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_LABEL = "[A-Za-z0-9][A-Za-z0-9-]{0,62}"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 _PORTS = {"http": 80, "https": 443}
 _log = logging.getLogger("harbortrainer")
 # $@: HOST:PORT. Also tries where the image's own package managers fetch from: its files are not the policy's.

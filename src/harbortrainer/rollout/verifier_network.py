@@ -23,7 +23,8 @@ from harbortrainer.rollout.outcome import code, outputs, scripts
 
 _URL = re.compile(r"(?P<scheme>https?)://(?:[^\s/@\"']*@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?")
 _TROUBLE = re.compile(
-    r"fail|could not|cannot|unable|error|temporary|refused|timed out|unreachable|retr(?:y|ies)|not known|ENOTFOUND|EAI_AGAIN|Err:",
+    r"fail|could not|cannot|unable|error|temporary|refused|timed out|unreachable|retr(?:y|ies)|not known"
+    r"|ENOTFOUND|EAI_AGAIN|Err:",
     re.IGNORECASE,
 )
 # Where reports of curl, apt, wget, pip, uv and npm name a host without a URL.
