@@ -21,7 +21,7 @@ from harbortrainer.errors import EnvironmentFault
 
 CONNECT_SEC = 5  # for each address; all are tried at once
 KEEP_SEC = 10.0  # for which one answer serves the trials that ask for the same
-LIMIT_SEC = 30.0  # for the container as a whole
+LIMIT_SEC = 30  # for the container as a whole
 MOST_ADDRESSES = 16
 _LABEL = "[A-Za-z0-9][A-Za-z0-9-]{0,62}"
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
