@@ -180,7 +180,11 @@ def test_the_reason_why_rules_cannot_be_set_is_named(monkeypatch: pytest.MonkeyP
     (tmp_path / "ht-1").mkdir()
     monkeypatch.setattr(host_rules, "_INTERFACES", tmp_path)
     monkeypatch.setattr(host_rules.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(host_rules, "_MARKS", tmp_path / "marks")
     assert "only root" in set_rules("ht-1")
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "marks" / "ht-1").touch()
+    assert set_rules("ht-1") == ""  # root has set them
     monkeypatch.setattr(host_rules.os, "geteuid", lambda: 0)
     monkeypatch.setattr(host_rules.shutil, "which", lambda _name: None)
     assert "needs the program iptables" in set_rules("ht-1")

@@ -3,6 +3,7 @@
 One chain for each bridge, named after it, and one rule in INPUT that leads there. All functions block.
 """
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -15,18 +16,19 @@ _LIMIT_SEC = 30
 _WAIT = ("-w", "10")  # seconds for the lock that other programs hold
 _INTERFACES = Path("/sys/class/net")
 _RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))  # Docker reads the second for a stub
+_MARKS = Path("/run/harbortrainer")  # a file for each bridge whose rules are set; emptied at boot, as the rules are
 _DAEMON = Path("/etc/docker/daemon.json")
 
 
 def set_rules(bridge: str) -> str:
     """Drop what the bridge's containers send to this machine, except DNS to the daemon's name servers and replies.
 
-    Safe to repeat. Returns why the rules could not be set; "" = they are set.
+    Safe to repeat. Returns why the rules could not be set; "" = they are set, by this process or by root since boot.
     """
     if not (_INTERFACES / bridge).exists():
         return "the Docker daemon does not run on this machine"
     if os.geteuid() != 0:
-        return "only root may set the rule that prevents it"
+        return "" if (_MARKS / bridge).exists() else "only root may set the rule that prevents it"
     if shutil.which("iptables") is None or shutil.which("iptables-restore") is None:
         return "the rule that prevents it needs the program iptables"
     problem = _run("iptables-restore", *_WAIT, "--noflush", given=_chain(bridge, list(name_servers())))
@@ -35,6 +37,9 @@ def set_rules(bridge: str) -> str:
     jump = _jump(bridge)
     if _run("iptables", *_WAIT, "-C", *jump) and (problem := _run("iptables", *_WAIT, "-I", *jump)):
         return f"iptables refuses the rule that prevents it ({problem})"
+    with contextlib.suppress(OSError):
+        _MARKS.mkdir(exist_ok=True)
+        (_MARKS / bridge).touch()
     return ""
 
 
@@ -46,6 +51,7 @@ def remove_rules(bridge: str) -> None:
         pass
     for action in ("-F", "-X"):
         _run("iptables", *_WAIT, action, _name(bridge))
+    (_MARKS / bridge).unlink(missing_ok=True)
 
 
 def name_servers(resolvers: tuple[Path, ...] = _RESOLVERS, daemon: Path = _DAEMON) -> Iterator[str]:

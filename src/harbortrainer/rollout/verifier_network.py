@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from docker.errors import DockerException
 from harbor.models.task.config import NetworkMode, TaskConfig
 from harbor.models.task.verifier_mode import (
     VerifierEnvironmentMode,
@@ -122,8 +123,11 @@ def _is_shared(config: TaskConfig) -> bool:
 
 
 async def _image(task: Path, config: TaskConfig) -> str | None:
-    """The task's image where the Engine's environment made it; None for Compose, which names images after trials."""
+    """The task's image; None for Compose, which names images after trials, and where Docker has no image."""
     environment = task / "environment"
     if (environment / COMPOSE).exists():
         return None
-    return (await images.task_image(environment, config.environment.docker_image)).reference
+    try:
+        return (await images.task_image(environment, config.environment.docker_image)).reference
+    except (images.ImageError, DockerException):  # it was removed, and cannot be made again now
+        return None
