@@ -35,7 +35,8 @@ elif command -v nc; then timeout {CONNECT_SEC} nc "$1" "$2" </dev/null
 else timeout {CONNECT_SEC} wget -q -O /dev/null "http://$1:$2/" || [ $? = 8 ]; fi
 }} >/dev/null 2>&1
 try() {{
-if connect "$2" "$3"; then s=reached; elif getent hosts "$2" >/dev/null 2>&1; then s=closed; else s=unknown; fi
+s=unknown
+if connect "$2" "$3"; then s=reached; elif timeout {CONNECT_SEC} getent hosts "$2" >/dev/null 2>&1; then s=closed; fi
 echo "$1 $2 $3 $s"
 }}
 """

@@ -46,9 +46,8 @@ class Check(Protocol):
 async def is_networks_fault(task: Path, trial: Path, check: Check, run_id: str) -> bool:
     """Whether the verifier, whose output in `trial` shows that it could not install, could not because of the network.
 
-    Without a network for the verifier it is not. In a container of the verifier's own it is: no policy reaches that.
-    Otherwise the addresses that the verifier's scripts and its output name are tried from outside of the trial. Also
-    true when that cannot be tried.
+    False for a verifier without a network. True for one in a container of its own, which no policy reaches. Otherwise
+    `check` tries the addresses that the verifier's scripts and its output name; true when it cannot.
     """
     config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
     if not verifier_has_network(config):
@@ -63,9 +62,10 @@ async def is_networks_fault(task: Path, trial: Path, check: Check, run_id: str) 
 def blames_network(scripted: Collection[Address], named: Collection[Address], reach: Reach) -> bool:
     """`scripted`: what the verifier's scripts fetch from; `named`: what its output complains about.
 
-    The scripts and the image's own sources cannot be the policy's; the network is at fault when one of theirs cannot be
-    reached. An address that only the output names may come from a proxy or package index that the policy has set: it
-    counts only if it looks like an index and, unless nothing else was tried, if its name resolves.
+    A policy cannot change the scripts, nor the image's own package sources: the network is at fault when one of their
+    addresses cannot be reached. An address that only the output names may be a proxy or an index that the policy has
+    set. It counts if it looks like an index (a name with port 80 or 443), and, where addresses of the scripts or the
+    image were tried too, if its name resolves.
     """
     reported = {address.host for address in named}
     states = {**reach.states, **reach.image}
