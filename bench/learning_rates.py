@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import tinker
 
-from harbortrainer.backend.sessions import DUMMY_KEY
+from harbortrainer.backend.sessions import self_hosted_key
 from harbortrainer.policy.chat_template import hub_options
 
 N_TOKENS, LOW_ID, HIGH_ID = 25, 20, 220
@@ -57,7 +57,7 @@ def loss(output: tinker.ForwardBackwardOutput) -> float:
 
 async def changes(url: str, model: str, rates: Sequence[float], steps: int, datums: int) -> list[Change]:
     """`steps` Adam steps on one batch at each rate, each from a fresh adapter of the same seed."""
-    service = tinker.ServiceClient(base_url=url, api_key=DUMMY_KEY)
+    service = tinker.ServiceClient(base_url=url, api_key=self_hosted_key())
     data, found = batch(datums), []
     for rate in rates:
         client = await service.create_lora_training_client(model, rank=RANK, seed=SEED)

@@ -19,7 +19,9 @@
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
-# The server checks no API key: whoever reaches the port can use it. Keep SKYRL_TX_HOST local, or put a proxy before it.
+#   SKYRL_TX_API_KEY         the key that the server requires (header X-API-Key), tml- and 16 characters or more. Without
+#                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
+#                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
 #   TRAIN_MICRO_BATCH_SIZE=2 SAMPLE_MAX_NUM_SEQUENCES=64 scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 8
 # Any other setting of the JAX backend, added to those above:
@@ -47,6 +49,7 @@ require_free_port "$port"
 choose_device "$tp"
 
 mkdir -p "$state"
+require_key "$state" "$host"
 if [ "${FRESH:-0}" = 1 ]; then forget_state "$state"; fi
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}"
 # Everything, however small: a start compiles hundreds of small programs (first start 16 s, later ones 9 s, 2 cores)

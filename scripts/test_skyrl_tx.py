@@ -28,7 +28,8 @@ except ModuleNotFoundError:  # called by its name: the machine's own Python runs
     os.execv(python, [python, *sys.argv])
 
 TEXT = "The answer to 2 plus 3 is 5."
-KEY = "tml-none"  # the SDK wants a key of this form, the server checks none: it never gets Tinker's
+# Of this form, as the SDK requires. The server checks it only if it was started with one; it never gets Tinker's.
+KEY = os.environ.get("SKYRL_TX_API_KEY") or "tml-none"
 START = "start the server: scripts/start_skyrl_tx.sh MODEL 1"
 LOG = "see the server's log: .state/server-PORT/server.log"
 # seconds allowed for what the API answers itself, and for what the engine computes
@@ -117,7 +118,9 @@ class Connection:
 
     def unload(self) -> str:
         """The SDK has no call for it; without it the slot stays taken until the session times out."""
-        httpx.post(f"{self.url}/api/v1/unload_model", json={"model_id": self.training.model_id}).raise_for_status()
+        httpx.post(
+            f"{self.url}/api/v1/unload_model", json={"model_id": self.training.model_id}, headers={"X-API-Key": KEY}
+        ).raise_for_status()
         return self.training.model_id
 
 

@@ -5,6 +5,7 @@ for the engine. Here the API and its engine run under this one interpreter, and 
   - finds server/shims for modules that are imported but never used (torch, peft), where the real ones are missing;
   - dies with its API server, whatever killed that one;
   - says when it is ready for requests (a line "ready: URL ..."); the API answers healthz long before.
+A server that listens beyond this machine requires a key (server/api_key.py).
 `--repairs` says which of server/repairs are active: all (default), none (the server as published), or names.
 """
 
@@ -21,6 +22,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+from api_key import guarded, take_key
 
 import repairs
 from repairs import SKYRL_VERSION
@@ -123,6 +126,7 @@ def run_api(flags: list[str]) -> None:
     from skyrl.tinker import api
 
     args = parse_flags(flags)
+    key = take_key(args.host)
     fetch_model(args.base_model)
     repair_api(args)
 
@@ -140,7 +144,7 @@ def run_api(flags: list[str]) -> None:
         url = f"http://{args.host}:{args.port}"
         threading.Thread(target=announce_when_ready, args=(marker, url, args.base_model), daemon=True).start()
         uvicorn.run(
-            api.app,
+            guarded(api.app, key),
             host=args.host,
             port=args.port,
             log_config=api.get_uvicorn_log_config(),

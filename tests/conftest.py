@@ -34,7 +34,9 @@ REAL_CLIENTS = (
     "ignore:DEPRECATED. TrainingClient.load_state:FutureWarning",  # the request is part of the API that is tested
     "error::DeprecationWarning:(src|scripts|tests)",
 )
-DAEMON_WIDE = ("train", "train_refused", "budget", "server_loss", "evaluate", "docker_leaks", "task_check")
+DAEMON_WIDE = (
+    *("train", "train_refused", "budget", "server_loss", "evaluate", "docker_leaks", "task_check", "trial_isolation"),
+)
 BASE_IMAGE = "harbortrainer/base:bookworm"
 SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
 

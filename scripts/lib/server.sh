@@ -66,6 +66,20 @@ choose_device() {
   if [ "$1" -gt 1 ]; then export JAX_NUM_CPU_DEVICES="$1"; fi
 }
 
+# require_key STATE HOST: exports SKYRL_TX_API_KEY for a server that others can reach; makes the key once, for its owner only.
+require_key() {
+  local file="$1/api_key"
+  if [ -n "${SKYRL_TX_API_KEY:-}" ]; then
+    export SKYRL_TX_API_KEY
+    return
+  fi
+  case "$2" in 127.* | localhost | ::1) return ;; esac
+  if [ ! -s "$file" ]; then (umask 077 && printf 'tml-%s\n' "$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')" >"$file"); fi
+  SKYRL_TX_API_KEY="$(cat "$file")"
+  export SKYRL_TX_API_KEY
+  say "the server listens on $2 and requires a key: set SKYRL_TX_API_KEY where you train to the content of $file"
+}
+
 forget_state() {
   say "FRESH=1: deleting database and checkpoints in $1"
   rm -rf "$1/checkpoints" "$1"/tinker.db "$1"/tinker.db-shm "$1"/tinker.db-wal

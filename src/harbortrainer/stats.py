@@ -1,10 +1,11 @@
 """Statistics of rewards, with the trials of a task as one cluster: pass@k, mean with interval, paired comparison."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,6 +17,7 @@ NORMAL_FROM = 2000  # degrees of freedom; from here t and normal quantiles agree
 LARGEST = 1e4  # upper end of the search for a t quantile
 
 Rewards = Mapping[str, Sequence[float]]  # task name -> rewards of its graded trials
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -83,15 +85,53 @@ def estimate_mean(values_P: Sequence[float], observations: int = 0) -> Estimate:
     return Estimate(mean, stderr, low, high, n)
 
 
-def estimate_reward(rewards_P: Sequence[Sequence[float]]) -> Estimate:
-    """The mean reward from the rewards of each task's trials. Each task with a graded trial counts once."""
+def estimate_reward(rewards_P: Sequence[Sequence[float]], ungraded_P: Sequence[int] = ()) -> Estimate:
+    """The mean reward from the rewards of each task's trials. Each task with a graded trial counts once.
+
+    `ungraded_P`: each task's trials without a grade. The mean leaves them out; the interval covers every reward in [0,
+    1] that they could have earned (worst-case bounds, Manski 1990).
+    """
+    return _widened(_estimate_reward, rewards_P, ungraded_P)
+
+
+def estimate_pass_at_k(
+    rewards_P: Sequence[Sequence[float]], k: int, pass_reward: float = 1.0, ungraded_P: Sequence[int] = ()
+) -> Estimate:
+    """pass@k over the tasks with at least k trials; k trials are one observation. `ungraded_P`: as estimate_reward."""
+    return _widened(lambda all_P: _estimate_pass_at_k(all_P, k, pass_reward), rewards_P, ungraded_P, pass_reward)
+
+
+def _widened(
+    estimate: Callable[[Sequence[Sequence[float]]], Estimate],
+    rewards_P: Sequence[Sequence[float]],
+    ungraded_P: Sequence[int],
+    most: float = 1.0,
+) -> Estimate:
+    """The estimate from the graded trials; its interval also covers those with all others at 0, and at `most`."""
+    graded = estimate(rewards_P)
+    if not any(ungraded_P) or not graded.n_tasks:
+        return graded
+    worst, best = _bounds(rewards_P, most)
+    low, high = (
+        estimate([[*rewards_G, *[fill] * n] for rewards_G, n in zip(rewards_P, ungraded_P, strict=True)])
+        for fill in (worst, best)
+    )
+    return replace(graded, low=min(graded.low, low.low), high=max(graded.high, high.high))
+
+
+def _bounds(rewards_P: Iterable[Sequence[float]], most: float = 1.0) -> tuple[float, float]:
+    """The lowest and highest reward that a trial may have: 0 and `most`, unless a graded one has less or more."""
+    every = [reward for rewards_G in rewards_P for reward in rewards_G]
+    return min([0.0, *every]), max([most, *every])
+
+
+def _estimate_reward(rewards_P: Sequence[Sequence[float]]) -> Estimate:
     graded = [rewards_G for rewards_G in rewards_P if len(rewards_G)]
     means = [float(np.mean(rewards_G)) for rewards_G in graded]
     return estimate_mean(means, sum(len(rewards_G) for rewards_G in graded))
 
 
-def estimate_pass_at_k(rewards_P: Sequence[Sequence[float]], k: int, pass_reward: float = 1.0) -> Estimate:
-    """pass@k over the tasks with at least k trials; k trials are one observation."""
+def _estimate_pass_at_k(rewards_P: Sequence[Sequence[float]], k: int, pass_reward: float) -> Estimate:
     counts = [(len(rewards_G), successes(rewards_G, pass_reward)) for rewards_G in rewards_P if len(rewards_G) >= k]
     return estimate_mean([pass_at_k(n, c, k) for n, c in counts], sum(n // k for n, _ in counts))
 
@@ -125,6 +165,7 @@ class Comparison:
     more_trials: int | None = None
     more_tasks: int | None = None
     single_trials: bool = False  # of some task: `more_trials` is a lower bound
+    open: bool = False  # the ungraded trials' rewards could change the verdict
 
     @property
     def half_width(self) -> float:
@@ -138,6 +179,8 @@ class Comparison:
         numbers = f"{100 * self.difference:+.1f} ± {100 * self.half_width:.1f}"
         if self.distinguishable:
             return f"{numbers}: {'better' if self.difference > 0 else 'worse'}"
+        if self.open:
+            return f"{numbers}: not distinguishable; the ungraded trials could change it (retry_ungraded=true)"
         return f"{numbers}: not distinguishable; {self._needed()}"
 
     def _needed(self) -> str:
@@ -150,7 +193,30 @@ class Comparison:
         return f"{least} {self.more_trials} more trials a task would be needed, or {tasks}"
 
 
-def compare(a: Rewards, b: Rewards) -> Comparison:
+def compare(
+    a: Rewards, b: Rewards, ungraded_a: Mapping[str, int] = _NONE, ungraded_b: Mapping[str, int] = _NONE
+) -> Comparison:
+    """Policy B against policy A, as `_compare`, whatever trials without a grade could have earned.
+
+    `ungraded_a`, `ungraded_b`: their numbers by task. The difference leaves them out. The interval also covers those
+    with all of A's at 1 and B's at 0, and the reverse; a verdict holds for both.
+    """
+    found = _compare(a, b)
+    if found.n_tasks < 2 or not (any(ungraded_a.values()) or any(ungraded_b.values())):
+        return found
+    worst, best = _bounds([*a.values(), *b.values()])
+    low = _compare(_filled(a, ungraded_a, best), _filled(b, ungraded_b, worst))
+    high = _compare(_filled(a, ungraded_a, worst), _filled(b, ungraded_b, best))
+    sure = low.distinguishable and high.distinguishable and low.difference * high.difference > 0
+    wide = replace(found, low=min(found.low, low.low), high=max(found.high, high.high))
+    return replace(wide, distinguishable=found.distinguishable and sure, open=found.distinguishable and not sure)
+
+
+def _filled(rewards: Rewards, ungraded: Mapping[str, int], fill: float) -> Rewards:
+    return {name: [*rewards_G, *[fill] * ungraded.get(name, 0)] for name, rewards_G in rewards.items()}
+
+
+def _compare(a: Rewards, b: Rewards) -> Comparison:
     """Policy B against policy A, over the tasks that were graded for both. Paired: a task is one observation.
 
     mean(d) ± t s(d) / sqrt n, d = difference of a task's means, t with n - 1 degrees of freedom (Student 1908; tasks

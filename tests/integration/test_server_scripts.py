@@ -8,8 +8,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
+from harbortrainer.config import Config
+from harbortrainer.errors import BackendError
+from harbortrainer.training.outside import Outside
 from tests.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
 from tests.support.small_server import processes_of, wait_until
 
@@ -135,3 +140,37 @@ def test_connection_test_of_another_model(server_url: str) -> None:
     done = run_script("scripts/test_skyrl_tx.py", server_url, "Qwen/Qwen3-4B")
     assert done.returncode == 1
     assert "not Qwen/Qwen3-4B" in done.stdout
+
+
+async def test_a_server_that_others_can_reach_requires_a_key(
+    settings: dict[str, str], tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = Path(settings["SKYRL_TX_STATE"])
+    monkeypatch.delenv("SKYRL_TX_API_KEY", raising=False)
+    output = succeed(START, "--background", tiny_model_dir, env=settings | {"SKYRL_TX_HOST": "0.0.0.0"})
+    file = state / "api_key"
+    key = file.read_text().strip()
+    assert str(file) in output and key not in output and file.stat().st_mode & 0o77 == 0
+    for process in processes_of(state):
+        assert key not in Path(f"/proc/{process}/cmdline").read_text()
+
+    url = f"http://127.0.0.1:{settings['SKYRL_TX_PORT']}"
+    async with httpx.AsyncClient(base_url=f"{url}/api/v1") as client:
+        assert (await client.get("/healthz")).status_code == 200
+        body = {"model_id": "m", "type": "unload_model"}
+        for headers in ({}, {"X-API-Key": "tml-" + "0" * 48}, {"Authorization": f"Bearer {key}"}):
+            assert (await client.post("/unload_model", json=body, headers=headers)).status_code == 401
+    arguments = Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=str(tiny_model_dir), tasks_dir="d")
+    with pytest.raises(BackendError, match=r"SKYRL_TX_API_KEY: the server refuses this key"):
+        await Outside().connect(arguments)
+
+    steps = succeed("scripts/test_skyrl_tx.py", url, env={"SKYRL_TX_API_KEY": key})
+    assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8, steps
+    monkeypatch.setenv("SKYRL_TX_API_KEY", key)
+
+    async def documented(*_: object) -> Contract:
+        return TINKER_DOCUMENTS
+
+    backend = await Outside(measure=documented).connect(arguments)
+    await backend.api.unload(url, ["none"])
+    await backend.close(done=True)

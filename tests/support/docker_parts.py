@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.task.config import TaskConfig as HarborTaskConfig
 from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
@@ -39,10 +40,12 @@ def reward(result: TrialResult) -> float:
     return result.verifier_result.rewards["reward"]
 
 
-def environment_of(task: Path, run_id: str, **kwargs: Any) -> DockerEngineEnvironment:
+def environment_of[E: BaseEnvironment](
+    task: Path, run_id: str, kind: type[E] = DockerEngineEnvironment, **kwargs: Any
+) -> E:
     """The environment alone, not started."""
     kwargs.setdefault("network_policy", NetworkPolicy(network_mode=NetworkMode.PUBLIC))
-    return DockerEngineEnvironment(
+    return kind(
         environment_dir=task / "environment",
         environment_name=task.name,
         session_id=f"{task.name}__env",

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,9 @@ READY_SEC = 60.0
 class OwnDaemon:
     """It lives in a network namespace of its own: in the machine's it would take the bridge of the machine's daemon."""
 
-    def __init__(self, folder: Path, data_root: Path | None = None) -> None:
+    def __init__(self, folder: Path, data_root: Path | None = None, flags: Sequence[str] = ()) -> None:
         self.folder = folder
+        self._flags = flags
         self.data_root = data_root or folder / "data"
         self.host = f"unix://{folder}/docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
@@ -26,7 +27,7 @@ class OwnDaemon:
         """Returns when it answers."""
         dockerd = shutil.which("dockerd") or "/usr/sbin/dockerd"
         roots = [f"--data-root={self.data_root}", f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"]
-        command = ["unshare", "--net", dockerd, *roots, f"--host={self.host}"]
+        command = ["unshare", "--net", dockerd, *roots, f"--host={self.host}", *self._flags]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + READY_SEC
@@ -34,6 +35,12 @@ class OwnDaemon:
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise RuntimeError(f"dockerd does not answer: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """A command that enters the daemon's network namespace."""
+        assert self._process is not None
+        return "nsenter", f"--target={self._process.pid}", "--net"
 
     def stop(self) -> None:
         """As `systemctl stop docker`: its containers end with it."""
@@ -64,10 +71,10 @@ class OwnDaemon:
 
 
 @contextmanager
-def own_daemon(*images: str) -> Iterator[OwnDaemon]:
+def own_daemon(*images: str, flags: Sequence[str] = ()) -> Iterator[OwnDaemon]:
     """A running daemon with these images; all of it is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="ht-dockerd-"))  # short: a socket's path has 108 bytes at most
-    daemon = OwnDaemon(folder)
+    daemon = OwnDaemon(folder, flags=flags)
     try:
         daemon.start()
         for image in images:

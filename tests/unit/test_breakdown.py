@@ -53,7 +53,7 @@ def test_what_nobody_graded_has_no_mean():
 def test_an_evaluation_has_intervals_where_two_tasks_were_graded():
     parts = Breakdown([task("a", "text"), task("b", "git"), task("c", "git")])
     found = parts.evaluation(GROUPS)
-    git = estimate_reward([(1.0, 1.0), (0.0,)])
+    git = estimate_reward([(1.0, 1.0), (0.0,)], [0, 1])
     assert found["eval/reward_mean/domain/git"] == git.mean == 0.5
     assert (found["eval/reward_low/domain/git"], found["eval/reward_high/domain/git"]) == (git.low, git.high)
     assert found["eval/reward_mean/domain/text"] == 0.5 and "eval/reward_low/domain/text" not in found

@@ -119,6 +119,40 @@ async def test_a_key_that_the_cloud_refuses(monkeypatch):
             await Outside().connect(config(tinker_base_url=url))
 
 
+async def test_a_self_hosted_servers_key_goes_to_that_server_only(monkeypatch):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-cloud")
+    monkeypatch.setenv("SKYRL_TX_API_KEY", "tml-own-server")
+    answers = {
+        HEALTHZ: OK,
+        "/api/v1/client/config": (200, "{}"),
+        "/api/v1/get_server_capabilities": (200, '{"supported_models": [{"model_name": "other"}]}'),
+        "/api/v1/unload_model": (200, "{}"),
+    }
+    for backend, field, key in (("skyrl-tx", "skyrl_tx_url", "own-server"), ("tinker", "tinker_base_url", "cloud")):
+        keys: set[str] = set()
+        async with http_server(answers, keys) as url:
+            with pytest.raises(UserError, match="serves other"):
+                await Outside().connect(config(backend=backend, **{field: url}))
+            if backend == "skyrl-tx":
+                await Outside().api.unload(url, ["m"])
+        assert keys == {f"tml-{key}"}
+
+
+@pytest.mark.parametrize(("key", "reason"), [("own", "starts with tml-"), ("tml-cloud", "is TINKER_API_KEY")])
+def test_a_wrong_key_for_a_self_hosted_server_is_named(monkeypatch, key, reason):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-cloud")
+    monkeypatch.setenv("SKYRL_TX_API_KEY", key)
+    with pytest.raises(UserError, match=f"SKYRL_TX_API_KEY: {reason}"):
+        api_key(SELF_HOSTED)
+
+
+async def test_a_key_that_a_self_hosted_server_refuses():
+    refused = (401, '{"detail": "this server requires a key in the header X-API-Key: set SKYRL_TX_API_KEY"}')
+    async with http_server({HEALTHZ: OK, "/api/v1/client/config": refused}, set()) as url:
+        with pytest.raises(BackendError, match=r"SKYRL_TX_API_KEY: the server refuses this key"):
+            await Outside().connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+
+
 async def test_tinkers_key_is_never_sent_to_a_self_hosted_server(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-secret")
     answers = {

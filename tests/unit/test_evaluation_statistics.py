@@ -202,3 +202,44 @@ def test_coverage_and_false_verdicts_of_simulated_policies(policies, tasks, tria
     row = simulate(policies, tasks, trials, evaluations=300, seed=3)
     assert 0.90 <= row.covered <= 0.995
     assert row.false <= 0.07
+
+
+# -- trials without a grade
+
+
+def test_an_ungraded_trial_widens_the_interval_to_every_reward_it_could_have_earned():
+    rewards_P = [[1.0, 0.0], [1.0, 1.0]] * 5
+    full = estimate_reward(rewards_P)
+    assert estimate_reward(rewards_P, [0] * 10) == full
+    lost = estimate_reward(rewards_P, [2] + [0] * 9)
+    assert (lost.mean, lost.stderr, lost.n_tasks) == (full.mean, full.stderr, full.n_tasks)
+    assert lost.low < full.low and lost.high > full.high
+    for unknown in ([0.0, 0.0], [1.0, 0.0], [1.0, 1.0]):
+        known = estimate_reward([[*rewards_P[0], *unknown], *rewards_P[1:]])
+        assert lost.low <= known.low <= known.mean <= known.high <= lost.high
+
+
+def test_a_task_without_a_grade_is_in_the_interval_though_in_no_mean():
+    graded = estimate_reward([[1.0]] * 4)
+    lost = estimate_reward([[1.0]] * 4 + [[]], [0, 0, 0, 0, 3])
+    assert (lost.mean, lost.n_tasks, lost.high) == (1.0, 4, graded.high)
+    assert lost.low == estimate_reward([[1.0]] * 4 + [[0.0] * 3]).low < graded.low
+    assert math.isnan(estimate_reward([[]], [4]).low)  # nothing is known
+
+
+def test_ungraded_trials_widen_pass_at_k_too():
+    lost = estimate_pass_at_k([[1.0, 0.5], [0.5]], 2, 0.5, [0, 1])
+    assert (lost.mean, lost.n_tasks) == (1.0, 1)
+    assert lost.low <= estimate_pass_at_k([[1.0, 0.5], [0.5, 0.0]], 2, 0.5).low
+    assert lost.high >= estimate_pass_at_k([[1.0, 0.5], [0.5, 0.5]], 2, 0.5).high
+
+
+def test_losing_trials_never_makes_a_policy_better():
+    before = {str(p): [1.0, 0.0, 0.0, 0.0] for p in range(12)}
+    after = {name: [1.0] for name in before}  # its other trials have no grade
+    assert compare(before, after).verdict.endswith("better")
+    found = compare(before, after, {}, dict.fromkeys(after, 3))
+    assert not found.distinguishable and "the ungraded trials could change it" in found.verdict
+    assert found.low <= compare(before, before).difference <= found.high
+    best = {name: [1.0] * 9 for name in before}
+    assert compare(before, best, {}, {"0": 1}).verdict.endswith("better")  # one cannot change that

@@ -16,7 +16,16 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Cont
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import silent, watched
 from harbortrainer.backend.load import Load, read_load
-from harbortrainer.backend.sessions import Session, api_key, end_session, new_service, open_rest, open_session
+from harbortrainer.backend.sessions import (
+    KEY_HEADER,
+    Session,
+    api_key,
+    end_session,
+    new_service,
+    open_rest,
+    open_session,
+    self_hosted_key,
+)
 from harbortrainer.config import Endpoint, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
@@ -62,7 +71,8 @@ class Api:
     async def unload(self, url: str, model_ids: Sequence[str]) -> None:
         """Unload adapters from a self-hosted server; unknown ones are ignored."""
         try:
-            async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
+            headers = {KEY_HEADER: self_hosted_key()}
+            async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC, headers=headers) as client:
                 for model_id in model_ids:
                     body = {"model_id": model_id, "type": "unload_model"}
                     await client.post(f"{url}/api/v1/unload_model", json=body)

@@ -25,6 +25,11 @@ NO_ROUTE = re.compile(r"'detail': '(?:Not Found|Method Not Allowed)'")
 
 HINTS = (
     (
+        r"SKYRL_TX_API_KEY",  # in the answer of this project's server, with status 401
+        "SKYRL_TX_API_KEY: the server refuses this key; set the variable, here or in .env, to the key that the server "
+        "was started with (scripts/start_skyrl_tx.sh names its file)",
+    ),
+    (
         r"LoRA rank \d+ must be between \d+ and (\d+)",
         "lora_rank: the server allows at most {0}; lower it or start the server with a higher MAX_LORA_RANK",
     ),

@@ -22,14 +22,16 @@ from harbortrainer.durable.process import lives, this_process
 from harbortrainer.errors import DiskFault, UserError
 from harbortrainer.stopping import in_daemon_thread
 
-DUMMY_KEY = "tml-self-hosted"  # the SDK requires this form; the self-hosted server checks no key
+DUMMY_KEY = "tml-self-hosted"  # the SDK requires this form; a self-hosted server without a key ignores it
+SELF_HOSTED_KEY = "SKYRL_TX_API_KEY"  # environment variable: the key that a self-hosted server requires
+KEY_HEADER = "X-API-Key"
 CREDENTIAL_COMMAND = "TINKER_CREDENTIAL_CMD"
 _notes: WeakKeyDictionary[tinker.ServiceClient, Path] = WeakKeyDictionary()  # open sessions and their files
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open session. `key`: sent to the server; Tinker's own key only to Tinker cloud."""
+    """An open session. `key`: sent to the server; Tinker's own only to Tinker cloud."""
 
     service: tinker.ServiceClient
     rest: tinker.RestClient
@@ -38,15 +40,30 @@ class Session:
 
 
 def api_key(kind: ServerKind) -> str:
-    """The key to send. Raises UserError when Tinker cloud's is missing."""
+    """The key to send. Raises UserError when Tinker cloud's is missing, or one has the wrong form."""
     if not kind.needs_key:
-        return DUMMY_KEY
+        return self_hosted_key()
     key = os.environ.get("TINKER_API_KEY", "")
     if not key:
         raise UserError("TINKER_API_KEY: needed with backend=tinker; put it in .env, or train with backend=skyrl-tx")
     if not key.startswith("tml-"):
         raise UserError("TINKER_API_KEY: a Tinker key starts with tml-; check .env")
     return key
+
+
+def self_hosted_key() -> str:
+    """The key for self-hosted servers. Raises UserError unless it has a key's form and differs from Tinker cloud's."""
+    key = os.environ.get(SELF_HOSTED_KEY, "")
+    if key and not key.startswith("tml-"):
+        raise UserError(f"{SELF_HOSTED_KEY}: starts with tml-, as the SDK requires; check .env and the server's key")
+    if key and key == os.environ.get("TINKER_API_KEY"):
+        raise UserError(f"{SELF_HOSTED_KEY}: is TINKER_API_KEY, which only Tinker cloud may get; use a key of its own")
+    return key or DUMMY_KEY
+
+
+def is_self_hosted(key: str) -> bool:
+    """Whether `api_key` gave this key for a self-hosted server."""
+    return key in (DUMMY_KEY, os.environ.get(SELF_HOSTED_KEY))
 
 
 async def open_rest(url: str, key: str) -> tinker.RestClient:
@@ -56,7 +73,7 @@ async def open_rest(url: str, key: str) -> tinker.RestClient:
 
 async def open_session(rest: tinker.RestClient, url: str, key: str, say: Callable[[str], None]) -> Session:
     """Open a session, after ending those of killed processes of this machine. Raises BackendError."""
-    if key == DUMMY_KEY and (n_ended := await end_dead_sessions(url)):
+    if is_self_hosted(key) and (n_ended := await end_dead_sessions(url, key)):
         say(f"ended {n_ended} sessions at {url} whose processes were killed: their adapter slots are free")
     service = await awaited(f"opening a session at {url}", in_daemon_thread(new_service, url, key), CALL_LIMIT_SEC)
     return Session(service, rest, url, key)
@@ -72,10 +89,10 @@ async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:
         _delete(note)
 
 
-async def end_dead_sessions(url: str) -> int:
+async def end_dead_sessions(url: str, key: str = DUMMY_KEY) -> int:
     """End the sessions at `url` of processes of this machine that were killed. Returns how many."""
     n_ended = 0
-    async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC) as client:
+    async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC, headers={KEY_HEADER: key}) as client:
         for file, session in _noted():
             if session.get("url") != url or lives(session) is not False:
                 continue
@@ -105,8 +122,8 @@ def new_service(url: str, key: str) -> tinker.ServiceClient:
 @contextlib.contextmanager
 def _this_key_only(key: str) -> Iterator[None]:
     """Hide TINKER_CREDENTIAL_CMD, whose output a server may request, from a self-hosted server."""
-    command = os.environ.pop(CREDENTIAL_COMMAND, None) if key == DUMMY_KEY else None
-    if key == DUMMY_KEY:
+    command = os.environ.pop(CREDENTIAL_COMMAND, None) if is_self_hosted(key) else None
+    if is_self_hosted(key):
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # a self-hosted server does not use it
     try:
         yield

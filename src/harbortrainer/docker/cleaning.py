@@ -1,7 +1,7 @@
 """Labels everything that a run creates on a Docker daemon, lists what carries these labels, and removes it.
 
-Containers, networks and volumes go with their run or their process; images, which runs share, when they are not used
-any more. Objects without the labels are never touched.
+Containers, networks and volumes go with their run or their process; images and the network of trials, which runs
+share, when they are not used any more. Objects without the labels are never touched.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.docker.daemon import call_removal, engine
+from harbortrainer.docker.host_rules import remove_rules
 from harbortrainer.durable.process import PID, lives, this_process
 
 LABEL = "harbortrainer"
@@ -29,6 +30,8 @@ TRIAL = "harbortrainer.trial"
 DIGEST = "harbortrainer.digest"
 BUILT = "harbortrainer.built"  # an image's: when it was built
 BUILT_FOR = "harbortrainer.built-for"  # and for which run
+NETWORK = "harbortrainer.network"  # of the network that all trials share: the version of its options
+BRIDGE = "harbortrainer.bridge"  # and its interface on the daemon's machine
 GB = 1000**3  # as Docker counts
 MAX_REFUSALS = 5  # of one removal, by a daemon that answers
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0  # before a removal is tried again
@@ -88,6 +91,8 @@ class OwnedObject:
                 remove_container(self.name)
             elif self.kind == "network":
                 engine().remove_network(self.id)  # two may have one name
+                if bridge := self.labels.get(BRIDGE):
+                    remove_rules(bridge)
             elif self.kind == "volume":
                 engine().remove_volume(self.name)
             else:
@@ -189,10 +194,18 @@ def candidates(older_than_days: float | None, sizes: Mapping[tuple[str, str], in
     dead = [(t, f"run {t.labels.get(RUN_ID) or '?'} is dead", t.created) for t in things if is_left_over(t.labels)]
     shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels and thing.id not in busy]
     unused = sorted(_unused(shared, older_than_days), key=lambda one: one[2])
+    empty = [(t, "no container uses it", t.created) for t in things if NETWORK in t.labels and _is_empty(t.id)]
     return [
         Candidate(thing, why, used, sizes.get((thing.kind, thing.id or thing.name), 0))
-        for thing, why, used in [*dead, *unused]
+        for thing, why, used in [*dead, *empty, *unused]
     ]
+
+
+def _is_empty(network: str) -> bool:
+    try:
+        return not engine().inspect_network(network)["Containers"]
+    except NotFound:  # removed since it was listed
+        return False
 
 
 def _unused(images: Iterable[OwnedObject], older_than_days: float | None) -> Iterator[tuple[OwnedObject, str, float]]:

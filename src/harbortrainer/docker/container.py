@@ -4,18 +4,19 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 import docker
-from docker.errors import APIError
+from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from harbortrainer.docker.cleaning import remove_container
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image
+from harbortrainer.docker.network import forget_network, trial_network
 from harbortrainer.errors import UserError
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
@@ -33,7 +34,7 @@ _CAPABILITIES = (
     "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL",
     "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
-_BRIDGE, _NONE = "bridge", "none"
+_NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,12 @@ def container_name(session_id: str) -> str:
 def start_container(spec: ContainerSpec) -> str:
     """Create and start a container; remove it if it does not start. Returns its ID.
 
-    Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses.
+    Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses; EnvironmentFault.
     """
+    return _with_network(lambda: _start(spec))
+
+
+def _start(spec: ContainerSpec) -> str:
     client = engine()
     try:
         created = _create(client, spec)
@@ -102,7 +107,7 @@ def _create(client: docker.APIClient, spec: ContainerSpec) -> dict[str, str]:
 
 def _host_config(spec: ContainerSpec) -> dict[str, Any]:
     return engine().create_host_config(
-        network_mode=_BRIDGE if spec.networked else _NONE,
+        network_mode=trial_network().id if spec.networked else _NONE,
         cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
         cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
         mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
@@ -141,8 +146,25 @@ def wait_healthy(name: str, seconds: float) -> None:
 
 
 def set_networked(name: str, networked: bool) -> None:
-    """Move a running container between the default bridge and no network at all."""
-    gone, new = (_NONE, _BRIDGE) if networked else (_BRIDGE, _NONE)
+    """Move a running container between the network of trials and no network at all."""
     client = engine()
-    client.disconnect_container_from_network(name, gone, force=True)
-    client.connect_container_to_network(name, new)
+
+    def move() -> None:
+        gone, new = (_NONE, trial_network().id) if networked else (trial_network().id, _NONE)
+        if networked:
+            client.inspect_network(new)  # raises NotFound while the container can still be moved
+        client.disconnect_container_from_network(name, gone, force=True)
+        client.connect_container_to_network(name, new)
+
+    _with_network(move)
+
+
+def _with_network[T](work: Callable[[], T]) -> T:
+    """Do the work; once more if the network of trials was removed since (`docker network prune`)."""
+    try:
+        return work()
+    except NotFound as error:
+        if isinstance(error, ImageNotFound) or "network" not in str(error.explanation):
+            raise
+    forget_network()
+    return work()

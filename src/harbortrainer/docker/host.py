@@ -14,6 +14,7 @@ from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import prepare_images
+from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker
 from harbortrainer.stopping import in_daemon_thread
 
@@ -31,6 +32,9 @@ class Host(Protocol):
     async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
         """Make the tasks' images that are missing. Returns how many were made."""
         return 0
+
+    def open_network(self, tasks: Sequence[Path]) -> None:
+        """Create what trials of these tasks share as their network; log a line if they can reach the host. Blocking."""
 
     def tidy(self, run_id: str) -> list[str]:
         """Remove what dead runs and earlier processes of this run left; a line on what was removed. Blocking."""
@@ -56,6 +60,7 @@ class DockerHost:
     """The daemon of this machine, or of DOCKER_HOST."""
 
     check = staticmethod(check_docker)
+    open_network = staticmethod(open_for)
     tidy = staticmethod(tidy)
     guard = staticmethod(guarding_disk)
     reap = staticmethod(reap)
@@ -81,7 +86,8 @@ async def cleaned(host: Host, run_id: str, say: Say) -> AsyncIterator[None]:
 
 
 async def build_images(host: Host, tasks: Sequence[Path], run_id: str, progress: Progress, say: Say) -> None:
-    """Make the tasks' images; say how many, and how long it took."""
+    """Open the trials' network and make the tasks' images; say how many, and how long it took."""
+    await in_daemon_thread(host.open_network, tasks)
     started = time.monotonic()
     if built := await host.build(tasks, progress, run_id):
         say(f"{built} task images built in {time.monotonic() - started:.1f} s")

@@ -14,6 +14,7 @@ from rich.table import Table
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
+from harbortrainer.docker.network import trial_network, uses_network
 from harbortrainer.docker.preflight import check_docker, connect
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
@@ -29,9 +30,13 @@ async def preflight(args: DockerArgs) -> int:
     """Print how many environments can run. Raises UserError for what would stop a run."""
     config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
-    n = n_containers(config)
-    for warning in await asyncio.to_thread(check_docker, [task.path for task in tasks], n, args.environment_kwargs):
+    n, paths = n_containers(config), [task.path for task in tasks]
+    for warning in await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs):
         print(f"warning: {warning}")
+    if not paths or any(map(uses_network, paths)):
+        network = await asyncio.to_thread(trial_network)
+        if not network.exposed:  # else it was logged
+            print(network.line)
     print(f"Docker can run {n} environments at once" + (f" of {len(tasks)} tasks" if tasks else ""))
     return 0
 

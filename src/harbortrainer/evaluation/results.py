@@ -76,18 +76,22 @@ def _parts(results_P: Sequence[TaskResult], key: Callable[[Task], str], args: Ev
 
 
 def _summary(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
-    """A task counts once, with the mean of its graded trials; pass@k is over tasks with at least k graded trials."""
-    rewards_P = [result.rewards_G for result in results_P if result.rewards_G]
-    ungraded = sum(result.ungraded for result in results_P)
+    """A task counts once, with the mean of its graded trials; pass@k is over tasks with at least k graded trials.
+
+    The intervals cover every reward that the ungraded trials could have earned.
+    """
+    rewards_P, ungraded_P = [result.rewards_G for result in results_P], [result.ungraded for result in results_P]
+    ungraded = sum(ungraded_P)
+    passes = {str(k): estimate_pass_at_k(rewards_P, k, args.pass_reward, ungraded_P) for k in args.k}
     trials = sum(map(len, rewards_P)) + ungraded
     return {
         "tasks": len(results_P),
-        "tasks_ungraded": len(results_P) - len(rewards_P),
+        "tasks_ungraded": sum(not rewards_G for rewards_G in rewards_P),
         "trials": trials,
         "ungraded": ungraded,
         "ungraded_share": ungraded / trials if trials else 0.0,
-        "reward": _estimate(estimate_reward(rewards_P)),
-        "pass_at": {str(k): _estimate(estimate_pass_at_k(rewards_P, k, args.pass_reward)) for k in args.k},
+        "reward": _estimate(estimate_reward(rewards_P, ungraded_P)),
+        "pass_at": {k: _estimate(estimate) for k, estimate in passes.items()},
     }
 
 
@@ -106,7 +110,8 @@ def _task(result: TaskResult, args: EvalArgs) -> Value:
 
 def _comparison(subjects: Sequence[Subject], found: Sequence[Sequence[TaskResult]]) -> Value:
     one, other = ({result.task.name: result.rewards_G for result in results_P} for results_P in found)
-    compared = compare(other, one)
+    lost, lost_other = ({result.task.name: result.ungraded for result in results_P} for results_P in found)
+    compared = compare(other, one, lost_other, lost)
     numbers = {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(compared).items()}
     numbers["tasks"] = numbers.pop("n_tasks")
     return {"policy": subjects[0].name, "against": subjects[1].name, "verdict": compared.verdict} | numbers
@@ -185,7 +190,8 @@ def _faults(policy: Value) -> str:
     ends = ", ".join(f"{count} {name}" for name, count in policy["outcomes"].items())
     line = f"{policy['name']}: {ends or 'no trial'}"
     if policy["ungraded"]:
-        line += f"; {_share(policy)} of {policy['trials']} trials have no grade, through faults: left out"
+        line += f"; {_share(policy)} of {policy['trials']} trials have no grade, through faults: in no mean, and the "
+        line += "intervals cover every reward that they could have earned"
     if policy["tasks_ungraded"]:
         line += f"; {policy['tasks_ungraded']} tasks have no graded trial: the numbers are of the others"
     return line

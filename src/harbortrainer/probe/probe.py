@@ -15,7 +15,7 @@ import tinker
 
 from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind
 from harbortrainer.backend.load import read_load, say_what_compiles
-from harbortrainer.backend.sessions import Session
+from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, sampling
 from harbortrainer.probe.report import ProbeFindings, ServerReport, load, store
@@ -33,7 +33,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
     Raises BackendError when a self-hosted server cannot be measured.
     """
     try:
-        report = load((await identify(session.url)).fingerprint, model_name)
+        report = load((await identify(session.url, session.key)).fingerprint, model_name)
     except BackendError:
         report = None
     if report is None and kind.needs_key:
@@ -63,7 +63,7 @@ async def load_or_probe(
     `say` gets a line when the server compiles for long.
     Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
     """
-    if not refresh and (known := load((await identify(session.url)).fingerprint, model_name)) is not None:
+    if not refresh and (known := load((await identify(session.url, session.key)).fingerprint, model_name)) is not None:
         return known
     compiles = say_what_compiles(functools.partial(read_load, session.url), say)
     report = await run_until(probe(session, model_name), compiles)
@@ -79,7 +79,7 @@ async def probe(session: Session, model_name: str) -> ServerReport:
 
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
-    identity = await identify(session.url)
+    identity = await identify(session.url, session.key)
     isolates = "own_step" in identity.server.get("repairs", ())
     work, findings = ProbeSession(session, model_name, isolates), ProbeFindings()
     sdk = logging.getLogger("tinker")
@@ -145,14 +145,14 @@ class ServerIdentity:
     server: dict[str, Any]
 
 
-async def identify(url: str) -> ServerIdentity:
+async def identify(url: str, key: str = "") -> ServerIdentity:
     """Identify a server by healthz, else by its URL and API description. Raises BackendError without an answer."""
     try:
         async with httpx.AsyncClient(timeout=IDENTITY_LIMIT_SEC) as http:
             server = _server(await http.get(f"{url}/api/v1/healthz"))
             text = json.dumps({name: server[name] for name in server if name != "instance"}, sort_keys=True)
             if not server:
-                described = await http.get(f"{url}/openapi.json")
+                described = await http.get(f"{url}/openapi.json", headers={KEY_HEADER: key} if key else None)
                 text = f"{url}\n{described.text if described.status_code == httpx.codes.OK else ''}"
     except httpx.HTTPError as error:
         raise BackendError(f"{url}: {error or type(error).__name__}; check GET /api/v1/healthz") from None

@@ -14,7 +14,7 @@ import numpy as np
 import tinker
 
 from harbortrainer.backend.faults import SDK_ERRORS, awaited, plain
-from harbortrainer.backend.sessions import Session
+from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
 
 RANK, SEED = 4, 1
@@ -40,7 +40,7 @@ class ProbeSession:
     def __init__(self, session: Session, model_name: str, isolates: bool = False) -> None:
         self.service, self.rest, self.url, self.model_name = session.service, session.rest, session.url, model_name
         self.rank = RANK
-        headers = {"X-API-Key": session.key}
+        headers = {KEY_HEADER: session.key}
         self.http = httpx.AsyncClient(base_url=f"{self.url}/api/v1", timeout=HTTP_TIMEOUT_SEC, headers=headers)
         self.isolates = isolates
         self.rate_norm2 = 0.0

@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,12 +159,16 @@ def failed_install(task: Path, trial: Path) -> str:
 
     For trials that earned nothing. The signs, all of them: a script that installs something, an installer's error in
     its output, then a missing program or module that the script installs (or uv, which runs the tests, unable to
-    fetch them), and no trace of a test that ran. A policy that forges them gains nothing: such a trial is neither
-    trained on nor counted.
+    fetch them), and no trace of a test that ran. A policy can cause them: `verifier_network` decides who is at fault.
     """
     wanted = _installed("\n".join(code(file) for file in scripts(task)))
-    outputs = sorted(trial.glob("**/verifier/test-stdout.txt")) if wanted else []
-    return next((found for file in outputs if (found := _diagnose(_read(file), wanted))), "")
+    found = (_diagnose(output, wanted) for output in outputs(trial)) if wanted else iter(())
+    return next((cause for cause in found if cause), "")
+
+
+def outputs(trial: Path) -> Iterator[str]:
+    """What the verifier of each step printed, its beginning and end."""
+    return (_read(file) for file in sorted(trial.glob("**/verifier/test-stdout.txt")))
 
 
 def fetching(script: str) -> list[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.disk_guard import eviction_reason
+from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, noting, raise_noted
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
@@ -20,6 +21,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import UNOBSERVED, Gates, ObservedTrial, Phases, TrialObserver
+from harbortrainer.rollout.verifier_network import Check, is_networks_fault
 from harbortrainer.tasks.task import Task
 
 if TYPE_CHECKING:  # slow to import
@@ -64,6 +66,7 @@ class TrialContext:
     daemon: Daemon
     observer: TrialObserver = UNOBSERVED
     new_trial: NewTrial = new_trial
+    check_network: Check = field(default_factory=NetworkCheck)
 
 
 class TrialCancelled(asyncio.CancelledError):
@@ -142,11 +145,23 @@ async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) ->
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = classify(result, llm)
     if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
-        cause = await asyncio.to_thread(failed_install, request.task.path, request.trials_dir / request.name)
-        verdict = (Outcome.VERIFIER_ERROR, cause, None) if cause else verdict
+        verdict = await _install_verdict(request, settings, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
     return verdict, stage_times(result, llm) | times
+
+
+async def _install_verdict(request: TrialRequest, settings: TrialContext, graded: Verdict) -> Verdict:
+    """`graded`, unless the verifier could not install what it runs because the network failed."""
+    folder = request.trials_dir / request.name
+    cause = await asyncio.to_thread(failed_install, request.task.path, folder)
+    if not cause:
+        return graded
+    if settings.config.environment_type != "docker":  # whose network cannot be tried from outside of the trial
+        return Outcome.VERIFIER_ERROR, cause, None
+    if await is_networks_fault(request.task.path, folder, settings.check_network, settings.run_id):
+        return Outcome.VERIFIER_ERROR, cause, None
+    return graded[0], f"{cause}; not the network's fault, so the grade stands", graded[2]
 
 
 def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig":

@@ -68,10 +68,12 @@ def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Held-out reward: mean over tasks of the task's mean, standard error and 95% interval over tasks, ungraded trials.
 
+    The interval covers every reward that the ungraded trials could have earned.
     Without a graded task the mean is 0 and there is no interval.
     """
     kept = [t for group in groups_P for t in group.trajectories_G]
-    reward = estimate_reward([g.rewards_G for g in groups_P])
+    ungraded_P = [len(g.lost) for g in groups_P]
+    reward = estimate_reward([g.rewards_G for g in groups_P], ungraded_P)
     interval = {"eval/reward_low": reward.low, "eval/reward_high": reward.high} if reward.n_tasks else {}
     return {
         "eval/reward_mean": reward.mean if reward.n_tasks else 0.0,
@@ -79,7 +81,7 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         **interval,
         "eval/tasks": float(reward.n_tasks),
         "eval/trials": float(len(kept)),
-        "eval/trials_ungraded": float(sum(len(g.lost) for g in groups_P)),
+        "eval/trials_ungraded": float(sum(ungraded_P)),
         "eval/parse_failure_rate": turn_metrics(kept)["turn/parse_failure_rate"],
     }
 
@@ -125,7 +127,7 @@ class Breakdown:
         """Metrics of an evaluation; an interval where at least two tasks were graded."""
         metrics: dict[str, float] = {}
         for part, groups in self._parts(groups_P):
-            reward = estimate_reward([group.rewards_G for group in groups])
+            reward = estimate_reward([group.rewards_G for group in groups], [len(group.lost) for group in groups])
             metrics[f"eval/tasks/{part}"] = float(reward.n_tasks)
             if reward.n_tasks:
                 metrics[f"eval/reward_mean/{part}"] = reward.mean

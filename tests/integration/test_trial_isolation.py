@@ -1,0 +1,145 @@
+"""Networked trials reach the outside, but neither each other nor the machine of the Docker daemon."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from harbor.environments.base import BaseEnvironment
+from harbor.models.task.config import NetworkMode, NetworkPolicy
+
+from harbortrainer.docker import cleaning, network
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.environment import ComposeEnvironment, DockerEngineEnvironment
+from harbortrainer.docker.network import trial_network
+from tests.support.docker_parts import containers, environment_of, write_task
+from tests.support.outside import PORT, outside, run, web_server
+from tests.support.shapes import PREBUILT
+
+pytestmark = [
+    pytest.mark.usefixtures("docker_ready"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="host rules and namespaces need root"),
+]
+RUN = "test-isolation"
+LISTEN = (
+    "perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(LocalPort => 8000, Listen => 5, ReuseAddr => 1); "
+    'open(F, ">/listens"); close F; while (my $c = $s->accept) { print $c "inside\n"; close $c }\''
+)
+
+
+@contextlib.asynccontextmanager
+async def trial(folder: Path) -> AsyncIterator[tuple[DockerEngineEnvironment, str]]:
+    """A running environment, and its container's ID."""
+    before = set(containers(RUN))
+    environment = environment_of(write_task(folder), RUN)
+    await environment.start(force_build=False)
+    try:
+        yield environment, next(iter(set(containers(RUN)) - before))
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+@pytest.fixture
+def host_port() -> Iterator[int]:
+    """A port that this machine listens on, at every address."""
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+async def connects(environment: BaseEnvironment, address: str, port: int) -> bool:
+    script = f"timeout 1.5 bash -c 'exec 3<>/dev/tcp/{address}/{port}' && echo connected"
+    return (await environment.exec(script)).stdout == "connected\n"
+
+
+def addresses() -> list[str]:
+    """IPv4 addresses of this machine, without loopback."""
+    links = json.loads(run("ip", "-json", "-4", "addr"))
+    found = [one["local"] for link in links for one in link["addr_info"]]
+    return [address for address in found if not address.startswith("127.")]
+
+
+def address_of(container: str) -> str:
+    (joined,) = engine().inspect_container(container)["NetworkSettings"]["Networks"].values()
+    return joined["IPAddress"]
+
+
+async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(tmp_path: Path, host_port: int) -> None:
+    (tmp_path / "file").write_text("text\n")
+    async with trial(tmp_path / "a") as (a, container), trial(tmp_path / "b") as (b, _):
+        await a.exec(f"setsid {LISTEN} >/dev/null 2>&1 & until [ -e /listens ]; do sleep 0.05; done")
+        assert await connects(a, "127.0.0.1", 8000)
+        assert not await connects(b, address_of(container), 8000)
+        with outside() as (far, name), web_server(tmp_path, far, "ip", "netns", "exec", name):
+            assert await connects(b, far, PORT)
+            local = addresses()
+            gateway = engine().inspect_network(trial_network().id)["IPAM"]["Config"][0]["Gateway"]
+            assert gateway in local and "198.51.100.1" in local
+            for address in local:
+                socket.create_connection((address, host_port), timeout=5).close()  # the host itself reaches it
+            reached = await asyncio.gather(*(connects(b, address, host_port) for address in local))
+            assert not any(reached), dict(zip(local, reached, strict=True))
+
+
+async def test_a_container_that_gets_its_network_back_is_isolated_too(tmp_path: Path, host_port: int) -> None:
+    async with trial(tmp_path / "moved") as (environment, container):
+        for mode in (NetworkMode.NO_NETWORK, NetworkMode.PUBLIC):
+            await environment.set_network_policy(NetworkPolicy(network_mode=mode))
+        joined = engine().inspect_container(container)["NetworkSettings"]["Networks"]
+        assert list(joined) == [trial_network().name]
+        gateway = next(iter(joined.values()))["Gateway"]
+        assert not await connects(environment, gateway, host_port)
+        resolver = (await environment.exec("cat /etc/resolv.conf; getent hosts $(hostname)")).stdout or ""
+        assert "nameserver 127.0.0.11" in resolver and address_of(container) in resolver
+
+
+async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path: Path) -> None:
+    first = trial_network()
+    network.forget_network()  # as another process
+    assert trial_network() == first
+    assert not cleaning.is_left_over(engine().inspect_network(first.id)["Labels"], RUN)
+    listed = run("iptables", "-S", "INPUT")
+    assert listed.count(f"-i {first.bridge} ") == 1  # the rule was not added twice
+    if engine().inspect_network(first.id)["Containers"]:
+        pytest.skip("trials of another run use the network: it cannot be removed")
+    (mine,) = [one.thing for one in cleaning.candidates(None, {}) if one.thing.id == first.id]
+    assert mine.remove() == ""
+    assert first.bridge not in run("iptables", "-S") and not Path("/run/harbortrainer", first.bridge).exists()
+    async with trial(tmp_path / "after") as (_, container):  # this process still has the old ID
+        assert trial_network().id != first.id
+        assert next(iter(engine().inspect_container(container)["NetworkSettings"]["Networks"])) == first.name
+        assert f"-i {first.bridge} " in run("iptables", "-S", "INPUT")
+        assert Path("/run/harbortrainer", first.bridge).exists()  # for runs of other users
+        assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None, {})}  # in use
+
+
+async def test_two_trials_of_one_compose_task_do_not_reach_each_other(tmp_path: Path) -> None:
+    compose = f"services:\n  main:\n    image: {PREBUILT}\n    command: [sleep, infinity]\n"
+    toml = f'[environment]\ndocker_image = "{PREBUILT}"\n'
+    task = write_task(
+        tmp_path / "composed", dockerfile=None, toml=toml, files={"environment/docker-compose.yaml": compose}
+    )
+    a, b = (environment_of(task, RUN, kind=ComposeEnvironment) for _ in range(2))
+    try:
+        await asyncio.gather(a.start(force_build=False), b.start(force_build=False))
+        (first, second) = (address_of(container) for container in containers(RUN))
+        own = ((await a.exec("hostname -i")).stdout or "").split()
+        assert len(own) == 1 and own[0] in (first, second)
+        await a.exec(f"setsid {LISTEN} >/dev/null 2>&1 & until [ -e /listens ]; do sleep 0.05; done")
+        assert await connects(a, own[0], 8000)
+        assert not await connects(b, own[0], 8000)
+    finally:
+        await asyncio.gather(a.stop(delete=True), b.stop(delete=True))

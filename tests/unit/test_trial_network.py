@@ -1,0 +1,199 @@
+"""The network of trials and its host rules, without a daemon: subnets, name servers, warnings, retries."""
+
+import subprocess
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from docker.errors import APIError, ImageNotFound, NotFound
+
+from harbortrainer.docker import container, host_rules, network
+from harbortrainer.docker.host_rules import name_servers, set_rules
+from harbortrainer.docker.network import routes, spare_subnets, trial_network, uses_network
+from harbortrainer.errors import EnvironmentFault
+from tests.support.task_folder import write_task
+
+POOLS_USED_UP = "could not find an available, non-overlapping IPv4 address pool among the defaults"
+
+
+def error(kind: type[APIError], status: int, text: str) -> APIError:
+    response = requests.Response()
+    response.status_code = status
+    return kind(text, response, text)
+
+
+class Daemon:
+    """`subnets`: what Docker gives the network at each request; an exception is raised."""
+
+    def __init__(self, *subnets: str | Exception) -> None:
+        self.subnets = list(subnets)
+        self.made: list[dict[str, Any]] = []
+        self.present: dict[str, dict[str, Any]] = {}
+
+    def info(self) -> dict[str, str]:
+        return {"ID": "ABCD:EFGH"}
+
+    def networks(self, filters: dict[str, str] | None = None) -> list[dict[str, Any]]:
+        taken = {"Id": "b", "Name": "bridge", "Labels": {}, "IPAM": {"Config": [{"Subnet": "172.17.0.0/16"}]}}
+        return list(self.present.values()) if filters else [taken, *self.present.values()]
+
+    def inspect_network(self, _name: str) -> dict[str, Any]:
+        return {"Options": {"com.docker.network.driver.mtu": "1400"}}
+
+    def create_network(self, name: str, **given: Any) -> None:
+        self.made.append(given)
+        answer = self.subnets.pop(0) if self.subnets else given["ipam"]["Config"][0]["Subnet"]
+        if isinstance(answer, Exception):
+            raise answer
+        id = str(len(self.made))
+        config = {"Config": [{"Subnet": answer}]}
+        self.present[id] = {"Id": id, "Name": name, "Labels": given["labels"], "IPAM": config}
+
+    def remove_network(self, id: str) -> None:
+        del self.present[id]
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Daemon]:
+    """The daemon of this test, on a machine whose rules cannot be set for the reason `why`."""
+
+    def given(*subnets: str | Exception, why: str = "") -> Daemon:
+        daemon = Daemon(*subnets)
+        monkeypatch.setattr(network, "engine", lambda: daemon)
+        monkeypatch.setattr(network, "set_rules", lambda _bridge: why)
+        monkeypatch.setattr(network, "_open", {})
+        return daemon
+
+    return given
+
+
+def test_the_network_is_created_once_and_found_again(
+    use: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = use("172.18.0.0/16")
+    first = trial_network()
+    assert trial_network() == first and len(daemon.made) == 1
+    (made,) = daemon.made
+    assert made["options"]["com.docker.network.bridge.enable_icc"] == "false"
+    assert made["options"]["com.docker.network.driver.mtu"] == "1400"  # as the daemon's default bridge
+    assert made["options"]["com.docker.network.bridge.name"] == first.bridge == made["labels"]["harbortrainer.bridge"]
+    assert len(first.bridge) < 16  # as the kernel demands
+    network.forget_network()
+    assert trial_network() == first and len(daemon.made) == 1 and not caplog.messages
+
+
+def test_a_network_that_another_process_makes_meanwhile_is_shared(use: Callable[..., Daemon]) -> None:
+    daemon = use(error(APIError, 403, "networks have same bridge name"))
+    theirs = {"Id": "9", "Name": network.NAME, "Labels": {"harbortrainer.bridge": "ht-x"}, "IPAM": {"Config": None}}
+    make = daemon.create_network
+
+    def raced(name: str, **given: Any) -> None:
+        daemon.present["9"] = theirs
+        make(name, **given)
+
+    daemon.create_network = raced  # type: ignore[method-assign]
+    assert trial_network().id == "9"
+
+
+@pytest.mark.parametrize("first", [error(APIError, 404, POOLS_USED_UP), "172.30.1.0/24"])
+def test_a_subnet_is_chosen_where_docker_has_none_or_a_small_one(use: Callable[..., Daemon], first: Any) -> None:
+    daemon = use(first)
+    (subnet,) = trial_network().subnets
+    assert subnet.num_addresses > network.MOST_CONTAINERS and len(daemon.present) == 1
+
+
+def test_a_daemon_that_refuses_is_a_fault_with_its_fix(use: Callable[..., Daemon]) -> None:
+    use(error(APIError, 500, "iptables failed"))
+    with pytest.raises(EnvironmentFault, match=r"harbortrainer-trials.*iptables failed; remove unused networks"):
+        trial_network()
+
+
+def test_trials_that_can_reach_the_machine_are_warned_of_once(
+    use: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
+) -> None:
+    use("172.18.0.0/16", why="only root may")
+    assert trial_network() == trial_network()
+    (message,) = caplog.messages
+    assert (
+        "they can reach the addresses of Docker's machine: only root may" in message and "SKYRL_TX_API_KEY" in message
+    )
+
+
+def test_spare_subnets_avoid_what_is_taken(tmp_path: Path) -> None:
+    table = tmp_path / "route"
+    table.write_text(
+        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
+        "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n"
+        "tun0\t0000E00A\t00000000\t0001\t0\t0\t0\t0000F0FF\n"
+    )
+    (tunnel,) = routes(table)
+    assert tunnel == IPv4Network("10.224.0.0/12") and routes(tmp_path / "none") == []
+    spare = list(spare_subnets([tunnel, IPv4Network("172.16.0.0/20")]))
+    assert spare[0] == IPv4Network("172.16.16.0/20") and len(spare) == 64
+    assert list(spare_subnets([IPv4Network("0.0.0.0/0")])) == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "files", "joins"),
+    [
+        ("", {}, True),
+        ('[environment]\nnetwork_mode = "no-network"\n', {}, False),
+        ('[environment]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"\n', {}, True),
+        ("", {"environment/docker-compose.yaml": "services: {}\n"}, False),
+    ],
+)
+def test_only_tasks_with_a_network_open_it(tmp_path: Path, toml: str, files: dict[str, str], joins: bool) -> None:
+    assert uses_network(write_task(tmp_path / "task", toml=toml, files=files)) is joins
+
+
+def test_a_start_is_tried_again_only_when_the_network_is_gone(use: Callable[..., Daemon]) -> None:
+    use("172.18.0.0/16")
+    trial_network()
+    faults = [error(NotFound, 404, "network 1 not found")]
+
+    def work() -> str:
+        if faults:
+            raise faults.pop()
+        return "started"
+
+    assert container._with_network(work) == "started" and not network._open
+    for other in (error(ImageNotFound, 404, "no network image"), error(NotFound, 404, "No such container")):
+        faults = [other]
+        with pytest.raises(type(other)):
+            container._with_network(work)
+
+
+def test_the_name_servers_of_the_machine_stay_reachable(tmp_path: Path) -> None:
+    resolv, daemon = tmp_path / "resolv.conf", tmp_path / "daemon.json"
+    resolv.write_text("# a\nsearch x\nnameserver 127.0.0.53\nnameserver 10.1.1.1\nnameserver fe80::1\nnameserver\n")
+    daemon.write_text('{"dns": ["172.17.0.1", "no address", "10.1.1.1"]}')
+    assert list(name_servers((resolv, tmp_path / "none"), daemon)) == ["10.1.1.1", "172.17.0.1"]
+    daemon.write_text("not JSON")
+    assert list(name_servers((resolv,), daemon)) == ["10.1.1.1"]
+
+
+def test_the_reason_why_rules_cannot_be_set_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert set_rules("ht-none") == "the Docker daemon does not run on this machine"
+    (tmp_path / "ht-1").mkdir()
+    monkeypatch.setattr(host_rules, "_INTERFACES", tmp_path)
+    monkeypatch.setattr(host_rules.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(host_rules, "_MARKS", tmp_path / "marks")
+    assert "only root" in set_rules("ht-1")
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "marks" / "ht-1").touch()
+    assert set_rules("ht-1") == ""  # root has set them
+    monkeypatch.setattr(host_rules.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host_rules.shutil, "which", lambda _name: None)
+    assert "needs the program iptables" in set_rules("ht-1")
+    monkeypatch.setattr(host_rules.shutil, "which", lambda name: name)
+    ran: list[list[str]] = []
+
+    def refuse(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(list(command))
+        return subprocess.CompletedProcess(command, 4, "", "no  permission\n")
+
+    monkeypatch.setattr(host_rules.subprocess, "run", refuse)
+    assert "(no permission)" in set_rules("ht-1") and len(ran) == 1
