@@ -210,11 +210,11 @@ def test_labels_of_a_network_are_reaped_too() -> None:
 async def test_every_container_of_a_compose_task_is_labelled_its_separate_verifiers_too(tmp_path: Path) -> None:
     task = write_shape("compose-separate-verifier", tmp_path)
     run_id = f"{RUN}-{tmp_path.name}"
-    began = int(time.time())
+    # read while they happen: the daemon remembers the last 256 events only
+    events = engine().events(decode=True, filters={"type": "container", "event": "create"})
+    seen = asyncio.create_task(asyncio.to_thread(list, events))
     assert reward(await run_trial(task, run_id)) == 1
-    made = engine().events(
-        since=began, until=int(time.time()) + 1, decode=True, filters={"type": "container", "event": "create"}
-    )
-    names = {event["Actor"]["Attributes"]["name"]: event["Actor"]["Attributes"] for event in made}
+    events.close()
+    names = {event["Actor"]["Attributes"]["name"]: event["Actor"]["Attributes"] for event in await seen}
     mine = {name: labels.get(cleaning.RUN_ID) for name, labels in names.items() if name.startswith(task.name)}
     assert len(mine) == 3 and set(mine.values()) == {run_id}
