@@ -189,6 +189,8 @@ class AgentPhases:
         allowed = footprint or Footprint()
         plan = await call(put_back, self._container, found, allowed, image, self._run_id, stopped=stopped)
         self._note(plan.paths)
+        if plan.copies or plan.texts:  # from here on these are the image's
+            self._before = self._before | await call(stamps, self._container, self._place, plan)
         return plan, footprint
 
     async def _allowed(self) -> Footprint:

@@ -73,14 +73,17 @@ class Layer(Protocol):
         ...
 
 
-def layer_of(container: str) -> Layer:
-    """What has changed in a container, running or stopped. Raises docker.errors.DockerException."""
+def layer_of(container: str, *, listed: bool = True) -> Layer | None:
+    """What has changed in a container, running or stopped. Raises docker.errors.DockerException.
+
+    `listed` false: None where only `docker diff` could tell.
+    """
     driver = engine().inspect_container(container).get("GraphDriver") or {}
     data = driver.get("Data") or {}
     upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
     if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
         return OverlayLayer(upper, tuple(str(data.get("LowerDir") or "").split(":")))
-    return ListedLayer(container, engine().diff(container) or ())
+    return ListedLayer(container, engine().diff(container) or ()) if listed else None
 
 
 @functools.cache
@@ -143,15 +146,22 @@ class OverlayLayer:
             if mode is None:
                 return
             if not stat.S_ISDIR(mode):
-                if self._image.find(root):
-                    yield Change(part, Kind.REMOVED if stat.S_ISCHR(mode) else Kind.CHANGED, shallow=True)
-                    yield Change(root, Kind.REMOVED)
+                yield from self._led_away(part, root, removed=stat.S_ISCHR(mode))
                 return
             if self._is_new(part) and self._mode(root) is None and self._image.find(root):
                 yield Change(root, Kind.REMOVED)
                 return
         if self._mode(root) is not None:
             yield from self._below(root, above_is_new=False)
+
+    def _led_away(self, part: str, root: str, *, removed: bool) -> Iterator[Change]:
+        """`part`, above `root`, is no folder any more: a link would lead to another place."""
+        if self._image.find(root):
+            yield Change(root, Kind.REMOVED)
+        if not removed:
+            yield Change(part, Kind.CHANGED if self._image.find(part) else Kind.ADDED, shallow=True)
+        elif self._image.find(root):
+            yield Change(part, Kind.REMOVED, shallow=True)
 
     def _below(self, path: str, *, above_is_new: bool) -> Iterator[Change]:
         entry = os.lstat(self._upper + path)

@@ -9,11 +9,9 @@ import io
 import os
 import stat
 import tarfile
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from docker.errors import NotFound
 
@@ -22,12 +20,11 @@ from harbortrainer.docker.cleaning import labels, remove_container
 from harbortrainer.docker.container import container_name
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, archived, layer_of
+from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, archived, layer_of, way
 from harbortrainer.docker.system import ACCOUNTS, CACHE, PACKAGES, Footprint, Place
 
 NOTHING = "/.put-away"  # does not exist
 _GROUPS = "/etc/group"
-_SPOOL = 16 * 1024 * 1024
 _MOST_RECORD = 4 * 1024 * 1024  # bytes of one package's list of files
 Stamps = dict[str, tuple[int, int]]
 
@@ -81,31 +78,47 @@ class Plan:
         return sorted(path for path in every if not system.is_routine(path))
 
 
-def stamps(container: str, place: Place) -> Stamps:
-    """System paths that were written before the agent acts: by the image's entrypoint and by the agent's set-up."""
-    layer = layer_of(container)
-    if layer.image is None:  # the daemon gives no stamps, and a third of a second is much for each trial
-        return {}
-    return {one.path: one.stamp for one in survey(container, place, {}).changes if one.stamp}
-
-
 def survey(container: str, place: Place, before: Stamps) -> Survey:
     """Raises docker.errors.DockerException."""
     layer = layer_of(container)
+    assert layer is not None
+    kept = (one for one in _changes(layer, place) if one.stamp is None or before.get(one.path) != one.stamp)
+    return Survey(layer, place, tuple(sorted(kept)))
+
+
+def _changes(layer: Layer, place: Place) -> list[Change]:
+    """All changed system paths."""
     found: dict[str, Change] = {}
     for root in place.roots:
         for change in layer.changes(root):
             if change.path in (ACCOUNTS, _GROUPS) or system.is_system(change, place, layer):
                 found.setdefault(change.path, change)
     for folder in place.beside:
+        for change in layer.changes(f"{folder.rstrip('/')}/{NOTHING[1:]}"):  # the folder leads elsewhere
+            found.setdefault(change.path, change)
         for name in layer.names(folder):
             path = f"{folder.rstrip('/')}/{name}"
             if path not in found and system.may_be_beside(name, place):
                 change = next(layer.changes(path), None)
                 if change and change.path == path and system.is_beside(change, place, layer):
                     found[path] = change
-    kept = (one for one in found.values() if one.stamp is None or before.get(one.path) != one.stamp)
-    return Survey(layer, place, tuple(sorted(kept)))
+    return list(found.values())
+
+
+def stamps(container: str, place: Place, plan: Plan | None = None) -> Stamps:
+    """System paths that were written before the agent acts: by the image's entrypoint and by the agent's set-up.
+
+    With `plan`: only those that were copied from the image. {} where only the daemon could list them: a third of a
+    second is much for each trial. Raises docker.errors.DockerException.
+    """
+    layer = layer_of(container, listed=False)
+    if layer is None:
+        return {}
+    found = {one.path: one.stamp for one in _changes(layer, place) if one.stamp}
+    if plan is None:
+        return found
+    copied = {*(one.path for one in plan.copies), *plan.texts}
+    return {path: stamp for path, stamp in found.items() if not copied.isdisjoint(way(path))}
 
 
 def put_back(container: str, found: Survey, footprint: Footprint, image: Image, run_id: str, *, stopped: bool) -> Plan:
@@ -175,22 +188,45 @@ def apply(container: str, plan: Plan, place: Place, image: "ImageSource", *, neu
     away = [path for path in plan.removed if neutralise or system.is_critical(path, place)]
     if not (plan.copies or plan.texts or away):
         return
-    with tempfile.SpooledTemporaryFile(_SPOOL) as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for one in sorted(plan.copies):
-                image.add(tar, one)
-            for path, text in plan.texts.items():
-                data = text.encode(errors="surrogateescape")
-                entry = _entry(path, tarfile.REGTYPE, 0o644)
-                entry.size = len(data)
-                tar.addfile(entry, io.BytesIO(data))
-            for path in away:
-                entry = _entry(path, tarfile.SYMTYPE, 0o777)
-                entry.linkname = NOTHING
-                tar.addfile(entry)
-        file.seek(0)
-        engine().put_archive(container, "/", file)
+    engine().put_archive(container, "/", _packed(_members(plan, away, image)))
     image.put_folders(container)
+
+
+Member = tuple[tarfile.TarInfo, bytes | str]  # a file's content, or where it is on this machine
+
+
+def _members(plan: Plan, away: Sequence[str], image: "ImageSource") -> Iterator[Member]:
+    for one in sorted(plan.copies):
+        yield from image.members(one)
+    for path, text in plan.texts.items():
+        yield _entry(path, tarfile.REGTYPE, 0o644), text.encode(errors="surrogateescape")
+    for path in away:
+        entry = _entry(path, tarfile.SYMTYPE, 0o777)
+        entry.linkname = NOTHING
+        yield entry, b""
+
+
+def _packed(members: Iterable[Member]) -> Iterator[bytes]:
+    """A tar stream, one piece a member: a folder may have gigabytes."""
+    pieces = io.BytesIO()
+    with tarfile.open(fileobj=pieces, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        for info, content in members:
+            if isinstance(content, str):
+                with open(content, "rb") as file:
+                    tar.addfile(info, file)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+            if piece := _taken(pieces):  # an empty piece would end the stream
+                yield piece
+    yield _taken(pieces)
+
+
+def _taken(pieces: io.BytesIO) -> bytes:
+    taken = pieces.getvalue()
+    pieces.seek(0)
+    pieces.truncate()
+    return taken
 
 
 def _topmost(paths: Iterable[str]) -> list[str]:
@@ -229,35 +265,17 @@ class ImageSource:
         regular = found is not None and stat.S_ISREG(os.lstat(found).st_mode)
         return Path(found).read_text(errors="surrogateescape") if found and regular else None
 
-    def add(self, tar: tarfile.TarFile, one: Change) -> None:
-        """Add the image's entry, with all that is below it unless `one` is shallow."""
+    def members(self, one: Change) -> Iterator[Member]:
+        """The image's entry, with all that is below it unless `one` is shallow."""
         if self._files is not None:
-            return self._add_files(tar, one.path, self._files, deep=not one.shallow)
-        try:
+            yield from _members_of(one.path, self._files, deep=not one.shallow)
+            return
+        with contextlib.suppress(NotFound):
             info, content = archived(self._source(), one.path)
-        except NotFound:
-            return None
-        if info.isdir() and not one.shallow:
-            self._folders.append(one.path)
-        info.name = one.path.lstrip("/")
-        return tar.addfile(info, io.BytesIO(content))
-
-    def _add_files(self, tar: tarfile.TarFile, path: str, files: ImageFiles, *, deep: bool) -> None:
-        found = files.find(path)
-        if found is None:
-            return
-        info = tar.gettarinfo(found, path.lstrip("/"))
-        if info is None:  # a socket
-            return
-        info.uname = info.gname = ""
-        if info.isreg():
-            with open(found, "rb") as file:
-                tar.addfile(info, file)
-        else:
-            tar.addfile(info)
-        if info.isdir() and deep:
-            for name in sorted(files.names(path)):
-                self._add_files(tar, f"{path}/{name}", files, deep=True)
+            if info.isdir() and not one.shallow:
+                self._folders.append(one.path)
+            info.name = one.path.lstrip("/")
+            yield info, content
 
     def put_folders(self, container: str) -> None:
         """Copy whole folders by streams, where the layers cannot be read."""
@@ -270,6 +288,21 @@ class ImageSource:
         return self._container
 
 
+def _members_of(path: str, files: ImageFiles, *, deep: bool) -> Iterator[Member]:
+    found = files.find(path)
+    if found is None:
+        return
+    with tarfile.open(fileobj=io.BytesIO(), mode="w") as tar:
+        info = tar.gettarinfo(found, path.lstrip("/"))
+    if info is None:  # a socket
+        return
+    info.uname = info.gname = ""
+    yield info, found if info.isreg() else b""
+    if info.isdir() and deep:
+        for name in sorted(files.names(path)):
+            yield from _members_of(f"{path}/{name}", files, deep=True)
+
+
 def restore_folder(container: str, image: Image, folder: str, run_id: str) -> None:
     """Copy the image's files of `folder` into the container's. Raises docker.errors.APIError."""
     with _temporary(image, run_id) as source:
@@ -278,15 +311,7 @@ def restore_folder(container: str, image: Image, folder: str, run_id: str) -> No
 
 def _copy_folder(source: str, container: str, folder: str) -> None:
     chunks, _ = engine().get_archive(source, folder)
-    with tempfile.SpooledTemporaryFile(_SPOOL) as file:
-        _write_all(chunks, file)
-        engine().put_archive(container, str(PurePosixPath(folder).parent), file)
-
-
-def _write_all(chunks: Iterator[bytes], file: IO[bytes]) -> None:
-    for chunk in chunks:
-        file.write(chunk)
-    file.seek(0)
+    engine().put_archive(container, str(PurePosixPath(folder).parent), chunks)
 
 
 @contextlib.contextmanager

@@ -8,13 +8,14 @@ from harbor.agents.oracle import OracleAgent
 from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import NetworkPolicy
 from harbor.models.task.task import Task
-from harbor.models.trial.paths import TrialPaths
+from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
 from harbortrainer.docker.system import Footprint
 
 if TYPE_CHECKING:
     from harbortrainer.docker.environment import DockerEngineEnvironment
 
+_LOGS = str(EnvironmentPaths.agent_dir)  # the oracle writes its log there
 DEFAULT_SEC = 600.0  # for a task without a time limit for its agent
 
 
@@ -34,6 +35,7 @@ async def footprint_of_solution(
         await environment.start(force_build=False)
         if policy != environment.network_policy:
             await environment.set_network_policy(policy)
+        await environment.exec(f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", user="root")
         await environment.open_agent_phase()
         async with asyncio.timeout(task.config.agent.timeout_sec or DEFAULT_SEC):
             with environment.with_default_user(task.config.agent.user):
