@@ -30,7 +30,7 @@ async def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 def make_task(folder: Path, *, solve: str = "echo Hello > hello.txt\n") -> Path:
-    """Wants /app/hello.txt to hold Hello; reward 1 if any of the common ways to run a test passes."""
+    """Wants /app/hello.txt to hold Hello."""
     files = {f"environment/{name}": text for name, text in attacks.FILES.items()}
     task = write_task(folder, dockerfile=attacks.DOCKERFILE, solve=solve, test=attacks.TEST, files=files)
     (task / "tests" / "test_outputs.py").write_text(attacks.TEST_OUTPUTS)
@@ -49,13 +49,12 @@ async def started(task: Path, **options: Any) -> AsyncIterator[DockerEngineEnvir
         await environment.stop(delete=True)
 
 
-async def verified(environment: DockerEngineEnvironment, task: Path, user: str) -> tuple[str, str]:
-    """The reward that the task's test writes, and the ways that passed."""
+async def verified(environment: DockerEngineEnvironment, task: Path, user: str, way: str) -> str:
+    """The reward that the task's test writes."""
     await environment.upload_dir(task / "tests", "/tests")
-    await environment.exec("bash /tests/test.sh > /logs/verifier/out.txt 2>&1", user=user, timeout_sec=60)
-    shown = await environment.exec("cat /logs/verifier/reward.txt /logs/verifier/ways.txt", user="root")
-    reward, _, ways = (shown.stdout or "").partition("\n")
-    return reward, " ".join(ways.split())
+    await environment.exec(f"bash /tests/test.sh {way} > /logs/verifier/out.txt 2>&1", user=user, timeout_sec=60)
+    shown = await environment.exec("cat /logs/verifier/reward.txt", user="root")
+    return (shown.stdout or "").strip()
 
 
 async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
@@ -65,12 +64,11 @@ async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
         await environment.exec("mkdir -m 777 -p /logs/verifier", user="root")
         done = await environment.exec(attack.script, user=attack.user, timeout_sec=60)
         assert done.return_code == 0, (name, done.stderr)
-        if (await verified(environment, task, attack.user))[0] != "1":
+        if await verified(environment, task, attack.user, attack.way) != "1":
             return "harmless"
         await environment.close_agent_phase(final=True)
-        reward, ways = await verified(environment, task, attack.user)
-        if reward != "0":
-            return f"earned {reward} by {ways}"
+        if (reward := await verified(environment, task, attack.user, attack.way)) != "0":
+            return f"earned {reward}"
         return "" if environment.put_back or attack.silent else "not named"
 
 
@@ -93,7 +91,7 @@ async def test_what_the_solution_installs_too_is_kept(tmp_path: Path) -> None:
         done = await environment.exec(f"{policy}\necho Hello > hello.txt\n", user="root", timeout_sec=60)
         assert done.return_code == 0, done.stderr
         await environment.close_agent_phase(final=True)
-        assert (await verified(environment, task, "root"))[0] == "1"
+        assert await verified(environment, task, "root", "uvx") == "1"
         assert environment.put_back == ()
         shown = (await environment.exec(attacks.INSTALLED, user="root")).stdout or ""
         assert shown.split("\n")[:-1] == attacks.installed("1.2", "of-the-policy")
@@ -105,7 +103,7 @@ async def test_only_what_lies_outside_the_footprint_is_put_back_and_recorded(tmp
         extra = "echo x > /usr/local/bin/uvx; echo y > /usr/lib/python3/dist-packages/more.pth; rm /usr/bin/tac"
         await environment.exec(f"{attacks.INSTALL.format(version='1.0', text='same')}\n{extra}", user="root")
         await environment.close_agent_phase(final=True)
-        assert (await verified(environment, task, "root"))[0] == "0"
+        assert await verified(environment, task, "root", "uvx") == "0"
         expected = ["/usr/bin/tac", "/usr/lib/python3/dist-packages/more.pth", "/usr/local/bin/uvx"]
         assert list(environment.put_back) == expected
         recorded = json.loads((environment.trial_paths.trial_dir / PUT_BACK).read_text())
