@@ -157,7 +157,8 @@ ATTACKS = {
         "printf '[pytest]\\naddopts = -p evilplug\\n' > /pytest.ini; cp /evil/exit.py /evilplug.py"
     ),
     "settings-beside": Attack(
-        "printf '[tool.pytest.ini_options]\\naddopts = \"-p evilplug\"\\n' > /app/pyproject.toml; cp /evil/exit.py /app/evilplug.py"
+        "printf '[tool.pytest.ini_options]\\naddopts = \"-p evilplug\"\\n' > /app/pyproject.toml; "
+        "cp /evil/exit.py /app/evilplug.py"
     ),
     "folder-of-work-by-a-link": Attack(f"mkdir /w; {_package('/w')}; cd /; rm -rf /app; ln -s /w /app"),
     "git-replaced": Attack("cp --remove-destination /evil/git /usr/bin/git", way="git"),

@@ -209,9 +209,9 @@ class DockerEngineEnvironment(BaseEnvironment):
         with tempfile.TemporaryDirectory(prefix="harbortrainer-solution-") as folder:
             given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": TrialPaths(Path(folder))}
             policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
-            return await footprint_of_solution(
-                DockerEngineEnvironment(*args, **given), self._task, Path(folder), policy
-            )
+            twin = DockerEngineEnvironment(*args, **given)
+            begin, observe = twin.open_agent_phase, twin.observe
+            return await footprint_of_solution(twin, self._task, Path(folder), policy, begin=begin, observe=observe)
 
     @boundary
     async def exec(

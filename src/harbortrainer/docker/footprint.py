@@ -14,13 +14,13 @@ from docker.errors import DockerException
 
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image, content_digest
-from harbortrainer.docker.system import SYSTEM, Footprint, Tests, is_tool
+from harbortrainer.docker.system import SYSTEM, Footprint, VerifierFacts, is_tool
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
 _METHOD = 1  # raise it when footprints are recorded in another way
 _CHANGES_TO = re.compile(r"""(?:\bcd\s+|\bpushd\s+|cwd\s*=\s*)["']?(/[\w./+-]*)""")
-_RUNS_FROM = re.compile(r"""(?<![\w$}])([\w./+-]+)/bin/([\w.+-]+)""")
+_RUNS_FROM = re.compile(r"""(?<![\w$}./])([\w./+-]+)/bin/([\w.+-]+)""")
 _RUNS_UV = re.compile(r"\buv\s+(run|sync|pip|add|venv)\b")
 _IMPORTS = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
 _INSTALLS = re.compile(r"^.*(?:\bpip3? install|\buv (?:add|pip install)|\buvx |--with|\s-w ).*$", re.MULTILINE)
@@ -111,7 +111,7 @@ def _file(key: str) -> Path:
 
 
 @functools.cache
-def tests_of(task: Path) -> Tests:
+def verifier_facts(task: Path) -> VerifierFacts:
     """Where the task's tests work, which installed modules they import, from where they run programs. Blocking."""
     texts = {
         file: file.read_text(errors="replace")[:_MOST_TEXT]
@@ -127,7 +127,7 @@ def tests_of(task: Path) -> Tests:
         *_OFTEN.split()
     }
     imports = {name for file, text in texts.items() if file.suffix == ".py" for name in _IMPORTS.findall(text)}
-    return Tests(
+    return VerifierFacts(
         frozenset(str(PurePosixPath(folder)) for folder in _CHANGES_TO.findall(every)),
         frozenset(prefix for prefix in prefixes if prefix not in SYSTEM and not prefix.startswith("/usr/")),
         frozenset(imports & (installed | {*_OFTEN.split()})),

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harbortrainer.docker.footprint import tests_of
+from harbortrainer.docker.footprint import verifier_facts
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.system import SYSTEM, Place, Tests
+from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts
 
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 NETWORK = "network"  # their fingerprint in a footprint
@@ -64,7 +64,7 @@ def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
         homes=facts.homes,
         work=(facts.work,),
         entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
-        tests=tests_of(task) if task else Tests(),
+        tests=verifier_facts(task) if task else VerifierFacts(),
     )
 
 

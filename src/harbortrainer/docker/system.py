@@ -51,7 +51,7 @@ _UPGRADED = re.compile(r"(curl|git|make|node|nodejs|python|perl)(\d[\d.]*)?")  #
 _LIBRARY = re.compile(r"(ld[.-]|lib).*\.so(\.[\d.]+)?")
 _BASES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib")
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-_HARDWARE = re.compile(r"(glibc-hwcaps/.*|haswell.*|tls.*|x86_64.*|avx512_1.*)")
+_HARDWARE = re.compile(r"(glibc-hwcaps|haswell|tls|x86_64|avx512_1)(/.*)?")
 LIBRARY_DIRS = (*_BASES, *(f"{base}/{triplet}" for base in _BASES for triplet in _TRIPLETS))
 _LIBRARY_PATH = re.compile(rb"/[^\0]*\.so[^\0]*")
 _RUNNER = "pytest _pytest py pluggy iniconfig packaging pygments exceptiongroup tomli pytest_json_ctrf"
@@ -72,7 +72,7 @@ _VERSION = re.compile(r"\d+(\.\d+)*([a-z]+\d+)*")
 
 
 @dataclass(frozen=True)
-class Tests:
+class VerifierFacts:
     """What a task's tests tell. `folders`: where its scripts change to; `imports`: packages that its files import.
 
     `prefixes`: folders with a bin/ from which they run a verifier's program, such as .venv; may be relative.
@@ -94,7 +94,7 @@ class Place:
     homes: tuple[str, ...] = ("/root",)
     work: tuple[str, ...] = ("/",)
     entrypoint: tuple[str, ...] = ()
-    tests: Tests = field(default_factory=Tests)
+    tests: VerifierFacts = field(default_factory=VerifierFacts)
 
     @functools.cached_property
     def prefixes(self) -> tuple[str, ...]:
