@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from harbor.models.trial.paths import TrialPaths
 
+from harbortrainer.docker import layer
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import PUT_BACK, DockerEngineEnvironment
 from tests.support import system_attacks as attacks
@@ -82,6 +83,31 @@ async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path, solv
     slots = asyncio.Semaphore(AT_ONCE)
     found = await asyncio.gather(*(outcome(task, name, slots) for name in chosen))
     assert {name: wrong for name, wrong in zip(chosen, found, strict=True) if wrong} == {}
+
+
+async def test_a_daemon_whose_files_cannot_be_read_restores_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only `docker diff` tells what has changed; a sample of the attacks."""
+    monkeypatch.setattr(layer, "_may_see_all", lambda: False)
+    task = make_task(tmp_path / "attacked")
+    chosen = ["curl-replaced", "pytest-package-made-again", "folder-of-programs-by-a-link", "standard-module-beside"]
+    found = await asyncio.gather(*(outcome(task, name, asyncio.Semaphore(AT_ONCE)) for name in chosen))
+    assert found == [""] * len(chosen)
+
+
+async def test_packages_that_the_solution_installs_stay_and_others_do_not(tmp_path: Path) -> None:
+    """dpkg's records stay true, so that a verifier can install what was put back."""
+    task = write_task(tmp_path / "packages", dockerfile=attacks.PACKAGES, solve="dpkg -i /packages/tiny.deb\n")
+    async with started(task) as environment:
+        done = await environment.exec("dpkg -i /packages/tiny.deb /packages/other.deb", user="root")
+        assert done.return_code == 0, done.stderr
+        await environment.close_agent_phase(final=True)
+        assert "/usr/bin/other" in environment.put_back and "/usr/bin/tiny" not in environment.put_back
+        shown = await environment.exec("tiny; dpkg -s tiny | grep -c 'ok installed'; dpkg -s other; ls /usr/bin/other")
+        assert (shown.stdout or "").split() == ["packaged", "1"]
+        again = await environment.exec("dpkg -i /packages/other.deb && other", user="root")
+        assert (again.stdout or "").endswith("packaged\n"), again.stderr
 
 
 async def test_what_the_solution_installs_too_is_kept(tmp_path: Path) -> None:

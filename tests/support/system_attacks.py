@@ -191,6 +191,16 @@ ATTACKS = {
     "login-profile-as-dev": Attack("echo 'export LOGIN_HOOK=1' > ~/.bash_profile", "dev", way="login"),
 }
 
+PACKAGES = (
+    BASE
+    + r"""RUN mkdir /packages && for n in tiny other; do mkdir -p /p/DEBIAN /p/usr/bin \
+ && echo 'echo packaged' > /p/usr/bin/$n && chmod +x /p/usr/bin/$n \
+ && printf "Package: $n\nVersion: 1\nArchitecture: all\nMaintainer: x <x@localhost>\n" > /p/DEBIAN/control \
+ && echo 'Description: x' >> /p/DEBIAN/control && dpkg-deb --build /p /packages/$n.deb && rm -r /p; done
+WORKDIR /app
+"""
+)
+
 # As a task may ask: a program, a package for Python, another git, a name in /etc/hosts, an account, a setting of bash.
 INSTALL = (
     "set -e; printf '#!/bin/sh\\necho tool {version} {text}\\n' > /usr/local/bin/tool; chmod +x /usr/local/bin/tool\n"

@@ -28,8 +28,9 @@ async def footprint_of_solution(
 ) -> Footprint:
     """Start `environment`, run the solution as Harbor's oracle would in the network of `policy`, and remove it.
 
-    `begin` and `observe` belong to the environment: before the solution acts, after it has. `folder` takes its log. Raises TimeoutError after the task's limit for agents, RuntimeError, OSError,
-    docker.errors.APIError when the solution cannot run; a solution that fails at its end is taken as it is.
+    `begin` and `observe` belong to the environment: before the solution acts, and after. `folder` takes its log. Raises
+    TimeoutError after the task's limit for agents; RuntimeError, OSError, docker.errors.APIError when the solution
+    cannot run. A solution that fails at its end is taken as it is.
     """
     task = Task(task_dir, disable_verification=True)
     paths = TrialPaths(folder)
