@@ -98,9 +98,13 @@ def test_a_path_is_taken_apart() -> None:
 
 
 def test_facts_of_a_container_are_read() -> None:
-    listed = "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\nP /usr/bin\nP relative\nP /usr/bin\n"
+    listed = (
+        "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\nP /usr/bin\nP relative\nP /usr/bin\nY /lib/own\n"
+    )
     network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
-    expected = Facts("/app", ("/root", "/home/dev"), ("/usr/bin",), {"/etc/hosts": "127.0.0.1 localhost\n\n"})
+    expected = Facts(
+        ("/app", "/lib/own"), ("/root", "/home/dev"), ("/usr/bin",), {"/etc/hosts": "127.0.0.1 localhost\n\n"}
+    )
     assert parse_facts(listed + network) == expected
 
 

@@ -60,7 +60,8 @@ def system_path(path: str, *, kind: Kind = Kind.ADDED, folder: bool = False, **c
     return is_system(Change(path, kind, folder), PLACE, FakeLayer(contents=own))
 
 
-SYSTEM_PATHS = """/usr/bin/x /bin /lib/x86_64-linux-gnu/libc.so.6 /usr/local/lib/python3.12/site-packages/a.pth
+SYSTEM_PATHS = """/app/pytest_cov.py /root/.m2/settings.xml /root/.config/go/env
+/usr/bin/x /bin /lib/x86_64-linux-gnu/libc.so.6 /usr/local/lib/python3.12/site-packages/a.pth
 /opt/conda/lib/x.py /opt/thing/bin/run /app/tools/anything /app/.venv/lib/python3.12/site-packages/pytest/x.py
 /srv/site/.env/bin/pip /etc/ld.so.preload /etc/ld.so.conf.d/a.conf /etc/profile.d/x.sh /etc/bash.bashrc
 /etc/environment /etc/pip.conf /etc/python3.11/sitecustomize.py /etc/ssl/certs/ca-certificates.crt
@@ -104,6 +105,13 @@ def test_work_is_no_system_path(path: str) -> None:
 )
 def test_settings_beside_the_work_count_where_they_steer_the_runner(path: str, text: bytes, hook: bool) -> None:
     assert system_path(path, own=text) is hook
+
+
+def test_a_project_file_counts_where_the_tests_run_uv() -> None:
+    for name in ("pyproject.toml", "uv.lock"):
+        change, layer = Change(f"/app/{name}", Kind.ADDED), FakeLayer(contents={f"/app/{name}": b""})
+        uv = Place(work=("/app",), tests=VerifierFacts(runs_uv=True))
+        assert is_system(change, uv, layer) and not is_system(change, PLACE, layer)
 
 
 def test_a_folder_shadows_a_module_only_as_a_package() -> None:
@@ -252,9 +260,9 @@ def test_a_tasks_tests_tell_where_they_work(tmp_path: Path) -> None:
     test = "cd /srv/site && /opt/v/bin/python -m pytest\nsource .venv/bin/activate; pip install psutil==1\nuv run x\n"
     task = write_task(tmp_path / "task", test=f"{test}/usr/bin/python3 x; $HOME/.local/bin/uv\n/app/bin/server &\n")
     (task / "tests" / "test_it.py").write_text("import os, json\nimport psutil\nfrom solution import f\n")
-    assert verifier_facts(task) == VerifierFacts(
-        frozenset({"/srv/site"}), frozenset({"/opt/v", ".venv"}), frozenset({"psutil"})
-    )
+    facts = verifier_facts(task)
+    assert facts.folders == {"/srv/site"} and facts.prefixes == {"/opt/v", ".venv"}
+    assert facts.imports == {"psutil"} and facts.runs_uv
 
 
 async def test_a_footprint_is_learned_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

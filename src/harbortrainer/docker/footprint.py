@@ -130,5 +130,6 @@ def verifier_facts(task: Path) -> VerifierFacts:
     return VerifierFacts(
         frozenset(str(PurePosixPath(folder)) for folder in _CHANGES_TO.findall(every)),
         frozenset(prefix for prefix in prefixes if prefix not in SYSTEM and not prefix.startswith("/usr/")),
-        frozenset(imports & (installed | {*_OFTEN.split()})),
+        runs_uv=_RUNS_UV.search(every) is not None,
+        imports=frozenset(imports & (installed | {*_OFTEN.split()})),
     )

@@ -15,11 +15,12 @@ NETWORK = "network"  # their fingerprint in a footprint
 _MANY = 200  # paths for one rm
 _PIECE = 4096  # characters of a line that are compared
 _NO_HOMES = (*SYSTEM, "/dev", "/proc", "/sys", "/run", "/var/mail", "/var/spool", "/var/run", "/var/cache")
-# Builtins only: where PATH leads, the homes of all accounts, the working directory, and the network files.
+# Builtins only: working directory, homes of all accounts, where PATH and PYTHONPATH lead, network files.
 FACTS = f"""w=$PWD; cd -P . && echo "W $PWD"
 {{ while IFS=: read -r n x u g c h s; do cd -P "$h" && echo "H $PWD"; done </etc/passwd; }} 2>/dev/null
 cd -P "$HOME" 2>/dev/null && echo "H $PWD"
 (IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "P $d"; done)
+(IFS=:; for d in $PYTHONPATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "Y $d"; done)
 for f in {" ".join(NETWORK_FILES)}; do
 {{ while IFS= read -r l || [ -n "$l" ]; do echo "N$f $l"; done <$f && echo "E$f"; }} 2>/dev/null
 done"""
@@ -31,9 +32,9 @@ _COMPARE = """n=; i=0
 
 @dataclass(frozen=True)
 class Facts:
-    """`network`: content by file."""
+    """`work`: the working directory and folders of PYTHONPATH. `network`: content by file."""
 
-    work: str = "/"
+    work: tuple[str, ...] = ("/",)
     homes: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     network: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Facts:
 
 def parse_facts(listed: str) -> Facts:
     """The output of FACTS."""
-    rows: dict[str, list[str]] = {"W": [], "H": [], "P": []}
+    rows: dict[str, list[str]] = {"W": [], "H": [], "P": [], "Y": []}
     lines: dict[str, list[str]] = {}
     whole: list[str] = []
     for line in listed.splitlines():
@@ -54,7 +55,8 @@ def parse_facts(listed: str) -> Facts:
             whole.append(key[1:])
     network = {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
     homes = [home for home in rows["H"] if home != "/" and not _below(home, _NO_HOMES)]
-    return Facts((rows["W"] or ["/"])[0], tuple(dict.fromkeys(homes)), tuple(dict.fromkeys(rows["P"])), network)
+    work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
+    return Facts(*(tuple(dict.fromkeys(found)) for found in (work, ["/root", *homes], rows["P"])), network)
 
 
 def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
@@ -62,7 +64,7 @@ def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
     return Place(
         path=facts.path,
         homes=facts.homes,
-        work=(facts.work,),
+        work=facts.work,
         entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
         tests=verifier_facts(task) if task else VerifierFacts(),
     )

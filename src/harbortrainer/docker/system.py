@@ -26,18 +26,23 @@ _PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "et
 _ETC = re.compile(
     r"/etc/(ld\.so\..*|nsswitch\.conf|host\.conf|gai\.conf|profile|bash\.bash.*|bashrc|zsh.*|environment|inputrc|"
     r"login\.defs|gitconfig|wgetrc|curlrc|netrc|pip\.conf|xdg|uv|python.*|perl|npmrc|node.*|ssl|ca-certificates.*|pki|"
-    r"apt|dpkg|apk|yum.*|dnf|alternatives|security|pam\..*|profile\.d|environment\.d|crypto-policies|conda|mamba)(/.*)?"
+    r"apt|dpkg|apk|yum.*|dnf|alternatives|security|pam\..*|profile\.d|environment\.d|crypto-policies|conda|mamba|R|java.*|maven)(/.*)?"
 )
 _HOME_NAMES = """.bashrc .bash_profile .bash_login .bash_logout .bash_aliases .bash_env .profile .shrc .kshrc .zshrc
 .zshenv .zprofile .zlogin .cshrc .tcshrc .login .inputrc .pam_environment .curlrc .wgetrc .netrc .gitconfig
 .git-templates .pip .pydistutils.cfg .pypirc .npmrc .yarnrc .condarc .mambarc .pythonrc .pythonrc.py .pythonstartup
 .pdbrc .pdbrc.py .python-version .python-versions .cargo .rustup .nvm .pyenv .asdf .conda .mamba .pixi .deno .bun .volta
 .rbenv .gem .gemrc .node_modules .node_libraries .ipython .perldb .tmux.conf .screenrc .gdbinit .local .uv .aptitude
-.nix-profile .dpkg.cfg .xdg"""
+.nix-profile .dpkg.cfg .xdg .bazelrc .Rprofile .Renviron .irbrc .ghci"""
 _HOME = frozenset(_HOME_NAMES.split())
-_CONFIG = "uv pip git python pypoetry conda mamba fish npm curlrc wgetrc environment.d hatch pdm"
+_CONFIG = "go uv pip git python pypoetry conda mamba fish npm curlrc wgetrc environment.d hatch pdm"
 _CACHES = "uv pip pypoetry hatch pdm conda node npm"
-_HOME_PARTS = {".config": frozenset(_CONFIG.split()), ".cache": frozenset(_CACHES.split())}
+_HOME_PARTS = {
+    ".config": frozenset(_CONFIG.split()),
+    ".cache": frozenset(_CACHES.split()),
+    ".m2": frozenset(["settings.xml", "extensions.xml"]),
+    ".gradle": frozenset(["init.d", "init.gradle", "gradle.properties"]),
+}
 _NAMES = """[ awk base64 basename bash busybox cat chgrp chmod chown cmp comm coreutils cp cut dash date dd diff
 dirname du echo egrep env expr false fgrep find gawk grep gunzip gzip head hostname id install kill ldd ln ls
 mawk md5sum mkdir mktemp mv nawk nohup od original-awk paste pgrep printenv printf ps pwd
@@ -54,7 +59,8 @@ _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 _HARDWARE = re.compile(r"(glibc-hwcaps|haswell|tls|x86_64|avx512_1)(/.*)?")
 LIBRARY_DIRS = (*_BASES, *(f"{base}/{triplet}" for base in _BASES for triplet in _TRIPLETS))
 _LIBRARY_PATH = re.compile(rb"/[^\0]*\.so[^\0]*")
-_RUNNER = "pytest _pytest py pluggy iniconfig packaging pygments exceptiongroup tomli pytest_json_ctrf"
+_RUNNER = """pytest _pytest py pluggy iniconfig packaging pygments exceptiongroup tomli attr attrs typing_extensions
+importlib_metadata setuptools pkg_resources pip xdist"""
 RUNNER = frozenset(_RUNNER.split())
 _SITE = frozenset(["sitecustomize", "usercustomize"])
 _STANDARD = frozenset(sys.stdlib_module_names) | RUNNER | _SITE
@@ -81,6 +87,7 @@ class VerifierFacts:
     folders: frozenset[str] = frozenset()
     prefixes: frozenset[str] = frozenset()
     imports: frozenset[str] = frozenset()
+    runs_uv: bool = False  # within a project
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,8 @@ def is_beside(change: Change, place: Place, layer: Layer) -> bool:
         return False
     if path.name in _BESIDE:
         return True
+    if place.tests.runs_uv and path.name in ("pyproject.toml", "uv.lock"):
+        return True
     if path.name in _SETTINGS:
         return _steers(path.name, layer.content(change.path))
     return change.kind is Kind.ADDED and _shadows(change, place, layer)
@@ -173,7 +182,7 @@ def is_beside(change: Change, place: Place, layer: Layer) -> bool:
 
 def may_be_beside(name: str, place: Place) -> bool:
     """Whether an entry of this name can matter beside a working directory: the quick test."""
-    return name in _BESIDE | _SETTINGS or name.partition(".")[0] in _STANDARD | place.tests.imports
+    return name in _BESIDE | _SETTINGS | {"uv.lock"} or _names_module(name.partition(".")[0], place)
 
 
 def is_routine(path: str) -> bool:
@@ -277,7 +286,8 @@ def _guarded(change: Change, place: Place) -> bool:
 
 
 def _is_runner(name: str) -> bool:
-    return re.split(r"[-.]", name)[0].lower() in RUNNER
+    stem = re.split(r"[-.]", name)[0].lower()
+    return stem in RUNNER or stem.startswith(("pytest_", "_pytest"))
 
 
 def _never(path: str, place: Place) -> bool:
@@ -288,16 +298,21 @@ def _never(path: str, place: Place) -> bool:
         return True
     if parent == "/":
         return name in (_BESIDE | _SETTINGS)
-    return parent in place.beside and (stem in RUNNER and name not in _BESIDE)
+    return parent in place.beside and _is_runner(stem) and name not in _BESIDE
 
 
 def _shadows(change: Change, place: Place, layer: Layer) -> bool:
     name = PurePosixPath(change.path).name
     if change.folder:  # without __init__, it comes after every other module of the name
         package = any(inside.startswith("__init__.") for inside in layer.names(change.path))
-        return name in RUNNER | _SITE or (package and name in _STANDARD | place.tests.imports)
+        return _is_runner(name) or name in _SITE or (package and _names_module(name, place))
     match = _IMPORTABLE.fullmatch(name)
-    return match is not None and match[1] in _STANDARD | place.tests.imports
+    return match is not None and _names_module(match[1], place)
+
+
+def _names_module(stem: str, place: Place) -> bool:
+    """Whether verification may import a module of this name from elsewhere."""
+    return stem in _STANDARD | place.tests.imports or _is_runner(stem)
 
 
 def _steers(name: str, content: bytes | None) -> bool:
