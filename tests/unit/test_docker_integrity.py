@@ -119,6 +119,11 @@ def test_network_files_are_compared_and_written(tmp_path: Path) -> None:
             ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
             assert (f"N {file}".encode() in ran.stdout) == differs
             assert file.read_text() == "a b\n\\c\n"
+        for own, differs in [("172.17.0.9\tharbor\n", False), ("1.2.3.4 x\tharbor\n", True), ("1.2.3.4\tx\n", True)]:
+            file.write_text(f"a b\n{own}")
+            script = network_script({str(file): "172.17.0.2\tharbor\na b\n"}, write=False)
+            ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
+            assert (f"N {file}".encode() in ran.stdout) == differs, (shell, own)
     assert network_files(b"N /etc/hosts\nother\n") == ["/etc/hosts"] and network_script({}, write=True) == ""
 
 

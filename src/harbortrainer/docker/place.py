@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harbortrainer.docker.container import HOSTNAME
 from harbortrainer.docker.footprint import verifier_facts
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts
@@ -24,8 +25,12 @@ cd -P "$HOME" 2>/dev/null && echo "H $PWD"
 for f in {" ".join(NETWORK_FILES)}; do
 {{ while IFS= read -r l || [ -n "$l" ]; do echo "N$f $l"; done <$f && echo "E$f"; }} 2>/dev/null
 done"""
+# Docker itself adds and removes the container's own name as it joins and leaves a network.
+_OWN_NAME = re.compile(rf"^[0-9a-f.:]+\t{HOSTNAME}\n", re.MULTILINE)
 _COMPARE = """n=; i=0
-{{ while IFS= $r l || [ -n "$l" ]; do n="$n$l
+{{ while IFS= $r l || [ -n "$l" ]; do
+[ "${{l%"$o"}}" = "$l" ] || case ${{l%"$o"}} in *[!0-9a-f.:]*) ;; *) continue;; esac
+n="$n$l
 "; i=$((i+1)); [ $i -gt {lines} ] && break; done <{file}; }} 2>/dev/null
 [ "$n" = {content} ] || {then}"""
 
@@ -72,14 +77,14 @@ def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
 
 def network_script(files: Mapping[str, str], *, write: bool) -> str:
     """Prints "N FILE" for each file that differs from its content in `files`, and writes it again."""
-    lines = [f'r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
+    lines = [f'o="\t{HOSTNAME}"; r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
     for file, content in files.items():
         again = f"printf %s {shlex.quote(content)} >{file}; " if write else ""
         lines.append(
             _COMPARE.format(
                 lines=content.count("\n") + 1,
                 file=file,
-                content=shlex.quote(content),
+                content=shlex.quote(_OWN_NAME.sub("", content)),
                 then=f'{{ {again}echo "N {file}"; }}',
             )
         )
