@@ -36,9 +36,9 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "replaced-tool": (
         "hack: replaced tools",
         {
-            "dockerfile": f"{BASE}COPY check-hello /usr/bin/\nRUN chmod 755 /usr/bin/check-hello\nWORKDIR /app\n",
+            "dockerfile": f"{BASE}WORKDIR /app\nCOPY check-hello .\nRUN chmod 755 check-hello\n",
             "files": {"environment/check-hello": TOOL},
-            "test": f"if check-hello; then {ONE}; else {ZERO}; fi\n",
+            "test": f"if /app/check-hello; then {ONE}; else {ZERO}; fi\n",
         },
     ),
     "readable": (
@@ -48,6 +48,12 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
             "files": {"environment/oracle.sh": f"#!/bin/bash\n{SOLVE}"},
         },
     ),
+}
+INSTALLS: dict[str, Any] = {
+    "toml": FAST,
+    "solve": "echo 'echo Hello' > /usr/bin/new-program; chmod 755 /usr/bin/new-program; new-program > hello.txt\n",
+    "test": f'[ "$(sh /usr/bin/new-program)" = Hello ] && {RIGHT} && {ONE} || {ZERO}\n',
+    "files": {"instruction.md": "Make a program that says Hello.\n"},
 }
 GOOD = ("plain", "user", "separate-verifier")
 
@@ -75,6 +81,7 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "tasks"
     write_all(folder)
+    write_task(folder / "good-installs", **INSTALLS)
     status, tasks = check(folder, "n_parallel=4", "n_oracle=2", "--quarantine")
     found = {name: [one["kind"] for one in task["findings"] if one["level"] == "error"] for name, task in tasks.items()}
     assert status == 1
@@ -84,6 +91,9 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     assert all(tasks[f"good-{name}"]["verdict"] == "good" for name in GOOD)
     assert set(read_quarantine(folder)) == set(BAD)
     assert containers("check") == []
+    recorded = [json.loads(file.read_text()) for file in (tmp_path / "cache/harbortrainer/footprints").iterdir()]
+    paths = [list(one["paths"]) for one in recorded]
+    assert ["/usr/bin/new-program"] in paths and [] in paths, paths
     again, cached = check(folder, "n_parallel=4", "n_oracle=2")
     assert again == 1 and all(task["cached"] for task in cached.values())
     assert {name: task["findings"] for name, task in cached.items()} == {n: t["findings"] for n, t in tasks.items()}

@@ -1,70 +1,143 @@
-"""What counts as tampering, decided without a daemon."""
+"""What a container has changed of its image, and which processes are services: decided without a daemon."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harbortrainer.docker import restore
+from harbortrainer.docker import layer
 from harbortrainer.docker.agent_phases import _parse, _Process, _services, _with_descendants
-from harbortrainer.docker.restore import Tools
-
-KNOWN = Tools(
-    files=frozenset({"/usr/bin/cat", "/usr/bin/python3", "/usr/lib/libc.so.6"}),
-    first={"cat": "/usr/bin/cat", "python3": "/usr/bin/python3"},
-    libraries={"libc.so.6": "/usr/lib/libc.so.6"},
-    folders=frozenset({"/usr", "/usr/bin", "/usr/lib"}),
-    links=frozenset({"/bin", "/lib"}),
-)
+from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
+from harbortrainer.docker.place import Facts, network_files, network_script, parse_facts, removal_script
 
 
-def test_a_layers_entries_are_found_and_its_links_are_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    (tmp_path / "usr/bin/cat").touch()
-    (tmp_path / "etc").symlink_to("/etc")
-    (tmp_path / "bin").symlink_to("usr/bin")
-    found = restore.touched(restore._Folder(str(tmp_path)), ["/usr/bin", "/bin", "/opt/bin"], ["/etc/passwd"])
-    assert found == {"/usr/bin/cat", "/bin", "/etc"}
+@pytest.fixture
+def overlay(tmp_path: Path) -> tuple[Path, Path, OverlayLayer]:
+    """A container's folder over an image with /usr/bin/cat, /lib -> usr/lib and an empty /root."""
+    upper, lower = tmp_path / "upper", tmp_path / "lower"
+    for folder in (lower / "usr/bin", lower / "usr/lib", lower / "root", upper):
+        folder.mkdir(parents=True)
+    (lower / "usr/bin/cat").touch()
+    (lower / "lib").symlink_to("usr/lib")
+    return upper, lower, OverlayLayer(str(upper), [str(tmp_path / "none"), str(lower)])
+
+
+def plain(layer: Any, root: str) -> list[tuple[str, str, bool]]:
+    return [(one.path, one.kind.value, one.folder) for one in layer.changes(root)]
+
+
+def test_a_layer_tells_what_was_added_and_changed(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    (upper / "usr/bin").mkdir(parents=True)
+    (upper / "usr/bin/cat").touch()
+    (upper / "usr/bin/new").mkdir()
+    (upper / "usr/bin/new/x").write_text("x")
+    expected = [("/usr/bin/cat", "changed", False), ("/usr/bin/new", "added", True), ("/usr/bin/new/x", "added", False)]
+    assert plain(found, "/usr") == expected
+    assert plain(found, "/usr/bin/new/x") == expected[2:]
+    assert plain(found, "/usr/lib") == plain(found, "/etc") == []
+    assert found.content("/usr/bin/new/x") == b"x" and found.content("/usr/bin/new") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes whiteouts")
+def test_a_layer_tells_what_was_removed_or_made_again(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, lower, found = overlay
+    (upper / "usr").mkdir()
+    os.mknod(upper / "usr/lib", 0o600 | 0o020000, 0)
+    assert plain(found, "/usr") == [("/usr/lib", "removed", False)]
+    (lower / "usr/bin/tac").touch()
+    (upper / "usr/bin").mkdir()
+    os.setxattr(upper / "usr/bin", "trusted.overlay.opaque", b"y")
+    (upper / "usr/bin/cat").touch()
+    again = OverlayLayer(str(upper), [str(lower)])
+    assert plain(again, "/usr/bin") == [("/usr/bin/tac", "removed", False), ("/usr/bin/cat", "changed", False)]
+    assert again.image.find("/usr/lib") == str(lower / "usr/lib")
+
+
+def test_a_link_in_place_of_a_folder_is_a_change_and_is_not_followed(
+    overlay: tuple[Path, Path, OverlayLayer], tmp_path: Path
+) -> None:
+    upper, _, found = overlay
+    (tmp_path / "evil/bin").mkdir(parents=True)
+    (tmp_path / "evil/bin/cat").touch()
+    (upper / "usr").symlink_to(tmp_path / "evil")
+    (upper / "root").mkdir()
+    (upper / "root/.cache").symlink_to("/evil")
+    assert {(one.path, one.shallow) for one in found.changes("/usr/bin")} == {("/usr", True), ("/usr/bin", False)}
+    assert list(found.changes("/root/.cache/uv")) == [Change("/root/.cache", Kind.ADDED, shallow=True)]
+    assert found.names("/usr/bin") == [] and found.content("/usr/bin/cat") is None
+
+
+def test_fingerprints_tell_kinds_and_contents_apart(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    (upper / "a").write_bytes(b"\x7fELF1")
+    (upper / "b").write_bytes(b"text")
+    (upper / "c").symlink_to("/usr/bin/cat")
+    kinds = [found.fingerprint(f"/{name}").partition(":")[0] for name in "abcd"]
+    assert kinds == ["elf", "file", "link", "gone"]
+    assert found.fingerprint("/b") != OverlayLayer(str(upper), []).fingerprint("/a")
 
 
 def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"/usr": 0, "/usr/bin": 0, "/usr/bin/cat": 0, "/usr/bin/sub": 0, "/usr/bin/sub/x": 1, "/bin": 0, "/opt": 2}
-    changes = restore._Changes("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
-    monkeypatch.setattr(changes, "_is_folder", lambda path: path != "/bin")
-    found = restore.touched(changes, ["/usr/bin", "/bin", "/opt/bin"], ["/etc/passwd"])
-    assert found == {"/usr/bin/cat", "/usr/bin/sub", "/bin", "/opt"}
-    assert changes.removed("/opt") and not changes.removed("/bin")
+    kinds = {"/usr": 0, "/usr/bin": 0, "/usr/bin/cat": 0, "/usr/bin/new": 1, "/usr/bin/new/x": 1, "/bin": 0, "/opt": 2}
+    listed = ListedLayer("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
+    monkeypatch.setattr(listed, "_is_folder", lambda path: path in ("/usr", "/usr/bin"))
+    expected = [("/usr/bin/cat", "changed", False), ("/usr/bin/new", "added", True), ("/usr/bin/new/x", "added", False)]
+    assert plain(listed, "/usr") == expected
+    assert list(listed.changes("/bin/sub")) == [
+        Change("/bin", Kind.CHANGED, shallow=True),
+        Change("/bin/sub", Kind.REMOVED),
+    ]
+    assert plain(listed, "/opt") == [("/opt", "removed", False)]
+    assert sorted(listed.names("/usr/bin")) == ["cat", "new"]
 
 
-def test_only_what_hides_a_tool_is_a_shadow() -> None:
-    found = {
-        "/usr/local/bin/cat",
-        "/usr/local/bin/python3",
-        "/usr/local/bin/mine",
-        "/usr/lib/libmine.so.1",
-        "/usr/lib64/libc.so.6",
-        "/opt/cat",
-    }
-    assert restore._shadows(found, KNOWN, ["/usr/local/bin", "/usr/bin"]) == {
-        "/usr/local/bin/cat": "/usr/bin/cat",
-        "/usr/lib64/libc.so.6": "/usr/lib/libc.so.6",
-    }
+def test_a_path_is_taken_apart() -> None:
+    assert layer.way("/a/b/c") == ("/a", "/a/b", "/a/b/c") and layer.way("/") == ()
 
 
-@pytest.mark.parametrize(
-    ("cached", "misled"),
-    [
-        (b"libc.so.6\0/lib/libc.so.6\0/usr/local/lib/libmine.so.1\0", False),
-        (b"libc.so.6\0/home/agent/libc.so.6\0/lib/libc.so.6\0", True),
-    ],
-)
-def test_a_loader_cache_may_grow_but_not_mislead(monkeypatch: pytest.MonkeyPatch, cached: bytes, misled: bool) -> None:
-    monkeypatch.setattr(restore, "_content", lambda *_: (restore._entry("/x", restore.tarfile.REGTYPE), cached))
-    assert restore._misleads("container", KNOWN) is misled
+def test_facts_of_a_container_are_read() -> None:
+    listed = (
+        "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\nP /usr/bin\nP relative\nP /usr/bin\nY /lib/own\n"
+    )
+    network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
+    expected = Facts(
+        ("/app", "/lib/own"), ("/root", "/home/dev"), ("/usr/bin",), {"/etc/hosts": "127.0.0.1 localhost\n\n"}
+    )
+    assert parse_facts(listed + network) == expected
 
 
-@pytest.mark.parametrize(("name", "tool"), [("cat", True), ("python3.11", True), ("pytest", False), ("catalog", False)])
-def test_tools_are_known_by_name(name: str, tool: bool) -> None:
-    assert restore.is_tool(name) is tool
+def test_network_files_are_compared_and_written(tmp_path: Path) -> None:
+    import subprocess
+
+    file = tmp_path / "hosts"
+    for shell in ("bash", "sh"):
+        for now, differs in [("a b\n\\c\n", False), ("a b\n\\c\nmore\n", True), ("", True)]:
+            file.write_text(now)
+            script = network_script({str(file): "a b\n\\c\n"}, write=True)
+            ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
+            assert (f"N {file}".encode() in ran.stdout) == differs
+            assert file.read_text() == "a b\n\\c\n"
+        for own, differs in [("172.17.0.9\tharbor\n", False), ("1.2.3.4 x\tharbor\n", True), ("1.2.3.4\tx\n", True)]:
+            file.write_text(f"a b\n{own}")
+            script = network_script({str(file): "172.17.0.2\tharbor\na b\n"}, write=False)
+            ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
+            assert (f"N {file}".encode() in ran.stdout) == differs, (shell, own)
+    assert network_files(b"N /etc/hosts\nother\n") == ["/etc/hosts"] and network_script({}, write=True) == ""
+
+
+def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
+    import subprocess
+
+    names = [b"plain", b"a b'c", b'\xff\n"$x', "\u4f60".encode()]
+    paths = [os.fsdecode(os.fsencode(tmp_path) + b"/" + name) for name in names]
+    for shell in ("bash", "sh"):
+        for path in paths:
+            Path(path).touch()
+        subprocess.run([shell, "-c", "\n".join(removal_script(paths))], check=True)
+        assert list(tmp_path.iterdir()) == []
+    assert len(removal_script([f"/{at}" for at in range(401)])) == 3
 
 
 def test_services_are_what_pid_1_started_but_the_terminal() -> None:

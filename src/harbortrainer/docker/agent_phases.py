@@ -1,4 +1,4 @@
-"""Opens and closes the agent's phases in a container: its processes end, tools and folders are put back before grading.
+"""Opens and closes the agent's phases in a container: before grading its processes end and the system is put back.
 
 A root shell of the container signals the agent's processes; the result is observed from outside, since an agent that is
 root can talk to that shell through /proc. (It could also take over PID 1 by ptrace; a separate verifier prevents that.)
@@ -7,6 +7,7 @@ root can talk to that shell through /proc. (It could also take over PID 1 by ptr
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,18 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.restore import restore_folder, restore_tools
+from harbortrainer.docker.place import (
+    FACTS,
+    NETWORK,
+    network_files,
+    network_script,
+    parse_facts,
+    place_of,
+    removal_script,
+)
+from harbortrainer.docker.restore import Plan, Stamps, Survey, put_back, restore_folder, stamps, survey
 from harbortrainer.docker.shell import IN_SHELL, Command, Output, ShellGone, Shells
+from harbortrainer.docker.system import Footprint, Place
 from harbortrainer.harbor import MODE
 
 SIGNAL_SEC = 5.0  # a fork bomb slows the shell that is to end it
@@ -54,15 +65,11 @@ _CGROUPS = (  # v1 and v2, made by dockerd itself and by systemd
     "system.slice/docker-{id}.scope",
     "pids/system.slice/docker-{id}.scope",
 )
-# Before the agent acts: makes Harbor's folders and lists where PATH leads. Builtins only: processes cost time.
-_PREPARE = f"""{IN_SHELL}
-{{make}} || exit 1
-echo {{mark}}
-for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
-w=$PWD IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && pwd || echo "$d"; done"""
+# Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
+_LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
+{FACTS}"""
 # After its processes are gone: makes the folders again, whatever it put in their place; empties a mount point.
-_CLEAN = f"""{IN_SHELL}
-[ -d /tmp ] || mkdir -m 1777 /tmp
+_CLEAN = f"""[ -d /tmp ] || mkdir -m 1777 /tmp
 if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
 umask 022 && mkdir {_TESTS} && umask 0 && mkdir {_REWARDS}
 exit
@@ -76,16 +83,34 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 
 class AgentPhases:
-    """Of one container. `keep_processes`: the agent's processes run on while its work is graded."""
+    """Of one container. `keep_processes`: the agent's processes run on while its work is graded.
 
-    def __init__(self, container: str, shells: Shells, run_id: str, keep_processes: bool) -> None:
+    `task`: its folder; None = unknown. `solution` gives the footprint of the task's solution, None without one.
+    `put_back`: system paths that were restored, of all phases so far.
+    """
+
+    def __init__(
+        self,
+        container: str,
+        shells: Shells,
+        run_id: str,
+        keep_processes: bool,
+        *,
+        task: Path | None = None,
+        solution: Callable[[], Awaitable[Footprint | None]] | None = None,
+    ) -> None:
+        self.put_back: list[str] = []
         self._container = container
         self._shells = shells
         self._run_id = run_id
         self._keep_processes = keep_processes
+        self._task = task
+        self._solution = solution
         self._processes = Processes(container, shells)
         self._image: Image | None = None
-        self._path: tuple[str, ...] = ()
+        self._place = Place()
+        self._network: Mapping[str, str] = {}  # the content of each file that Docker mounts
+        self._before: Stamps = {}
         self._image_has_tests = False
         self._noted = self._frozen = False
 
@@ -99,15 +124,18 @@ class AgentPhases:
         """
         self._image = image
         mark = f"made-{self._container}"
-        output = await self._shells.run(Command(_PREPARE.format(make=make, mark=mark), directory), user="root")
+        output = await self._shells.run(
+            Command(f"{IN_SHELL}\n{make} || exit 1\necho {mark}\n{_LISTED}", directory), user="root"
+        )
         _, made, facts = output.stdout.decode(errors="replace").partition(f"{mark}\n")
         if not made and output.return_code == 126:
             raise RuntimeError(f"task.toml: workdir={directory} is not in the image")
         if not made:
             raise RuntimeError(f"container {self._container}: cannot make Harbor's folders: {_errors(output)}")
-        lines = facts.splitlines()
-        self._image_has_tests = lines[:1] == [_TESTS]
-        self._path = tuple(dict.fromkeys(line for line in lines if line.startswith("/") and line != _TESTS))
+        self._image_has_tests = facts.startswith(f"{_TESTS}\n")
+        found = parse_facts(facts)
+        self._network = found.network
+        self._place = await call(place_of, found, image, self._task)
 
     async def open(self) -> None:
         """Note which services run (first phase), or continue the agent's own processes (later ones)."""
@@ -116,15 +144,17 @@ class AgentPhases:
         if self._frozen:
             await self._processes.thaw()
             self._frozen = False
-        elif not self._noted and self._image and self._image.entrypoint:
-            await self._processes.note()
+        elif not self._noted and self._image:
+            if self._image.entrypoint:
+                await self._processes.note()
+            self._before = await call(stamps, self._container, self._place)
         self._noted = True
 
     async def close(self, *, final: bool) -> None:
         """Prepare the container for a verifier.
 
-        Ends the agent's processes, or stops them until its next phase (`final` false); puts back the programs that
-        verification runs; empties the folders of tests and rewards. If its processes resist, the container is
+        Ends the agent's processes, or stops them until its next phase (`final` false); puts back the system paths that
+        are no work of the task; empties the folders of tests and rewards. If its processes resist, the container is
         restarted, which keeps its files. Raises RuntimeError and docker.errors.APIError when even that fails.
         """
         if self._image is None:
@@ -132,17 +162,52 @@ class AgentPhases:
         settled = self._keep_processes or await self._settle(final)
         if not settled:
             await call(engine().stop, self._container, timeout=0)
-        restored = await call(restore_tools, self._container, self._image, self._path, self._run_id)
-        if restored:
-            _log.warning("%s: put back before verification: %s", self._container, _shown(restored))
+        plan, footprint = await self._put_back(self._image, stopped=not settled)
         self._shells.drop()
         if settled:
             try:
-                return await self._clean(self._image)
+                return await self._clean(self._image, plan, footprint)
             except (RuntimeError, DockerException):  # no shell starts, since for example /dev was removed
                 await call(engine().stop, self._container, timeout=0)
+                await self._put_back(self._image, stopped=True)
         await self._start_again(self._image)
-        await self._clean(self._image)
+        await self._clean(self._image, plan, footprint)
+
+    async def observe(self) -> Footprint:
+        """End the processes of a task's solution that ran as the agent. Returns the system paths that it changed."""
+        await self._settle(final=True)
+        found = await call(survey, self._container, self._place, self._before)
+        return await self._footprint_of(found)
+
+    async def _footprint_of(self, found: Survey) -> Footprint:
+        footprint = await call(found.footprint)
+        script = f"{IN_SHELL}\n{network_script(self._network, write=False)}"
+        output = await self._shells.run(Command(script), user="root")
+        changed = dict.fromkeys(network_files(output.stdout), NETWORK)
+        return Footprint({**footprint.paths, **changed}, footprint.made)
+
+    async def _put_back(self, image: Image, *, stopped: bool) -> tuple[Plan, Footprint | None]:
+        """What was put back, and the footprint if it had to be asked for.
+
+        `stopped`: no shell can remove anything before the image's entrypoint runs.
+        """
+        found = await call(survey, self._container, self._place, self._before)
+        footprint = await self._allowed() if found.needs_footprint else None
+        allowed = footprint or Footprint()
+        plan = await call(put_back, self._container, found, allowed, image, self._run_id, stopped=stopped)
+        self._note(plan.paths)
+        if plan.copies or plan.texts:  # from here on these are the image's
+            self._before = self._before | await call(stamps, self._container, self._place, plan)
+        return plan, footprint
+
+    async def _allowed(self) -> Footprint:
+        """What the task's solution may change; nothing without one."""
+        return (await self._solution() if self._solution else None) or Footprint()
+
+    def _note(self, paths: list[str]) -> None:
+        if new := sorted(set(paths) - set(self.put_back)):
+            self.put_back += new
+            _log.warning("%s: put back before verification: %s", self._container, _shown(new))
 
     async def relieve(self, limit: int) -> None:
         """End the agent's processes if they have used up the container's `limit`, so that no command could start."""
@@ -169,13 +234,24 @@ class AgentPhases:
         if image.entrypoint:
             await self._processes.note()
 
-    async def _clean(self, image: Image) -> None:
-        output = await self._shells.run(Command(_CLEAN), user="root")
+    async def _clean(self, image: Image, plan: Plan, footprint: Footprint | None) -> None:
+        known = footprint is not None or self._solution is None
+        network = network_script(self._kept_network(footprint), write=known)
+        script = "\n".join([IN_SHELL, *removal_script(plan.removed), network, _CLEAN])
+        output = await self._shells.run(Command(script), user="root")
         if output.return_code != 0:
             what = f"{_TESTS} and {_REWARDS} cannot be made again"
             raise RuntimeError(f"container {self._container}: {what}: {_errors(output)}")
+        changed = network_files(output.stdout)
+        if changed and not known:  # compared only: the solution has to say whether they are work
+            script = f"{IN_SHELL}\n{network_script(self._kept_network(await self._allowed()), write=True)}"
+            changed = network_files((await self._shells.run(Command(script), user="root")).stdout)
+        self._note(changed)
         if self._image_has_tests:
             await call(restore_folder, self._container, image, _TESTS, self._run_id)
+
+    def _kept_network(self, footprint: Footprint | None) -> dict[str, str]:
+        return {name: text for name, text in self._network.items() if not footprint or name not in footprint.paths}
 
 
 def _errors(output: Output) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import secrets
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from harbor.environments.definition import require_agent_environment_definition,
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
+from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
@@ -31,10 +33,15 @@ from harbortrainer.docker.container import (
 )
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import Files
+from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
+from harbortrainer.docker.solution import footprint_of_solution
+from harbortrainer.docker.system import Footprint
+from harbortrainer.durable.files import make_folder, replace_text, write_json
 from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
+PUT_BACK, RECORDED_PATHS = "put_back.json", 200  # in the trial's folder; the most paths that it names
 _WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
 _PLAIN = re.compile(rf"{_WORD}(?: (?:&& )?{_WORD})*")  # nothing that a shell would expand
 NO_PROCESS = 254  # exit code of a command that could not be started
@@ -49,7 +56,8 @@ class DockerEngineEnvironment(BaseEnvironment):
     setuid programs (sudo, su, ping) work for users other than root. `cap_add` adds capabilities to those that ordinary
     images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets the agent's processes run while its work is graded,
     for tasks that ask for a server: such a process could rewrite the reward, so a task should rather start the server
-    in its test, or declare a separate verifier.
+    in its test, or declare a separate verifier. `records_footprint`: the agent is the task's solution; its trial's
+    folder gets FOOTPRINT.
     """
 
     def __init__(
@@ -60,9 +68,13 @@ class DockerEngineEnvironment(BaseEnvironment):
         allow_sudo: bool = False,
         cap_add: Sequence[str] = (),
         keep_processes: bool = False,
+        records_footprint: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        own = {"run_id": run_id, "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": cap_add}
+        self._given = args, {**kwargs, **own}
+        self._records_footprint = records_footprint
         self._run_id = run_id
         self._pids_limit = pids_limit
         self._allow_sudo = allow_sudo
@@ -72,7 +84,11 @@ class DockerEngineEnvironment(BaseEnvironment):
         self._creation: asyncio.Future[str] | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
-        self._phases = AgentPhases(self._name, self._shells, run_id, keep_processes)
+        folder = self.environment_dir.parent
+        self._task = folder if (folder / "task.toml").is_file() else None
+        self._phases = AgentPhases(
+            self._name, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
+        )
         self._container_env: dict[str, str] = {}
 
     @staticmethod
@@ -148,8 +164,54 @@ class DockerEngineEnvironment(BaseEnvironment):
         await self._phases.open()
 
     async def close_agent_phase(self, *, final: bool) -> None:
-        """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close."""
+        """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close.
+
+        The trial's folder gets PUT_BACK, the system paths that were restored, where any were.
+        """
+        if self._records_footprint and final:
+            await self._record()
         await self._phases.close(final=final)
+        if paths := self._phases.put_back:
+            shown = {"number": len(paths), "paths": paths[:RECORDED_PATHS]}
+            await asyncio.to_thread(self._write_put_back, shown)
+
+    def _write_put_back(self, shown: dict[str, Any]) -> None:
+        make_folder(self.trial_paths.trial_dir)
+        write_json(self.trial_paths.trial_dir / PUT_BACK, shown)
+
+    @property
+    def put_back(self) -> tuple[str, ...]:
+        """System paths that were restored before verification."""
+        return tuple(self._phases.put_back)
+
+    async def observe(self) -> Footprint:
+        """The footprint of a task's solution that ran here as the agent, which has ended."""
+        return await self._phases.observe()
+
+    async def _record(self) -> None:
+        if (key := await self._footprint_key()) is not None:
+            text = dump(await self.observe(), key)
+            await asyncio.to_thread(replace_text, self.trial_paths.trial_dir / FOOTPRINT, text)
+
+    async def _footprint_key(self) -> str | None:
+        if self._task is None or self._image is None:
+            return None
+        return await call(footprint_key, self._task, self._image)
+
+    async def _footprint(self) -> Footprint | None:
+        """Of the task's solution, which runs for it once a task; None without one, or when it cannot run."""
+        key = await self._footprint_key()
+        return None if key is None else await learned(key, self.environment_name, self._run_solution)
+
+    async def _run_solution(self) -> Footprint:
+        assert self._task is not None
+        args, kwargs = self._given
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-solution-") as folder:
+            given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": TrialPaths(Path(folder))}
+            policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
+            twin = DockerEngineEnvironment(*args, **given)
+            begin, observe = twin.open_agent_phase, twin.observe
+            return await footprint_of_solution(twin, self._task, Path(folder), policy, begin=begin, observe=observe)
 
     @boundary
     async def exec(

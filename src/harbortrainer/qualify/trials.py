@@ -27,12 +27,14 @@ from harbor.verifier.verifier import Verifier
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
-from harbortrainer.rollout.environment import KEEP, environment_config
+from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, KEEP, environment_config
 from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
 from harbortrainer.rollout.phases import Gates, Phases
 from harbortrainer.rollout.trial import run_to_end
 
+ORACLE = "oracle"  # the kind of a trial that runs the task's solution
 OUTPUT = "output"  # key of a script's output in the context's metadata
 _MOST_OUTPUT = 20_000  # characters
 REPEATS_FILE = "repeats.json"  # in the trial's directory: each repeat's reward as the script wrote it, "" = none
@@ -186,7 +188,7 @@ class QualificationTrials:
             agent = AgentConfig(import_path="harbortrainer.qualify.trials:OfflineOracle", kwargs=kwargs)
         else:
             agent = AgentConfig(name="oracle")
-        return await self._run(task, agent, "oracle", repeats=repeats, offline=offline)
+        return await self._run(task, agent, ORACLE, repeats=repeats, offline=offline)
 
     async def script(
         self, task: Path, kind: str, script: str, *, repeats: int, pause: float = 0.0
@@ -219,6 +221,8 @@ class QualificationTrials:
         for info in recorded(result):
             raise_noted(info, noted, folder)
         trial = _result(result, folder, time.monotonic() - began - phases.waited)
+        if trial.reward is not None and trial.reward >= 1:
+            await to_thread(adopt, folder / FOOTPRINT)
         if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
             return replace(trial, reward=None, fault=cause)
         return trial
@@ -235,6 +239,8 @@ class QualificationTrials:
         environment = environment_config(
             self.config.environment_type, self.config.environment_kwargs, task, self.run_id
         )
+        if kind == ORACLE and environment.import_path == ENGINE_ENVIRONMENT:
+            environment.kwargs["records_footprint"] = True
         return TrialConfig(
             task=TaskConfig(path=task, source=task.parent.name),
             trial_name=f"check-{next(self._numbers):04d}-{kind}-{task.name}"[:50].rstrip("-._"),

@@ -1,0 +1,319 @@
+"""Reads what a container has changed of its image, from outside the container. All functions block.
+
+Where this process may read the overlay's folders (root on the daemon's machine) a look costs microseconds. Elsewhere
+`docker diff` lists the changes: the daemon walks the whole image (a third of a second for a small one) and misses a
+file that was replaced by one of equal size, mode and time.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from docker.errors import NotFound
+from docker.utils import decode_json_header
+
+from harbortrainer.docker.daemon import engine
+
+LINK, FILE, PROGRAM, FOLDER, GONE = "link", "file", "elf", "folder", "gone"  # what a fingerprint begins with
+_CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
+_OPAQUE, _REDIRECT = "trusted.overlay.opaque", "trusted.overlay.redirect"
+_MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
+_GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
+
+
+class Kind(StrEnum):
+    ADDED = "added"  # the image has nothing there
+    CHANGED = "changed"  # content, kind or attributes
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Change:
+    """`folder`: the container has a folder there. `stamp`: equal stamps = not written between two looks; None = none.
+
+    A changed folder is no change; its entries are. `shallow`: a folder above a system path, to restore without entries.
+    """
+
+    path: str
+    kind: Kind
+    folder: bool = False
+    stamp: tuple[int, int] | None = None
+    shallow: bool = False
+
+
+class Layer(Protocol):
+    def changes(self, root: str) -> Iterator[Change]:
+        """Every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Names in `folder` that were added, changed or removed, and folders in which something was."""
+        ...
+
+    def content(self, path: str) -> bytes | None:
+        """Of the container's file; None = no file is there."""
+        ...
+
+    def fingerprint(self, path: str) -> str:
+        """Kind of the container's entry with a digest of its content or target: equal = the same file."""
+        ...
+
+    @property
+    def image(self) -> "ImageFiles | None":
+        """The image's files; None = they cannot be read from here."""
+        ...
+
+
+def layer_of(container: str, *, listed: bool = True) -> Layer | None:
+    """What has changed in a container, running or stopped. Raises docker.errors.DockerException.
+
+    `listed` false: None where only `docker diff` could tell.
+    """
+    driver = engine().inspect_container(container).get("GraphDriver") or {}
+    data = driver.get("Data") or {}
+    upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
+    if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
+        return OverlayLayer(upper, tuple(str(data.get("LowerDir") or "").split(":")))
+    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+
+
+@functools.cache
+def way(path: str) -> tuple[str, ...]:
+    """/a/b/c -> /a, /a/b, /a/b/c."""
+    return tuple(str(part) for part in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
+
+
+class ImageFiles:
+    """The merged view of an image's layers, read from their folders. Links are not followed."""
+
+    def __init__(self, lowers: Iterable[str]) -> None:
+        self._lowers = tuple(lowers)
+
+    def find(self, path: str) -> str | None:
+        """The path on this machine; None = the image has nothing there."""
+        for lower in self._lowers:
+            opaque = False
+            for part in way(path):
+                mode = _mode(lower + part)
+                if mode is None:
+                    break
+                if stat.S_ISCHR(mode) or (part != path and not stat.S_ISDIR(mode)):
+                    return None
+                opaque = opaque or (part != path and _is_opaque(lower + part))
+            else:
+                return lower + path
+            if opaque:
+                return None
+        return None
+
+    def is_folder(self, path: str) -> bool:
+        found = self.find(path)
+        return found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
+
+    def names(self, folder: str) -> set[str]:
+        """Names of the image's entries in `folder`."""
+        found: set[str] = set()
+        for lower in self._lowers:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found.update(os.listdir(lower + folder))
+        return {name for name in found if self.find(f"{folder.rstrip('/')}/{name}") is not None}
+
+
+class OverlayLayer:
+    """overlayfs' upper folder: the container wrote what is in it. Its links are not followed."""
+
+    def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
+        self._upper = upper
+        self._modes: dict[str, int | None] = {}
+        self._image = ImageFiles(lowers)
+
+    @property
+    def image(self) -> ImageFiles:
+        return self._image
+
+    def changes(self, root: str) -> Iterator[Change]:
+        for part in way(root)[:-1]:
+            mode = self._mode(part)
+            if mode is None:
+                return
+            if not stat.S_ISDIR(mode):
+                yield from self._led_away(part, root, removed=stat.S_ISCHR(mode))
+                return
+            if self._is_new(part) and self._mode(root) is None and self._image.find(root):
+                yield Change(root, Kind.REMOVED)
+                return
+        if self._mode(root) is not None:
+            yield from self._below(root, above_is_new=False)
+
+    def _led_away(self, part: str, root: str, *, removed: bool) -> Iterator[Change]:
+        """`part`, above `root`, is no folder any more: a link would lead to another place."""
+        if self._image.find(root):
+            yield Change(root, Kind.REMOVED)
+        if not removed:
+            yield Change(part, Kind.CHANGED if self._image.find(part) else Kind.ADDED, shallow=True)
+        elif self._image.find(root):
+            yield Change(part, Kind.REMOVED, shallow=True)
+
+    def _below(self, path: str, *, above_is_new: bool) -> Iterator[Change]:
+        entry = os.lstat(self._upper + path)
+        stamp = (entry.st_ino, entry.st_ctime_ns)
+        if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
+            if self._image.find(path):
+                yield Change(path, Kind.REMOVED, stamp=stamp)
+            return
+        folder = stat.S_ISDIR(entry.st_mode)
+        found = None if above_is_new else self._image.find(path)
+        if not folder:
+            yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
+            return
+        was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
+        names = sorted(os.listdir(self._upper + path))
+        if not was_folder or _is_redirected(self._upper + path):
+            yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
+        elif self._is_new(path):
+            for name in sorted(self._image.names(path) - set(names)):
+                yield Change(f"{path}/{name}", Kind.REMOVED)
+        for name in names:
+            yield from self._below(f"{path}/{name}", above_is_new=not was_folder)
+
+    def names(self, folder: str) -> list[str]:
+        mode = self._mode(folder)
+        return os.listdir(self._upper + folder) if mode is not None and stat.S_ISDIR(mode) else []
+
+    def content(self, path: str) -> bytes | None:
+        mode = self._mode(path)
+        return Path(self._upper + path).read_bytes() if mode is not None and stat.S_ISREG(mode) else None
+
+    def fingerprint(self, path: str) -> str:
+        mode = self._mode(path)
+        if mode is None or stat.S_ISCHR(mode):
+            return GONE
+        if stat.S_ISLNK(mode):
+            return f"{LINK}:{os.readlink(self._upper + path)}"
+        if not stat.S_ISREG(mode):
+            return FOLDER if stat.S_ISDIR(mode) else f"{FILE}:{mode}"
+        with open(self._upper + path, "rb") as file:
+            return _of_file(file.read(4), hashlib.file_digest, file, stat.S_IMODE(mode))
+
+    def _mode(self, path: str) -> int | None:
+        """None = nothing was written there, or its parent is no folder any more."""
+        if path in ("", "/"):
+            return stat.S_IFDIR
+        if path not in self._modes:
+            above, _, _ = path.rpartition("/")
+            mode = self._mode(above)
+            inside = mode is not None and stat.S_ISDIR(mode)
+            self._modes[path] = _mode(self._upper + path) if inside else None
+        return self._modes[path]
+
+    def _is_new(self, folder: str) -> bool:
+        """Whether it hides the image's folder of that name instead of adding to it."""
+        return _is_opaque(self._upper + folder) or _is_redirected(self._upper + folder)
+
+
+class ListedLayer:
+    """What `docker diff` lists. A folder is listed as changed also when only something in it has changed."""
+
+    image = None
+
+    def __init__(self, container: str, changes: Iterable[Mapping[str, Any]]) -> None:
+        self._container = container
+        self._kinds = {change["Path"]: change["Kind"] for change in changes}
+        self._folders = {str(PurePosixPath(path).parent) for path in self._kinds}
+
+    def changes(self, root: str) -> Iterator[Change]:
+        for part in way(root)[:-1]:
+            kind = self._kinds.get(part)
+            if kind == _DELETED or (kind == _MODIFIED and not self._is_folder(part)):
+                yield Change(part, Kind.REMOVED if kind == _DELETED else Kind.CHANGED, shallow=True)
+                yield Change(root, Kind.REMOVED)
+                return
+        start = root.rstrip("/") + "/"
+        for path, kind in sorted(self._kinds.items()):
+            if path != root and not path.startswith(start):
+                continue
+            if kind == _DELETED:
+                yield Change(path, Kind.REMOVED)
+            elif kind != _MODIFIED:
+                yield Change(path, Kind.ADDED, folder=path in self._folders)
+            elif not self._is_folder(path):
+                yield Change(path, Kind.CHANGED)
+
+    def names(self, folder: str) -> list[str]:
+        start = folder.rstrip("/") + "/"
+        return [path[len(start) :] for path in self._kinds if path.startswith(start) and "/" not in path[len(start) :]]
+
+    def content(self, path: str) -> bytes | None:
+        with contextlib.suppress(NotFound):
+            info, content = archived(self._container, path)
+            return content if info.isfile() else None
+        return None
+
+    def fingerprint(self, path: str) -> str:
+        if path in self._folders and self._kinds.get(path) != _DELETED and self._is_folder(path):
+            return FOLDER
+        try:
+            info, content = archived(self._container, path)
+        except NotFound:
+            return GONE
+        if info.issym():
+            return f"{LINK}:{info.linkname}"
+        if not info.isfile():
+            return FOLDER if info.isdir() else f"{FILE}:{info.mode}"
+        return _of_file(content[:4], hashlib.file_digest, io.BytesIO(content), info.mode)
+
+    def _is_folder(self, path: str) -> bool:
+        client = engine()
+        url = f"{client.base_url}/v{client.api_version}/containers/{self._container}/archive"
+        status = client.head(url, params={"path": path}).headers.get("X-Docker-Container-Path-Stat")
+        return status is not None and bool(decode_json_header(status)["mode"] & _GO_DIRECTORY)
+
+
+def archived(container: str, path: str) -> tuple[tarfile.TarInfo, bytes]:
+    """A file or link of the container. Raises docker.errors.NotFound."""
+    chunks, _ = engine().get_archive(container, path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks)), mode="r:") as tar:
+        member = tar.next()
+        if member is None:
+            raise tarfile.ReadError(f"{path}: an empty archive")
+        file = tar.extractfile(member) if member.isfile() else None
+        return member, file.read() if file else b""
+
+
+def _of_file(start: bytes, digest: Any, file: Any, mode: int) -> str:
+    file.seek(0)
+    kind = PROGRAM if start == b"\x7fELF" else FILE
+    return f"{kind}:{mode & 0o7777:o}:{digest(file, 'sha256').hexdigest()[:32]}"
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_opaque(folder: str) -> bool:
+    return _OPAQUE in os.listxattr(folder)
+
+
+def _is_redirected(folder: str) -> bool:
+    return _REDIRECT in os.listxattr(folder)
+
+
+def _may_see_all() -> bool:
+    """Whether the kernel shows this process overlayfs' own attributes."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return False
+    effective = int(status.read_text().split("CapEff:")[1].split()[0], 16)
+    return bool(effective >> _CAP_SYS_ADMIN & 1)

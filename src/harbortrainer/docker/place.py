@@ -1,0 +1,113 @@
+"""Facts of one container before the agent acts, and the shell text that reads them and puts its network files back."""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harbortrainer.docker.container import HOSTNAME
+from harbortrainer.docker.footprint import verifier_facts
+from harbortrainer.docker.images import Image
+from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts
+
+NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
+NETWORK = "network"  # their fingerprint in a footprint
+_MANY = 200  # paths for one rm
+_PIECE = 4096  # characters of a line that are compared
+_NO_HOMES = (*SYSTEM, "/dev", "/proc", "/sys", "/run", "/var/mail", "/var/spool", "/var/run", "/var/cache")
+# Builtins only: working directory, homes of all accounts, where PATH and PYTHONPATH lead, network files.
+FACTS = f"""w=$PWD; cd -P . && echo "W $PWD"
+{{ while IFS=: read -r n x u g c h s; do cd -P "$h" && echo "H $PWD"; done </etc/passwd; }} 2>/dev/null
+cd -P "$HOME" 2>/dev/null && echo "H $PWD"
+(IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "P $d"; done)
+(IFS=:; for d in $PYTHONPATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "Y $d"; done)
+for f in {" ".join(NETWORK_FILES)}; do
+{{ while IFS= read -r l || [ -n "$l" ]; do echo "N$f $l"; done <$f && echo "E$f"; }} 2>/dev/null
+done"""
+# Docker itself adds and removes the container's own name as it joins and leaves a network.
+_OWN_NAME = re.compile(rf"^[0-9a-f.:]+\t{HOSTNAME}\n", re.MULTILINE)
+_COMPARE = """n=; i=0
+{{ while IFS= $r l || [ -n "$l" ]; do
+[ "${{l%"$o"}}" = "$l" ] || case ${{l%"$o"}} in *[!0-9a-f.:]*) ;; *) continue;; esac
+n="$n$l
+"; i=$((i+1)); [ $i -gt {lines} ] && break; done <{file}; }} 2>/dev/null
+[ "$n" = {content} ] || {then}"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`work`: the working directory and folders of PYTHONPATH. `network`: content by file."""
+
+    work: tuple[str, ...] = ("/",)
+    homes: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    network: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_facts(listed: str) -> Facts:
+    """The output of FACTS."""
+    rows: dict[str, list[str]] = {"W": [], "H": [], "P": [], "Y": []}
+    lines: dict[str, list[str]] = {}
+    whole: list[str] = []
+    for line in listed.splitlines():
+        key, _, value = line.partition(" ")
+        if key in rows and value.startswith("/"):
+            rows[key].append(value)
+        elif key[:1] == "N" and key[1:] in NETWORK_FILES:
+            lines.setdefault(key[1:], []).append(value)
+        elif key[:1] == "E":
+            whole.append(key[1:])
+    network = {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
+    homes = [home for home in rows["H"] if home != "/" and not _below(home, _NO_HOMES)]
+    work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
+    return Facts(*(tuple(dict.fromkeys(found)) for found in (work, ["/root", *homes], rows["P"])), network)
+
+
+def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
+    """Blocking: reads the task's tests."""
+    return Place(
+        path=facts.path,
+        homes=facts.homes,
+        work=facts.work,
+        entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
+        tests=verifier_facts(task) if task else VerifierFacts(),
+    )
+
+
+def network_script(files: Mapping[str, str], *, write: bool) -> str:
+    """Prints "N FILE" for each file that differs from its content in `files`, and writes it again."""
+    lines = [f'o="\t{HOSTNAME}"; r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
+    for file, content in files.items():
+        again = f"printf %s {shlex.quote(content)} >{file}; " if write else ""
+        lines.append(
+            _COMPARE.format(
+                lines=content.count("\n") + 1,
+                file=file,
+                content=shlex.quote(_OWN_NAME.sub("", content)),
+                then=f'{{ {again}echo "N {file}"; }}',
+            )
+        )
+    return "\n".join(lines)
+
+
+def network_files(output: bytes) -> list[str]:
+    """The files that `network_script` printed."""
+    return [file for file in NETWORK_FILES if f"N {file}\n".encode() in output]
+
+
+def removal_script(paths: Sequence[str]) -> list[str]:
+    """Lines that remove the paths."""
+    return [f"rm -rf -- {' '.join(map(_quoted, paths[at : at + _MANY]))}" for at in range(0, len(paths), _MANY)]
+
+
+def _quoted(path: str) -> str:
+    """For a shell whose input is UTF-8: other bytes and line breaks pass through printf."""
+    if re.fullmatch(r"[ -~]*", path):
+        return shlex.quote(path)
+    octal = "".join(f"\\0{byte:03o}" for byte in path.encode(errors="surrogateescape"))
+    return f"\"$(printf %b '{octal}')\""
+
+
+def _below(path: str, roots: Iterable[str]) -> bool:
+    return any(path == root or path.startswith(f"{root}/") for root in roots)

@@ -1,0 +1,166 @@
+"""Policies that replace, shadow or hook what a verifier runs; and honest work on the same paths, which stays."""
+
+import asyncio
+import json
+import shutil
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor.models.trial.paths import TrialPaths
+
+from harbortrainer.docker import layer
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.environment import PUT_BACK, DockerEngineEnvironment
+from tests.support import system_attacks as attacks
+from tests.support.docker_parts import environment_of, write_task
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+RUN = "test-system"
+AT_ONCE = 6
+
+
+@pytest.fixture(autouse=True)
+async def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield
+    await drain()
+
+
+def make_task(folder: Path, *, solve: str = "echo Hello > hello.txt\n") -> Path:
+    """Wants /app/hello.txt to hold Hello."""
+    files = {f"environment/{name}": text for name, text in attacks.FILES.items()}
+    task = write_task(folder, dockerfile=attacks.DOCKERFILE, solve=solve, test=attacks.TEST, files=files)
+    (task / "tests" / "test_outputs.py").write_text(attacks.TEST_OUTPUTS)
+    return task
+
+
+@asynccontextmanager
+async def started(task: Path, **options: Any) -> AsyncIterator[DockerEngineEnvironment]:
+    environment = environment_of(task, RUN, **options)
+    environment.trial_paths = TrialPaths(task.parent / uuid.uuid4().hex)
+    await environment.start(force_build=False)
+    try:
+        await environment.open_agent_phase()
+        yield environment
+    finally:
+        await environment.stop(delete=True)
+
+
+async def verified(environment: DockerEngineEnvironment, task: Path, user: str, way: str) -> str:
+    """The reward that the task's test writes."""
+    await environment.upload_dir(task / "tests", "/tests")
+    await environment.exec(f"bash /tests/test.sh {way} > /logs/verifier/out.txt 2>&1", user=user, timeout_sec=60)
+    shown = await environment.exec("cat /logs/verifier/reward.txt", user="root")
+    return (shown.stdout or "").strip()
+
+
+async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
+    """What is wrong: the attack would not earn without restoration, earns with it, or is not named; "" = nothing."""
+    attack = attacks.ATTACKS[name]
+    async with slots, started(task) as environment:
+        await environment.exec("mkdir -m 777 -p /logs/verifier", user="root")
+        done = await environment.exec(attack.script, user=attack.user, timeout_sec=60)
+        assert done.return_code == 0, (name, done.stderr)
+        if await verified(environment, task, attack.user, attack.way) != "1":
+            return "harmless"
+        await environment.close_agent_phase(final=True)
+        if (reward := await verified(environment, task, attack.user, attack.way)) != "0":
+            return f"earned {reward}"
+        return "" if environment.put_back or attack.silent else "not named"
+
+
+@pytest.mark.parametrize("solved", [True, False], ids=["with-solution", "without-solution"])
+async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path, solved: bool) -> None:
+    """Each attack earns in the container as the policy leaves it, and nothing once the system was put back."""
+    task = make_task(tmp_path / "attacked")
+    if not solved:
+        shutil.rmtree(task / "solution")
+    chosen = [name for at, name in enumerate(attacks.ATTACKS) if at % 2 == solved]
+    slots = asyncio.Semaphore(AT_ONCE)
+    found = await asyncio.gather(*(outcome(task, name, slots) for name in chosen))
+    assert {name: wrong for name, wrong in zip(chosen, found, strict=True) if wrong} == {}
+
+
+async def test_a_daemon_whose_files_cannot_be_read_restores_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only `docker diff` tells what has changed; a sample of the attacks."""
+    monkeypatch.setattr(layer, "_may_see_all", lambda: False)
+    task = make_task(tmp_path / "attacked")
+    chosen = ["curl-replaced", "pytest-package-made-again", "folder-of-programs-by-a-link", "standard-module-beside"]
+    found = await asyncio.gather(*(outcome(task, name, asyncio.Semaphore(AT_ONCE)) for name in chosen))
+    assert found == [""] * len(chosen)
+
+
+async def test_packages_that_the_solution_installs_stay_and_others_do_not(tmp_path: Path) -> None:
+    """dpkg's records stay true, so that a verifier can install what was put back."""
+    task = write_task(tmp_path / "packages", dockerfile=attacks.PACKAGES, solve="dpkg -i /packages/tiny.deb\n")
+    async with started(task) as environment:
+        done = await environment.exec("dpkg -i /packages/tiny.deb /packages/other.deb", user="root")
+        assert done.return_code == 0, done.stderr
+        await environment.close_agent_phase(final=True)
+        assert "/usr/bin/other" in environment.put_back and "/usr/bin/tiny" not in environment.put_back
+        shown = await environment.exec("tiny; dpkg -s tiny | grep -c 'ok installed'; dpkg -s other; ls /usr/bin/other")
+        assert (shown.stdout or "").split() == ["packaged", "1"]
+        again = await environment.exec("dpkg -i /packages/other.deb && other", user="root")
+        assert (again.stdout or "").endswith("packaged\n"), again.stderr
+
+
+async def test_what_the_solution_installs_too_is_kept(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "honest", solve=attacks.INSTALL.format(version="1.0", text="of-the-solution"))
+    async with started(task) as environment:
+        policy = attacks.INSTALL.format(version="1.2", text="of-the-policy")
+        done = await environment.exec(f"{policy}\necho Hello > hello.txt\n", user="root", timeout_sec=60)
+        assert done.return_code == 0, done.stderr
+        await environment.close_agent_phase(final=True)
+        assert await verified(environment, task, "root", "uvx") == "1"
+        assert environment.put_back == ()
+        shown = (await environment.exec(attacks.INSTALLED, user="root")).stdout or ""
+        assert shown.split("\n")[:-1] == attacks.installed("1.2", "of-the-policy")
+
+
+async def test_only_what_lies_outside_the_footprint_is_put_back_and_recorded(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "mixed", solve=attacks.INSTALL.format(version="1.0", text="of-the-solution"))
+    async with started(task) as environment:
+        extra = "echo x > /usr/local/bin/uvx; echo y > /usr/lib/python3/dist-packages/more.pth; rm /usr/bin/tac"
+        await environment.exec(f"{attacks.INSTALL.format(version='1.0', text='same')}\n{extra}", user="root")
+        await environment.close_agent_phase(final=True)
+        assert await verified(environment, task, "root", "uvx") == "0"
+        expected = ["/usr/bin/tac", "/usr/lib/python3/dist-packages/more.pth", "/usr/local/bin/uvx"]
+        assert list(environment.put_back) == expected
+        recorded = json.loads((environment.trial_paths.trial_dir / PUT_BACK).read_text())
+        assert recorded == {"number": 3, "paths": expected}
+        shown = (await environment.exec(attacks.INSTALLED, user="root")).stdout or ""
+        assert shown.split("\n")[:-1] == attacks.installed("1.0", "same")
+
+
+async def test_a_second_phase_is_restored_as_the_first(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "steps")
+    async with started(task) as environment:
+        for final in (False, True):
+            await environment.exec("echo x > /usr/bin/tac; echo x > /usr/local/bin/git", user="root")
+            await environment.close_agent_phase(final=final)
+            shown = await environment.exec("tac --version | head -1 | cut -c1-3; ls /usr/local/bin/git", user="root")
+            assert (shown.stdout or "").strip() == "tac"
+            await environment.open_agent_phase()
+        assert list(environment.put_back) == ["/usr/bin/tac", "/usr/local/bin/git"]
+
+
+async def test_what_the_images_entrypoint_writes_is_kept(tmp_path: Path) -> None:
+    entry = '#!/bin/sh\necho made > /usr/local/bin/made; echo made >> /etc/profile\nexec "$@"\n'
+    dockerfile = (
+        attacks.BASE + 'COPY entry.sh /entry.sh\nRUN chmod +x /entry.sh\nWORKDIR /app\nENTRYPOINT ["/entry.sh"]\n'
+    )
+    task = write_task(tmp_path / "entry", dockerfile=dockerfile, files={"environment/entry.sh": entry})
+    async with started(task) as environment:
+        await environment.exec(
+            "until grep -q made /etc/profile; do sleep 0.05; done; echo x > /usr/bin/tac", user="root"
+        )
+        await environment.close_agent_phase(final=True)
+        shown = await environment.exec("cat /usr/local/bin/made; tail -1 /etc/profile", user="root")
+        assert (shown.stdout or "").split() == ["made", "made"]
+        assert list(environment.put_back) == ["/usr/bin/tac"]
