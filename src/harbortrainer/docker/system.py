@@ -26,7 +26,8 @@ _PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "et
 _ETC = re.compile(
     r"/etc/(ld\.so\..*|nsswitch\.conf|host\.conf|gai\.conf|profile|bash\.bash.*|bashrc|zsh.*|environment|inputrc|"
     r"login\.defs|gitconfig|wgetrc|curlrc|netrc|pip\.conf|xdg|uv|python.*|perl|npmrc|node.*|ssl|ca-certificates.*|pki|"
-    r"apt|dpkg|apk|yum.*|dnf|alternatives|security|pam\..*|profile\.d|environment\.d|crypto-policies|conda|mamba|R|java.*|maven)(/.*)?"
+    r"apt|dpkg|apk|yum.*|dnf|alternatives|security|pam\..*|profile\.d|environment\.d|crypto-policies|conda|mamba|R|"
+    r"java.*|maven)(/.*)?"
 )
 _HOME_NAMES = """.bashrc .bash_profile .bash_login .bash_logout .bash_aliases .bash_env .profile .shrc .kshrc .zshrc
 .zshenv .zprofile .zlogin .cshrc .tcshrc .login .inputrc .pam_environment .curlrc .wgetrc .netrc .gitconfig
@@ -71,8 +72,8 @@ _SETTINGS = frozenset(["pyproject.toml", "tox.ini", "setup.cfg"])
 _INI_HOOK = re.compile(r"^\s*\[\s*(tool:)?pytest\s*\]", re.MULTILINE)
 _ROUTINE = re.compile(r".*/__pycache__(/.*)?|/var/cache/.*|/var/lib/apt/(lists|periodic)(/.*)?|/.*/\.cache/pip(/.*)?")
 _GENERIC = re.compile(
-    r"site-packages|dist-packages|s?bin|lib(32|64|exec)?|python[\d.]*|perl[\d.]*|node_modules|share|include|local|\.local"
-    r"|\.config|\.cache|etc|\w*\.d|alternatives|info|lists|opt|usr|glibc-hwcaps|\w+-linux-gnu|__pycache__"
+    r"site-packages|dist-packages|s?bin|lib(32|64|exec)?|python[\d.]*|perl[\d.]*|node_modules|share|include|local"
+    r"|\.local|\.config|\.cache|etc|\w*\.d|alternatives|info|lists|opt|usr|glibc-hwcaps|\w+-linux-gnu|__pycache__"
 )
 _VERSION = re.compile(r"\d+(\.\d+)*([a-z]+\d+)*")
 
