@@ -259,8 +259,10 @@ def _errors(output: Output) -> str:
 
 
 def _shown(paths: list[str]) -> str:
+    """A name is bytes that the policy chose: what no log can hold is escaped."""
     rest = len(paths) - SHOWN_PATHS
-    return ", ".join(paths[:SHOWN_PATHS]) + (f" and {rest} more" if rest > 0 else "")
+    names = ", ".join(paths[:SHOWN_PATHS]).encode("utf-8", "backslashreplace").decode()
+    return names + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
