@@ -61,7 +61,11 @@ def parse_facts(listed: str) -> Facts:
     network = {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
     homes = [home for home in rows["H"] if home != "/" and not _below(home, _NO_HOMES)]
     work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
-    return Facts(*(tuple(dict.fromkeys(found)) for found in (work, ["/root", *homes], rows["P"])), network)
+    return Facts(_once(work), _once(["/root", *homes]), _once(rows["P"]), network)
+
+
+def _once(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(paths))
 
 
 def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
