@@ -21,22 +21,29 @@ stock_save = JaxBackendImpl.save_checkpoint
 stock_save_sampler = JaxBackendImpl.save_sampler_checkpoint
 
 
-ATTEMPTS, PAUSE_SEC = 20, 0.1  # threads of a write that failed may still add files to its folder
+PAUSE_SEC, QUIET_SEC, LIMIT_SEC = 0.1, 1.0, 10.0
 
 
 def remove(path: Path) -> None:
     """A file or a folder, there or not."""
-    for left in reversed(range(ATTEMPTS)):
-        try:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-            return
-        except OSError:
-            if not left:
-                raise
-            time.sleep(PAUSE_SEC)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def discard(path: Path) -> None:
+    """Remove what a failed write left, until nothing comes again: its threads still make files and folders.
+
+    What comes after LIMIT_SEC is removed by the next save in this folder, or by a restart.
+    """
+    quiet = began = time.monotonic()
+    while (now := time.monotonic()) < min(quiet + QUIET_SEC, began + LIMIT_SEC):
+        if path.exists():
+            quiet = now
+            with contextlib.suppress(OSError):  # a folder that fills meanwhile cannot be removed
+                remove(path)
+        time.sleep(PAUSE_SEC)
 
 
 def whole(place: Any, write: Callable[[Any], None]) -> None:
@@ -48,13 +55,13 @@ def whole(place: Any, write: Callable[[Any], None]) -> None:
         write(place)
         return
     new = place.with_name(f".{place.name}.new")
-    remove(new)
+    for stray in place.parent.glob(".*.new"):  # one save at a time: they are of failed ones
+        remove(stray)
     try:
         write(new)
         flush(new)
     except BaseException:
-        with contextlib.suppress(OSError):  # the reason of the failed write is what counts; a restart removes the rest
-            remove(new)
+        discard(new)
         raise
     remove(place)
     os.replace(new, place)
