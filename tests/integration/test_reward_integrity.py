@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.trial import run_trial
 from tests.support import docker_parts
-from tests.support.docker_parts import BASE, environment_of, write_task
+from tests.support.docker_parts import BASE, started, write_task
 from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -108,17 +107,6 @@ async def test_a_separate_verifier_sees_nothing_of_the_agents_container(tmp_path
     assert docker_parts.reward(await docker_parts.run_trial(task, RUN)) == 0.0
 
 
-@asynccontextmanager
-async def started(task: Path, **options: Any) -> AsyncIterator[DockerEngineEnvironment]:
-    environment = environment_of(task, RUN, **options)
-    await environment.start(force_build=False)
-    try:
-        await environment.open_agent_phase()
-        yield environment
-    finally:
-        await environment.stop(delete=True)
-
-
 async def said(environment: DockerEngineEnvironment, command: str) -> str:
     return ((await environment.exec(command, timeout_sec=60)).stdout or "").strip()
 
@@ -133,7 +121,7 @@ async def beats(environment: DockerEngineEnvironment, name: str) -> bool:
 
 
 async def test_between_two_steps_the_agents_processes_stand_still(tmp_path: Path) -> None:
-    async with started(write_task(tmp_path / "steps")) as environment:
+    async with started(write_task(tmp_path / "steps"), RUN) as environment:
         await environment.exec(BEAT.format(name="agent"))
         await environment.exec(WIN)
         assert await beats(environment, "agent")
@@ -153,7 +141,7 @@ async def test_services_of_the_image_go_on_and_its_own_tests_stay(tmp_path: Path
         'WORKDIR /app\nENTRYPOINT ["/given/entry.sh"]\n'
     )
     files = {"environment/entry.sh": service, "environment/data": "given"}
-    async with started(write_task(tmp_path / "service", dockerfile=dockerfile, files=files)) as environment:
+    async with started(write_task(tmp_path / "service", dockerfile=dockerfile, files=files), RUN) as environment:
         await environment.exec(BEAT.format(name="agent"))
         await environment.exec("echo mine > /tests/data; echo x > /tests/more")
         for final in (False, True):
@@ -167,7 +155,7 @@ async def test_what_a_task_asks_for_is_kept(tmp_path: Path) -> None:
     """Processes on request; always: what the task's own solution installs too."""
     new = "/usr/bin/new /usr/local/bin/kept /usr/lib/libnew.so.1"
     solve = f"for f in {new}; do echo new > $f; done\n"
-    async with started(write_task(tmp_path / "keep", solve=solve), keep_processes=True) as environment:
+    async with started(write_task(tmp_path / "keep", solve=solve), RUN, keep_processes=True) as environment:
         await environment.exec(BEAT.format(name="agent"))
         await environment.exec(f"for f in {new} /usr/local/bin/tee; do echo new > $f; done; rm /usr/bin/tac")
         await environment.exec("echo /usr/lib/libnew.so.1 > /etc/ld.so.preload")
@@ -178,7 +166,7 @@ async def test_what_a_task_asks_for_is_kept(tmp_path: Path) -> None:
 
 
 async def test_files_that_shells_read_at_their_start_are_not_read(tmp_path: Path) -> None:
-    async with started(write_task(tmp_path / "startup")) as environment:
+    async with started(write_task(tmp_path / "startup"), RUN) as environment:
         files = "~/.bashrc ~/.profile ~/.bash_profile /etc/profile /etc/bash.bashrc /etc/environment ~/.bash_env ~/.env"
         await environment.exec(f"for f in {files}; do echo 'export STARTED=yes PATH=/evil' > $f; done")
         await environment.close_agent_phase(final=True)
@@ -193,7 +181,7 @@ find / -xdev -name '*docker*.sock'; touch /made; chown 1:1 /made && su -s /bin/s
 async def test_a_container_has_few_rights_and_no_network(tmp_path: Path) -> None:
     task = write_task(tmp_path / "isolated", toml='[environment]\nnetwork_mode = "no-network"\n')
     policy = docker_parts.NetworkPolicy(network_mode=docker_parts.NetworkMode.NO_NETWORK)
-    async with started(task, network_policy=policy) as environment:
+    async with started(task, RUN, network_policy=policy) as environment:
         assert (await said(environment, ISOLATION)).split() == ["00000000a00404fb", "1", "lo", "0", "65536", "nobody"]
-    async with started(task, allow_sudo=True, cap_add=["NET_RAW"]) as environment:
+    async with started(task, RUN, allow_sudo=True, cap_add=["NET_RAW"]) as environment:
         assert (await said(environment, ISOLATION)).split()[:2] == ["00000000a00424fb", "0"]

@@ -3,20 +3,16 @@
 import asyncio
 import json
 import shutil
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker import layer
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import PUT_BACK, DockerEngineEnvironment
 from tests.support import system_attacks as attacks
-from tests.support.docker_parts import environment_of, write_task
+from tests.support.docker_parts import started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = "test-system"
@@ -38,18 +34,6 @@ def make_task(folder: Path, *, solve: str = "echo Hello > hello.txt\n") -> Path:
     return task
 
 
-@asynccontextmanager
-async def started(task: Path, **options: Any) -> AsyncIterator[DockerEngineEnvironment]:
-    environment = environment_of(task, RUN, **options)
-    environment.trial_paths = TrialPaths(task.parent / uuid.uuid4().hex)
-    await environment.start(force_build=False)
-    try:
-        await environment.open_agent_phase()
-        yield environment
-    finally:
-        await environment.stop(delete=True)
-
-
 async def verified(environment: DockerEngineEnvironment, task: Path, user: str, way: str) -> str:
     """The reward that the task's test writes."""
     await environment.upload_dir(task / "tests", "/tests")
@@ -61,7 +45,7 @@ async def verified(environment: DockerEngineEnvironment, task: Path, user: str, 
 async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
     """What is wrong: the attack would not earn without restoration, earns with it, or is not named; "" = nothing."""
     attack = attacks.ATTACKS[name]
-    async with slots, started(task) as environment:
+    async with slots, started(task, RUN) as environment:
         await environment.exec("mkdir -m 777 -p /logs/verifier", user="root")
         done = await environment.exec(attack.script, user=attack.user, timeout_sec=60)
         assert done.return_code == 0, (name, done.stderr)
@@ -99,7 +83,7 @@ async def test_a_daemon_whose_files_cannot_be_read_restores_as_well(
 async def test_packages_that_the_solution_installs_stay_and_others_do_not(tmp_path: Path) -> None:
     """dpkg's records stay true, so that a verifier can install what was put back."""
     task = write_task(tmp_path / "packages", dockerfile=attacks.PACKAGES, solve="dpkg -i /packages/tiny.deb\n")
-    async with started(task) as environment:
+    async with started(task, RUN) as environment:
         done = await environment.exec("dpkg -i /packages/tiny.deb /packages/other.deb", user="root")
         assert done.return_code == 0, done.stderr
         await environment.close_agent_phase(final=True)
@@ -112,7 +96,7 @@ async def test_packages_that_the_solution_installs_stay_and_others_do_not(tmp_pa
 
 async def test_what_the_solution_installs_too_is_kept(tmp_path: Path) -> None:
     task = make_task(tmp_path / "honest", solve=attacks.INSTALL.format(version="1.0", text="of-the-solution"))
-    async with started(task) as environment:
+    async with started(task, RUN) as environment:
         policy = attacks.INSTALL.format(version="1.2", text="of-the-policy")
         done = await environment.exec(f"{policy}\necho Hello > hello.txt\n", user="root", timeout_sec=60)
         assert done.return_code == 0, done.stderr
@@ -125,7 +109,7 @@ async def test_what_the_solution_installs_too_is_kept(tmp_path: Path) -> None:
 
 async def test_only_what_lies_outside_the_footprint_is_put_back_and_recorded(tmp_path: Path) -> None:
     task = make_task(tmp_path / "mixed", solve=attacks.INSTALL.format(version="1.0", text="of-the-solution"))
-    async with started(task) as environment:
+    async with started(task, RUN) as environment:
         extra = "echo x > /usr/local/bin/uvx; echo y > /usr/lib/python3/dist-packages/more.pth; rm /usr/bin/tac"
         await environment.exec(f"{attacks.INSTALL.format(version='1.0', text='same')}\n{extra}", user="root")
         await environment.close_agent_phase(final=True)
@@ -140,7 +124,7 @@ async def test_only_what_lies_outside_the_footprint_is_put_back_and_recorded(tmp
 
 async def test_a_second_phase_is_restored_as_the_first(tmp_path: Path) -> None:
     task = make_task(tmp_path / "steps")
-    async with started(task) as environment:
+    async with started(task, RUN) as environment:
         for final in (False, True):
             await environment.exec("echo x > /usr/bin/tac; echo x > /usr/local/bin/git", user="root")
             await environment.close_agent_phase(final=final)
@@ -156,7 +140,7 @@ async def test_what_the_images_entrypoint_writes_is_kept(tmp_path: Path) -> None
         attacks.BASE + 'COPY entry.sh /entry.sh\nRUN chmod +x /entry.sh\nWORKDIR /app\nENTRYPOINT ["/entry.sh"]\n'
     )
     task = write_task(tmp_path / "entry", dockerfile=dockerfile, files={"environment/entry.sh": entry})
-    async with started(task) as environment:
+    async with started(task, RUN) as environment:
         await environment.exec(
             "until grep -q made /etc/profile; do sleep 0.05; done; echo x > /usr/bin/tac", user="root"
         )

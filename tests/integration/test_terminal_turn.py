@@ -143,7 +143,8 @@ async def test_interrupting_and_leaving_end_the_wait(environment: DockerEngineEn
     _, seconds = await turn(terminal, ("C-c", LONG))
     assert seconds < SOON
     _, seconds = await turn(terminal, ("exit\n", LONG))
-    assert seconds < SOON and terminal.ended
+    listed = await environment.exec("ps -ef", user="root")
+    assert seconds < SOON and terminal.ended, (await terminal.capture_pane(), listed.stdout)
 
 
 async def test_waiting_without_keys(environment: DockerEngineEnvironment) -> None:

@@ -2,6 +2,8 @@
 
 import logging
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,19 @@ def environment_of[E: BaseEnvironment](
         run_id=run_id,
         **kwargs,
     )
+
+
+@asynccontextmanager
+async def started(task: Path, run_id: str, **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
+    """The environment in its agent's phase, with a trial's folder of its own; removed at the end."""
+    environment = environment_of(task, run_id, **kwargs)
+    environment.trial_paths = TrialPaths(task.parent / uuid.uuid4().hex)
+    await environment.start(force_build=False)
+    try:
+        await environment.open_agent_phase()
+        yield environment
+    finally:
+        await environment.stop(delete=True)
 
 
 def containers(run_id: str) -> list[str]:

@@ -1,11 +1,13 @@
 """The agent's terminal, against one that is fake: what is typed, pasted, waited for, and how it ends."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from harbortrainer.rollout.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES
+from harbortrainer.rollout.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES, Pane, TypedStep, turn_script
 from tests.support.scripted_agent import DONE, Rig, answer
 
 
@@ -126,3 +128,13 @@ async def test_tmux_is_installed_where_it_is_missing(tmp_path: Path) -> None:
 
     rig = Rig(tmp_path, [DONE, DONE], reply)
     assert await rig.run() == "done" and installed
+
+
+@pytest.mark.parametrize("keys", ["true\n", ""], ids=["a-command", "only-waiting"])
+def test_a_shell_that_has_ended_ends_the_wait(keys: str) -> None:
+    """Also one that is still listed, because its parent, tmux in a trial, has not taken its exit status."""
+    shell = subprocess.Popen(["sleep", "1"])
+    script = turn_script([TypedStep(keys, 100)], lambda keys: "true", "", Pane(shell.pid, os.getpid(), "/dev/null"))
+    subprocess.run(["bash", "-c", script], timeout=50, check=True)
+    assert os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG), "the shell was waited for"
+    shell.wait()

@@ -144,7 +144,7 @@ class AgentPhases:
         if self._frozen:
             await self._processes.thaw()
             self._frozen = False
-        elif not self._noted and self._image:
+        elif self._image:
             if self._image.entrypoint:
                 await self._processes.note()
             self._before = await call(stamps, self._container, self._place)

@@ -121,15 +121,14 @@ def verifier_facts(task: Path) -> VerifierFacts:
     }
     every = "\n".join(texts.values())
     prefixes = {prefix for prefix, name in _RUNS_FROM.findall(every) if is_tool(name) or name == "activate"}
-    if _RUNS_UV.search(every):
+    runs_uv = _RUNS_UV.search(every) is not None
+    if runs_uv:
         prefixes.add(".venv")
-    installed = {word for line in _INSTALLS.findall(every) for word in re.findall(r"[A-Za-z_]\w*", line)} | {
-        *_OFTEN.split()
-    }
+    installed = {word for line in _INSTALLS.findall(every) for word in re.findall(r"[A-Za-z_]\w*", line)}
     imports = {name for file, text in texts.items() if file.suffix == ".py" for name in _IMPORTS.findall(text)}
     return VerifierFacts(
         frozenset(str(PurePosixPath(folder)) for folder in _CHANGES_TO.findall(every)),
         frozenset(prefix for prefix in prefixes if prefix not in SYSTEM and not prefix.startswith("/usr/")),
-        runs_uv=_RUNS_UV.search(every) is not None,
+        runs_uv=runs_uv,
         imports=frozenset(imports & (installed | {*_OFTEN.split()})),
     )

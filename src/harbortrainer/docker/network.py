@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, ip_network
 from pathlib import Path
 
@@ -74,9 +74,7 @@ def trial_network() -> TrialNetwork:
     with _lock:
         if host not in _open:
             found = _find() or _create()
-            _open[host] = TrialNetwork(
-                found.id, found.name, found.bridge, found.subnets, exposed=set_rules(found.bridge)
-            )
+            _open[host] = replace(found, exposed=set_rules(found.bridge))
             if _open[host].exposed:
                 _log.warning("%s", _open[host].line)
         return _open[host]

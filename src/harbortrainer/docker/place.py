@@ -9,7 +9,7 @@ from pathlib import Path
 from harbortrainer.docker.container import HOSTNAME
 from harbortrainer.docker.footprint import verifier_facts
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts
+from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts, below
 
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 NETWORK = "network"  # their fingerprint in a footprint
@@ -59,7 +59,7 @@ def parse_facts(listed: str) -> Facts:
         elif key[:1] == "E":
             whole.append(key[1:])
     network = {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
-    homes = [home for home in rows["H"] if home != "/" and not _below(home, _NO_HOMES)]
+    homes = [home for home in rows["H"] if home != "/" and not below(home, _NO_HOMES)]
     work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
     return Facts(_once(work), _once(["/root", *homes]), _once(rows["P"]), network)
 
@@ -111,7 +111,3 @@ def _quoted(path: str) -> str:
         return shlex.quote(path)
     octal = "".join(f"\\0{byte:03o}" for byte in path.encode(errors="surrogateescape"))
     return f"\"$(printf %b '{octal}')\""
-
-
-def _below(path: str, roots: Iterable[str]) -> bool:
-    return any(path == root or path.startswith(f"{root}/") for root in roots)

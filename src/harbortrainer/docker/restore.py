@@ -152,7 +152,7 @@ def planned(found: Survey, footprint: Footprint, image: "ImageSource", users: Se
         else:
             plan.removed.append(one.path)
     lead = {above for path in kept for above in map(str, PurePosixPath(path).parents)}
-    plan.removed = _topmost([*plan.removed, *(path for path in folders if path not in lead)])
+    plan.removed = system.topmost([*plan.removed, *(path for path in folders if path not in lead)])
     return plan
 
 
@@ -227,12 +227,6 @@ def _taken(pieces: io.BytesIO) -> bytes:
     pieces.seek(0)
     pieces.truncate()
     return taken
-
-
-def _topmost(paths: Iterable[str]) -> list[str]:
-    """Without those that lie below another."""
-    every = set(paths)
-    return sorted(path for path in every if not any(str(above) in every for above in PurePosixPath(path).parents))
 
 
 def _entry(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:

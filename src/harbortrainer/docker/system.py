@@ -125,8 +125,7 @@ class Place:
         found += [f"{prefix}/{part}" for prefix in self.prefixes for part in _PREFIX_PARTS]
         found += [f"{home.rstrip('/')}/{name}" for home in self.homes for name in _HOME]
         found += [f"{home.rstrip('/')}/{a}/{b}" for home in self.homes for a, bs in _HOME_PARTS.items() for b in bs]
-        kept = set(found)
-        return tuple(sorted(one for one in kept if not any(str(p) in kept for p in PurePosixPath(one).parents)))
+        return tuple(topmost(found))
 
 
 @dataclass(frozen=True)
@@ -158,11 +157,11 @@ def is_system(change: Change, place: Place, layer: Layer) -> bool:
         return True
     if _WORK.fullmatch(path):
         return False
-    if _below(path, (*SYSTEM, *place.path)) or path in place.entrypoint or _ETC.fullmatch(path):
+    if below(path, (*SYSTEM, *place.path)) or path in place.entrypoint or _ETC.fullmatch(path):
         return True
     if path.startswith("/opt/") and any(part in _PREFIX_PARTS[:6] for part in PurePosixPath(path).parts[2:]):
         return True
-    if any(_below(path, (f"{prefix}/{part}",)) for prefix in place.prefixes for part in _PREFIX_PARTS):
+    if any(below(path, (f"{prefix}/{part}",)) for prefix in place.prefixes for part in _PREFIX_PARTS):
         return True
     return any(_at_home(path, home) for home in place.homes) or is_beside(change, place, layer)
 
@@ -226,14 +225,14 @@ def misleads(cache: bytes | None, footprint: Footprint) -> bool:
     """Whether the loader's cache names a library outside the usual folders that the solution did not put there."""
     paths = {found.decode(errors="replace") for found in _LIBRARY_PATH.findall(cache or b"")}
     return cache is None or any(
-        not _below(path, LIBRARY_DIRS) and path not in footprint.paths and not footprint.covers(path) for path in paths
+        not below(path, LIBRARY_DIRS) and path not in footprint.paths and not footprint.covers(path) for path in paths
     )
 
 
 def is_critical(path: str, place: Place) -> bool:
     """Whether the shell that removes added paths could itself run or load it, or find its programs by it."""
     parent = str(PurePosixPath(path).parent)
-    leads = any(_below(folder, (path,)) for folder in (*place.path, *LIBRARY_DIRS))
+    leads = any(below(folder, (path,)) for folder in (*place.path, *LIBRARY_DIRS))
     return leads or parent in (*place.path, *LIBRARY_DIRS) or _in_hardware(path) or path.startswith("/etc/ld.so.")
 
 
@@ -344,7 +343,13 @@ def _in_hardware(path: str) -> bool:
     )
 
 
-def _below(path: str, roots: Iterable[str]) -> bool:
+def topmost(paths: Iterable[str]) -> list[str]:
+    """Without those that lie below another."""
+    every = set(paths)
+    return sorted(path for path in every if not any(str(above) in every for above in PurePosixPath(path).parents))
+
+
+def below(path: str, roots: Iterable[str]) -> bool:
     """Whether `path` is one of `roots` or in one."""
     return any(path == root or path.startswith(f"{root.rstrip('/')}/") for root in roots)
 

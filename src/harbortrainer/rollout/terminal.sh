@@ -90,6 +90,12 @@ settled() { # SECONDS: whether L, at rest, asks, and neither it nor tmux has run
     rests && [ "$q" = "$was" ] && asks
 }
 
+lives() { # whether the pane's shell has not ended; one that tmux has not waited for is still listed
+    [ "$P" ] && [ -e "/proc/$$" ] || return 0
+    look "$P"
+    [ "$s" != Z ] && [ -e "/proc/$P" ]
+}
+
 begin() { # HUNDREDTHS: of a command that may take so long; before its keys
     e= w=$1
     now && b=$n e=$((n + w))
@@ -97,13 +103,9 @@ begin() { # HUNDREDTHS: of a command that may take so long; before its keys
 }
 
 await() { # SECONDS at rest: until the shell asks for a line or is gone, or the command's time is over
-    if [ ! "$L0" ] || [ ! "$e" ]; then
-        [ "$e" ] && now && w=$((e - n))
-        [ "$w" -le 0 ] || pause "$w"
-        return
-    fi
-    while now && [ "$n" -lt "$e" ] && [ -e "/proc/$P" ]; do
-        rests && [ "$L $k" != "$L0 $K0" ] && settled "$1" && return
+    [ "$e" ] || pause "$w"
+    while [ "$e" ] && now && [ "$n" -lt "$e" ] && lives; do
+        [ "$L0" ] && rests && [ "$L $k" != "$L0 $K0" ] && settled "$1" && return
         now
         w=$(((n - b) / 10))
         [ "$w" -le 25 ] || w=25
