@@ -126,7 +126,7 @@ async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path
         assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None, {})}  # in use
 
 
-async def test_two_trials_of_one_compose_task_do_not_reach_each_other(tmp_path: Path) -> None:
+async def test_trials_of_one_compose_task_reach_neither_each_other_nor_the_host(tmp_path: Path, host_port: int) -> None:
     compose = f"services:\n  main:\n    image: {PREBUILT}\n    command: [sleep, infinity]\n"
     toml = f'[environment]\ndocker_image = "{PREBUILT}"\n'
     task = write_task(
@@ -141,5 +141,7 @@ async def test_two_trials_of_one_compose_task_do_not_reach_each_other(tmp_path: 
         await a.exec(f"setsid {LISTEN} >/dev/null 2>&1 & until [ -e /listens ]; do sleep 0.05; done")
         assert await connects(a, own[0], 8000)
         assert not await connects(b, own[0], 8000)
+        reached = await asyncio.gather(*(connects(b, address, host_port) for address in addresses()))
+        assert reached and not any(reached), dict(zip(addresses(), reached, strict=True))
     finally:
         await asyncio.gather(a.stop(delete=True), b.stop(delete=True))

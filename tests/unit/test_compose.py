@@ -12,6 +12,7 @@ from harbor.models.task.config import EnvironmentConfig
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.environment import ComposeEnvironment
+from harbortrainer.docker.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 
 Lay = Callable[..., dict[str, Any]]
@@ -37,10 +38,31 @@ volumes: {data: {}, kept: {external: true}}
     assert {name: service["labels"] for name, service in content["services"].items()} == dict.fromkeys(
         ("main", "db", "web"), labels
     )
-    assert content["networks"] == {"default": {"labels": labels}, "inner": {"labels": labels}}
+    assert {name: network["labels"] for name, network in content["networks"].items()} == {
+        "default": labels,
+        "inner": labels,
+    }
     assert content["volumes"] == {"data": {"labels": labels}}
     built = {name for name, service in content["services"].items() if service.get("build") == {"labels": labels}}
     assert built == {"main", "web"}
+
+
+def bridges(content: dict[str, Any]) -> dict[str, str | None]:
+    named = {name: network.get("driver_opts", {}) for name, network in content["networks"].items()}
+    return {name: options.get("com.docker.network.bridge.name") for name, options in named.items()}
+
+
+def test_each_trials_bridges_have_names_of_their_own_that_the_host_rule_covers(lay: Lay) -> None:
+    text = "networks: {inner: , far: {driver: macvlan}, own: {driver_opts: {com.docker.network.bridge.name: br7}}}\n"
+    first, second = bridges(lay(text)), bridges(lay(text))
+    assert first["far"] is first["own"] is None
+    names = [found[network] for found in (first, second) for network in ("default", "inner")]
+    assert len(set(names)) == 4 and all(name and name.startswith(COMPOSE_BRIDGES) and len(name) <= 15 for name in names)
+
+
+def test_a_task_that_asks_for_the_hosts_address_reaches_the_host(lay: Lay) -> None:
+    content = lay("services: {main: {extra_hosts: ['host.docker.internal:host-gateway']}}\n")
+    assert bridges(content) == {"default": None}
 
 
 def test_an_image_of_the_task_is_not_built(lay: Lay) -> None:

@@ -1,9 +1,9 @@
-"""Reads a task's compose file, and writes one to lay over it: labels for clean-up, and an immediate stop."""
+"""Reads a task's compose file, and writes one to lay over it: labels for clean-up, an immediate stop, named bridges."""
 
 import atexit
 import functools
-import hashlib
 import json
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,10 +12,13 @@ from typing import Any
 import yaml
 
 from harbortrainer.docker.cleaning import labels
+from harbortrainer.docker.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 
 COMPOSE = "docker-compose.yaml"
 MAIN = "main"  # Harbor's name of the service that the agent works in
+_BRIDGE_NAME = "com.docker.network.bridge.name"
+_HOST = "host-gateway"  # a task that names Docker's machine in its hosts file means to reach it
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,8 +35,9 @@ def read_compose(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
-    """A compose file to lay over an environment's: labels everything, and stops services without the usual 10 s.
+    """A compose file to lay over one trial's: labels everything, and stops services without the usual 10 s.
 
+    Bridges get names of their own that begin with COMPOSE_BRIDGES, unless the file asks for the host's address.
     `prebuilt`: the main service comes from an image. Raises UserError when the folder's compose file cannot be read.
     """
     own = environment_dir / COMPOSE
@@ -45,14 +49,28 @@ def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
         if "build" in _table(service) or (name == MAIN and not prebuilt):
             services[name]["build"] = marks  # compose names an image after the trial, so it goes with the trial
     content: dict[str, Any] = {"services": services}
-    for part, things in (("networks", {"default": {}} | given["networks"]), ("volumes", given["volumes"])):
-        if made := {name: marks for name, thing in things.items() if not _table(thing).get("external")}:
-            content[part] = made
-    text = json.dumps(content, sort_keys=True)
-    path = _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    if not path.exists():
-        path.write_text(text)
+    content |= _made("volumes", given["volumes"], marks)
+    content |= _made("networks", {"default": {}} | given["networks"], marks)
+    if not (own.exists() and _HOST in own.read_text()):
+        bridges = [one for name, one in content.get("networks", {}).items() if _is_bridge(given["networks"].get(name))]
+        token = secrets.token_hex(4)
+        for i, network in enumerate(bridges):
+            network["driver_opts"] = {_BRIDGE_NAME: f"{COMPOSE_BRIDGES}{token}{i:x}"}
+    path = _folder() / f"{secrets.token_hex(8)}.json"
+    path.write_text(json.dumps(content))
     return path
+
+
+def _made(part: str, things: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:
+    """Those of a part that the project creates, with `marks`; nothing when there are none."""
+    made = {name: dict(marks) for name, thing in things.items() if not _table(thing).get("external")}
+    return {part: made} if made else {}
+
+
+def _is_bridge(network: Any) -> bool:
+    """Whether a network is a bridge whose name the task leaves open."""
+    given = _table(network)
+    return given.get("driver", "bridge") == "bridge" and _BRIDGE_NAME not in _table(given.get("driver_opts"))
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from harbortrainer.docker.container import (
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
+from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
 from harbortrainer.docker.solution import footprint_of_solution
 from harbortrainer.docker.system import Footprint
@@ -312,12 +313,23 @@ class ComposeEnvironment(DockerEnvironment):
         extra_docker_compose: Sequence[Path | str] = (),
         **kwargs: Any,
     ) -> None:
-        added = overlay(environment_dir, run_id, prebuilt=bool(task_env_config.docker_image))
+        self._overlay = overlay(environment_dir, run_id, prebuilt=bool(task_env_config.docker_image))
         super().__init__(
             environment_dir,
             *args,
             session_id=f"{session_id}-{secrets.token_hex(4)}",  # the compose project: runs give trials the same names
             task_env_config=task_env_config,
-            extra_docker_compose=[*extra_docker_compose, added],
+            extra_docker_compose=[*extra_docker_compose, self._overlay],
             **kwargs,
         )
+
+    @boundary
+    async def start(self, force_build: bool) -> None:
+        await call(isolate_compose)
+        await super().start(force_build)
+
+    @boundary
+    async def stop(self, delete: bool) -> None:
+        await super().stop(delete)
+        if delete:
+            self._overlay.unlink(missing_ok=True)

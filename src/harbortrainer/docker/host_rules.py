@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+COMPOSE_BRIDGES = "hc-"  # begins the names of the bridges of compose projects; the kernel allows 15 characters
 _LIMIT_SEC = 30
 _WAIT = ("-w", "10")  # seconds for the lock that other programs hold
 _INTERFACES = Path("/sys/class/net")
@@ -23,9 +24,10 @@ _DAEMON = Path("/etc/docker/daemon.json")
 def set_rules(bridge: str) -> str:
     """Drop what the bridge's containers send to this machine, except DNS to the daemon's name servers and replies.
 
-    Safe to repeat. Returns why the rules could not be set; "" = they are set, by this process or by root since boot.
+    A name that ends in "+" means every bridge whose name begins so. Safe to repeat. Returns why the rules could not be
+    set; "" = they are set, by this process or by root since boot.
     """
-    if not (_INTERFACES / bridge).exists():
+    if not bridge.endswith("+") and not (_INTERFACES / bridge).exists():
         return "the Docker daemon does not run on this machine"
     if os.geteuid() != 0:
         return "" if (_MARKS / bridge).exists() else "only root may set the rule that prevents it"
@@ -52,6 +54,12 @@ def remove_rules(bridge: str) -> None:
     for action in ("-F", "-X"):
         _run("iptables", *_WAIT, action, _name(bridge))
     (_MARKS / bridge).unlink(missing_ok=True)
+
+
+def remove_compose_rules() -> None:
+    """Remove the rules of compose projects' bridges unless there is such a bridge."""
+    if not any(_INTERFACES.glob(f"{COMPOSE_BRIDGES}*")):
+        remove_rules(f"{COMPOSE_BRIDGES}+")
 
 
 def name_servers(resolvers: tuple[Path, ...] = _RESOLVERS, daemon: Path = _DAEMON) -> Iterator[str]:
@@ -85,7 +93,7 @@ def _chain(bridge: str, servers: list[str]) -> str:
 
 
 def _name(bridge: str) -> str:
-    return f"HARBORTRAINER-{bridge}"  # at most 28 characters
+    return f"HARBORTRAINER-{bridge.rstrip('-+')}"  # at most 28 characters
 
 
 def _jump(bridge: str) -> tuple[str, ...]:

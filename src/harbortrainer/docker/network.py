@@ -5,6 +5,7 @@ Every run on the daemon shares it. It stays when a run ends; `doctor clean` remo
 run that finds it gone creates it again.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -21,7 +22,7 @@ from harbor.models.task.config import NetworkMode, TaskConfig
 from harbortrainer.docker.cleaning import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.host_rules import set_rules
+from harbortrainer.docker.host_rules import COMPOSE_BRIDGES, set_rules
 from harbortrainer.errors import EnvironmentFault
 
 NAME = "harbortrainer-trials"
@@ -78,6 +79,22 @@ def trial_network() -> TrialNetwork:
             if _open[host].exposed:
                 _log.warning("%s", _open[host].line)
         return _open[host]
+
+
+def isolate_compose() -> None:
+    """Keep containers of compose tasks from the daemon's machine, under the conditions of `trial_network`.
+
+    The rule holds for all bridges of such projects, those made later too. Raises as `trial_network` does.
+    """
+    if not trial_network().exposed:
+        with _lock:
+            _set_compose_rules()
+
+
+@functools.cache
+def _set_compose_rules() -> None:
+    if problem := set_rules(f"{COMPOSE_BRIDGES}+"):
+        _log.warning("trials of compose tasks can reach the addresses of Docker's machine: %s", problem)
 
 
 def forget_network() -> None:
