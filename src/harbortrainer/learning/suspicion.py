@@ -55,7 +55,7 @@ class Verifications:
         estimate of sigma: times that scatter with the machine's load flag nothing.
         """
         past = self.usual
-        if len(past) < LEAST_TIMES:
+        if len(past) < LEAST_TIMES or seconds >= QUICK_SHARE * max(past):  # the latter is quick to see
             return ""
         middle = median(past)
         deviation = MAD_TO_SIGMA * median(abs(value - middle) for value in past)
