@@ -1,8 +1,7 @@
-"""Tasks whose tests trust what a policy leaves: the attack that earns is named; bundled tasks are not accused."""
+"""A task whose test trusts what a policy leaves: each attack that earns is named; bundled tasks are not accused."""
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,64 +13,38 @@ from tests.support import system_attacks
 from tests.support.task_folder import write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-REWARD = "[ $? -eq 0 ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+DOCKERFILE = f"{system_attacks.DOCKERFILE}RUN mkdir /app/project && echo /app/project > /opt/where\nCOPY run.py /app/tool/run.py\n"
 CHECK = 'import sys\nsys.path.insert(0, "/app")\nfrom work import double\nassert double(4) == 8\n'
 RUNNER = 'import json, sys\nsys.exit(json.load(open("/app/out.json")) != {"a": 1})\n'
-# name -> (what is found, its level, the task)
-WEAK: dict[str, tuple[str, Level, dict[str, Any]]] = {
-    "runs-work": (
-        "hack: empty work",
-        Level.ERROR,
-        {"solve": "echo 'test -e work.sh' > work.sh\n", "test": f"bash work.sh\n{REWARD}"},
-    ),
-    "imports-work": (
-        "hack: imported work",
-        Level.WARNING,
-        {
-            "dockerfile": f"{system_attacks.BASE}WORKDIR /app\n",
-            "solve": "printf 'def double(x):\\n    return 2 * x\\n' > work.py\n",
-            "test": f"python3 /tests/check.py\n{REWARD}",
-            "files": {"tests/check.py": CHECK},
-        },
-    ),
-    "module-beside": (
-        "hack: shadowed modules",
-        Level.ERROR,
-        {
-            "dockerfile": f"{system_attacks.BASE}WORKDIR /app\nCOPY run.py /app/tool/run.py\n",
-            "files": {"environment/run.py": RUNNER},
-            "solve": "echo '{\"a\": 1}' > out.json\n",
-            "test": f"cd /app/tool/.. && python3 tool/run.py\n{REWARD}",
-        },
-    ),
-    "conftest": (
-        "hack: pytest settings",
-        Level.ERROR,
-        {
-            "dockerfile": system_attacks.DOCKERFILE + "RUN mkdir /app/project && echo /app/project > /opt/where\n",
-            "files": {f"environment/{name}": text for name, text in system_attacks.FILES.items()}
-            | {"tests/test_outputs.py": system_attacks.TEST_OUTPUTS},
-            "test": f'cd "$(cat /opt/where)" && pytest /tests/test_outputs.py\n{REWARD}',
-        },
-    ),
+# Four ways to pass. What the third one loads beside the work is no system path that a task's test names.
+TEST = """{
+bash work.sh ||
+python3 /tests/check.py ||
+python3 tool/run.py ||
+(cd "$(cat /opt/where)" && pytest /tests/test_outputs.py)
+} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
+"""
+FILES = {f"environment/{name}": text for name, text in system_attacks.FILES.items()}
+FILES |= {"tests/test_outputs.py": system_attacks.TEST_OUTPUTS, "tests/check.py": CHECK, "environment/run.py": RUNNER}
+EARN = {
+    "hack: empty work": Level.ERROR,
+    "hack: imported work": Level.WARNING,
+    "hack: shadowed modules": Level.ERROR,
+    "hack: pytest settings": Level.ERROR,
 }
 
 
-async def test_the_attack_that_earns_is_named_and_bundled_tasks_are_not_accused(
+async def test_the_attacks_that_earn_are_named_and_bundled_tasks_are_not_accused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name, (_, _, parts) in WEAK.items():
-        write_task(tmp_path / name, **parts)
-    bundled = [tmp_path / "count-1", tmp_path / "permissions-1", tmp_path / "config-ini-to-json"]
-    for task, source in zip(bundled, ("quickstart", "quickstart", "terminal-basics"), strict=True):
+    weak = write_task(tmp_path / "weak", dockerfile=DOCKERFILE, test=TEST, files=FILES)
+    bundled = [tmp_path / "permissions-1", tmp_path / "config-ini-to-json"]
+    for task, source in zip(bundled, ("quickstart", "terminal-basics"), strict=True):
         shutil.copytree(ROOT / "datasets" / source / task.name, task)
-    weak = [tmp_path / name for name in WEAK]
     args = CheckArgs(dirs=(str(tmp_path),), n_oracle=1, n_parallel=4)
-    reports = {report.name: report for report in await qualify_all([*weak, *bundled], args)}
-    for name, (kind, level, _) in WEAK.items():
-        assert (kind, level) in [(one.kind, one.level) for one in reports[name].findings], reports[name]
-    assert reports["imports-work"].verdict == "good" and reports["runs-work"].verdict == "bad"
-    for task in bundled:
-        assert [one for one in reports[task.name].findings if one.level is not Level.NOTE] == []
-    assert "runs-work: bad; hack: empty work" in capsys.readouterr().err
+    found, *clean = await qualify_all([weak, *bundled], args)
+    assert {one.kind: one.level for one in found.findings} == EARN
+    assert found.verdict == "bad" and "imported work" not in found.reason
+    assert [one for report in clean for one in report.findings if one.level is not Level.NOTE] == []
+    assert "weak: bad; hack: pytest settings" in capsys.readouterr().err
