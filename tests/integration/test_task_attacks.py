@@ -13,7 +13,7 @@ from tests.support import system_attacks
 from tests.support.task_folder import write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-DOCKERFILE = f"{system_attacks.DOCKERFILE}RUN mkdir /app/project && echo /app/project > /opt/where\nCOPY run.py /app/tool/run.py\n"
+PLACES = "RUN mkdir /app/project && echo /app/project > /opt/where\nCOPY run.py /app/tool/run.py\n"
 CHECK = 'import sys\nsys.path.insert(0, "/app")\nfrom work import double\nassert double(4) == 8\n'
 RUNNER = 'import json, sys\nsys.exit(json.load(open("/app/out.json")) != {"a": 1})\n'
 # Four ways to pass. What the third one loads beside the work is no system path that a task's test names.
@@ -38,7 +38,7 @@ async def test_the_attacks_that_earn_are_named_and_bundled_tasks_are_not_accused
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    weak = write_task(tmp_path / "weak", dockerfile=DOCKERFILE, test=TEST, files=FILES)
+    weak = write_task(tmp_path / "weak", dockerfile=system_attacks.DOCKERFILE + PLACES, test=TEST, files=FILES)
     bundled = [tmp_path / "permissions-1", tmp_path / "config-ini-to-json"]
     for task, source in zip(bundled, ("quickstart", "terminal-basics"), strict=True):
         shutil.copytree(ROOT / "datasets" / source / task.name, task)
