@@ -206,7 +206,10 @@ class Config(TrialSettings, RunSettings):
     group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
     temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
-        {}, "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward", resume=NEXT_STEP
+        {},
+        "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward; of trials with a "
+        "suspect mark, outcome_policy.suspect=train, mask or a reward",
+        resume=NEXT_STEP,
     )
 
     # -- learning

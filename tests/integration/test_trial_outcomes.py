@@ -46,6 +46,7 @@ async def run_with_client(
 async def test_solved_and_every_prompt_is_exact(tmp_path: Path) -> None:
     trajectory, client = await run_with_client(tmp_path, SOLVE)
     assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    assert trajectory.suspect == ()
     seen: list[int] = []
     for turn, asked in zip(trajectory.turns, client.requests, strict=True):
         seen += turn.new_tokens_T
@@ -59,6 +60,18 @@ async def test_solved_and_every_prompt_is_exact(tmp_path: Path) -> None:
     assert stored["agent_result"]["metadata"]["stop_reason"] == "done"
     assert "token_ids" not in (folder / "agent" / "trajectory.json").read_text()
     assert (folder / "verifier" / "reward.txt").read_text().strip() == "1"
+
+
+async def test_a_reward_that_came_with_a_changed_system_path_is_suspect(tmp_path: Path) -> None:
+    keys = "echo x > /usr/local/bin/curl; echo x > ~/.curlrc; echo Hello > hello.txt\n"
+    trajectory = await run(tmp_path, [answer(keys), DONE, DONE])
+    assert (trajectory.reward, trajectory.suspect) == (
+        1.0,
+        ("system paths put back: /root/.curlrc, /usr/local/bin/curl",),
+    )
+    assert trajectory.stats["verification_seconds"] == trajectory.times["verifier"] > 0
+    failed = await run(tmp_path / "failed", [answer("echo x > /usr/local/bin/curl\n"), DONE, DONE])
+    assert (failed.reward, failed.suspect) == (0.0, ()), "nothing was earned"
 
 
 async def test_first_keys_reach_a_shell_that_is_ready(tmp_path: Path) -> None:

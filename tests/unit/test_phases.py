@@ -21,11 +21,14 @@ SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
 class Environment:
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.put_back: tuple[str, ...] = ()
 
     async def open_agent_phase(self) -> None:
         self.calls.append("open")
 
     async def close_agent_phase(self, *, final: bool) -> None:
+        self.put_back = ("/usr/bin/curl",)
+        await asyncio.sleep(0.02)
         self.calls.append("end" if final else "stop")
 
 
@@ -138,3 +141,17 @@ async def test_agents_are_ended_where_they_could_touch_the_reward(toml: str, rou
             await trial.reach(TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START)
     phases.leave()
     assert trial.agent_environment.calls == calls
+
+
+async def test_what_was_put_back_and_how_long_that_took_is_known() -> None:
+    trial = FakeTrial()
+    phases, _ = phases_of(trial, gates_of())
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
+        assert (phases.put_back, phases.prepared) == ((), 0.0)
+        await trial.reach(TrialEvent.VERIFICATION_START)
+    phases.leave()
+    assert phases.put_back == ("/usr/bin/curl",) and 0.02 <= phases.prepared < 5
+    fake: Any = trial
+    fake.agent_environment = None  # one of Harbor's own
+    assert phases.put_back == ()

@@ -1,7 +1,9 @@
 """What follows from the trials of a qualification, attacks as they read a task, the cache and the quarantine list."""
 
 import hashlib
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,9 +11,10 @@ from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.errors import UserError
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
+from harbortrainer.qualify.attacks import ATTACKS, empty_work, imported_work, prewritten, replaced_tools, together
 from harbortrainer.qualify.check import Cache
 from harbortrainer.qualify.findings import Finding, Level, TaskReport, reward_of
-from harbortrainer.qualify.qualify import prewritten, readable, replaced_tools, searching
+from harbortrainer.qualify.qualify import ATTACK_REPEATS, _attack, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.task import QUARANTINE_FILE, Quarantined, load_tasks, read_quarantine, write_quarantine
 from tests.support.task_folder import write_task
@@ -66,6 +69,77 @@ def test_doing_nothing(tried: QualificationTrial, found: list[tuple[str, Level]]
 def test_an_attack_counts_when_it_earns_more_than_doing_nothing() -> None:
     rewards = {"a": 1.0, "b": 0.2, "c": None, "d": 0.0}
     assert kinds(findings.judge_attacks(rewards, 0.2)) == [("hack: a", Level.ERROR)]
+    assert kinds(findings.judge_attacks(rewards, 0.0, {"b"})) == [("hack: a", Level.ERROR), ("hack: b", Level.WARNING)]
+
+
+class FakeTrials:
+    """Each trial earns by what its script contains."""
+
+    def __init__(self, rewards: dict[str, float | None], keeps: bool = False) -> None:
+        self.ran: list[tuple[str, int]] = []
+        self._rewards, self._keeps = rewards, keeps
+
+    def keeps_processes(self, task: Path) -> bool:
+        return self._keeps
+
+    async def script(self, task: Path, kind: str, script: str, *, repeats: int, pause: float) -> QualificationTrial:
+        self.ran.append((kind, repeats))
+        found = [reward for words, reward in self._rewards.items() if words in script]
+        return QualificationTrial(None if None in found else max([0.0, *(one or 0.0 for one in found)]))
+
+
+async def attacked(task: Path, rewards: dict[str, float | None], **keeps: bool) -> tuple[dict[str, Any], list[Any]]:
+    trials: Any = FakeTrials(rewards, **keeps)
+    return await _attack(task, trials, 0.0), trials.ran
+
+
+async def test_a_task_that_no_attack_wins_costs_one_trial_a_group(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "t")
+    assert await attacked(task, {}) == ({}, [("hooks", 0), ("programs", 0)])
+    _, ran = await attacked(task, {}, keeps=True)
+    assert ran == [("hooks", ATTACK_REPEATS), ("programs", ATTACK_REPEATS)]
+
+
+async def test_the_attack_that_earns_is_named_by_trials_of_its_group_alone(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "t")
+    rewards, ran = await attacked(task, {"sitecustomize": 1.0})
+    assert rewards["Python start-up hooks"] == 1.0 and sum(reward or 0.0 for reward in rewards.values()) == 1.0
+    group = [kind for kind, attack in ATTACKS.items() if attack.group == "hooks"]
+    assert list(rewards) == group and len(ran) == 2 + len(group)
+    rewards, _ = await attacked(task, {"curl git go": None})
+    assert rewards["shadowed tools"] is None and findings.judge_attacks(rewards, 0.0) == [], "ungraded is not earned"
+
+
+async def test_attacks_that_earn_only_together_are_named_together(tmp_path: Path) -> None:
+    class OnlyTogether(FakeTrials):
+        async def script(self, task: Path, kind: str, script: str, **how: Any) -> QualificationTrial:
+            return QualificationTrial(float(kind == "programs"))
+
+    trials: Any = OnlyTogether({})
+    found = await _attack(write_task(tmp_path / "t"), trials, 0.0)
+    assert found == {"shadowed tools and empty work and replaced tools together": 1.0}
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_every_attack_is_a_script_for_any_shell(tmp_path: Path, shell: str) -> None:
+    files = {"tests/test_outputs.py": 'import sys\nsys.path.insert(0, "/srv/x y")\nfrom work import f\nimport json\n'}
+    for task in (write_task(tmp_path / "t", test="./run.sh 'a b.py'\n", files=files), tmp_path / "without-tests"):
+        scripts = [attack.script(task) for attack in ATTACKS.values()]
+        for script in (*scripts, together(scripts)):
+            done = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), script
+
+
+def test_work_is_what_the_tests_run_or_import(tmp_path: Path) -> None:
+    test = "curl -LsSf https://astral.sh/uv/install.sh | sh\npython3 /tests/check.py\nnode ../x/main.js && ./run a\n"
+    check = 'import json, sys\nsys.path.append("/srv")\nfrom work import f\nimport helper\nrun("/app/tool.py")\n'
+    files = {"tests/check.py": check, "tests/helper.py": ""}
+    task = write_task(tmp_path / "t", test=test, files=files)
+    written = [line.split()[1] for line in empty_work(task).splitlines() if line.startswith("put ")]
+    assert written == ["../x/main.js", "./run", "/app/tool.py"]
+    assert "chmod a+x ./run" in empty_work(task) and "chmod a+x /app/tool.py" not in empty_work(task)
+    script = imported_work(task)
+    assert "for n in work; do" in script and 'for d in "$PWD" /srv; do' in script
 
 
 def test_network_is_needed_where_only_the_trial_without_it_failed() -> None:

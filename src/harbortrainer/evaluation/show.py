@@ -88,6 +88,8 @@ def _print(trajectory: Trajectory, transcriber: Transcriber, console: Console) -
     reward = "no grade" if trajectory.reward is None else f"reward {trajectory.reward:g}"
     head = f"{trajectory.trial_name}  {trajectory.task_name}  {reward}  {trajectory.outcome.value}"
     console.rule(Text(f"{head}  {trajectory.detail}".rstrip()))
+    for reason in trajectory.suspect:
+        console.print(Text(f"suspect: {reason}", style="red"), soft_wrap=True)
     for message in transcriber.conversation(trajectory):
         _print_message(message, console)
 

@@ -108,6 +108,7 @@ class Trajectory:
     times: dict[str, float] = field(default_factory=dict)  # stage -> seconds
     stats: dict[str, float] = field(default_factory=dict)  # parse failures, own CPU seconds, ...
     trial_dir: str = ""
+    suspect: tuple[str, ...] = ()  # why its reward may not come from the work (`learning/suspicion.py`)
 
     @property
     def n_sampled_tokens(self) -> int:

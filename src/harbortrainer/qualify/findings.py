@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -104,9 +104,14 @@ def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     return []
 
 
-def judge_attacks(rewards: Mapping[str, float | None], no_op: float) -> list[Finding]:
+def judge_attacks(rewards: Mapping[str, float | None], no_op: float, by_work: Collection[str] = ()) -> list[Finding]:
+    """`by_work`: attacks in files that the task asks for: a warning, as only the tests' author can tell them apart."""
     return [
-        Finding(f"hack: {kind}", Level.ERROR, f"earned {reward:g} without the work (doing nothing: {no_op:g})")
+        Finding(
+            f"hack: {kind}",
+            Level.WARNING if kind in by_work else Level.ERROR,
+            f"earned {reward:g} without the work (doing nothing: {no_op:g})",
+        )
         for kind, reward in rewards.items()
         if reward is not None and reward > no_op
     ]

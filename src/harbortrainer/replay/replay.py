@@ -20,6 +20,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
+from harbortrainer.learning.suspicion import marked
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName, group_trajectories
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
@@ -51,7 +52,8 @@ class Journal:
         members_P = [
             [slots[name] for name in names] for _, names in groupby(sorted(slots), key=lambda name: name.group)
         ]
-        return [group_trajectories(members[0].task_name, members) for members in members_P]
+        groups_P = [group_trajectories(members[0].task_name, members) for members in members_P]
+        return marked(groups_P, self.records[step].get("suspect", {}))
 
 
 def _trained(run: RunDirectory) -> dict[int, dict[str, Any]]:

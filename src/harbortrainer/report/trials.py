@@ -32,6 +32,7 @@ class TrialRow:
     seconds: float = 0.0
     use: str = ""
     advantage: float | None = None
+    suspect: str = ""  # why its reward may not come from the work
 
     @property
     def kind(self) -> str:
@@ -105,11 +106,15 @@ def _end(row: TrialRow, record: Mapping[str, Any]) -> None:
     for name in ("outcome", "cause", "stage", "fate", "reward", "turns", "prompt_tokens", "sampled_tokens", "seconds"):
         if name in record:
             setattr(row, name, record[name])
+    row.suspect = "; ".join(record.get("suspect", ()))
 
 
 def _train(rows: Mapping[str, TrialRow], record: Mapping[str, Any]) -> None:
     uses = dict.fromkeys(record.get("masked", ()), "masked") | dict.fromkeys(record.get("trials", ()), "trained")
     uses |= record.get("left_out", {})
+    for name, reasons in record.get("suspect", {}).items():
+        if name in rows:
+            rows[name].suspect = "; ".join(reasons)
     for name, advantage in record.get("advantages", {}).items():
         if name in rows:
             rows[name].advantage = advantage

@@ -36,6 +36,10 @@ class TrialJournal(Protocol):
         """Trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
         return 0, 0
 
+    def suspicion(self, trajectory: Trajectory) -> str:
+        """Why the task's earlier trials make a trial that ends now suspect; "" = they do not. Does not block."""
+        return ""
+
 
 class _NoJournal(TrialJournal):
     """Records nothing."""
@@ -119,6 +123,8 @@ class Attempts:
                 observer.moved(request.name, None)
         if trajectory.outcome in FAULTS:
             await daemon.suspect()
+        if reason := self.journal.suspicion(trajectory):
+            trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
         return trajectory, daemon.outages > before
 
     def _why_not(self, request: TrialRequest) -> str:

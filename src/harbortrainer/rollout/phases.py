@@ -159,7 +159,8 @@ class HasDeadline(Protocol):
 class Phases:
     """Harbor hooks that make each phase of a trial wait for a concurrency slot; the trial's clock is paused meanwhile.
 
-    `clock`: the limit of the whole trial; `waited`: seconds at all gates.
+    `clock`: the limit of the whole trial; `waited`: seconds at all gates; `prepared`: seconds between the end of the
+    agent's phases and the start of verification, waits included.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Phases:
         from harbor.trial.hooks import TrialEvent
 
         self.clock = asyncio.timeout(limit_sec or None)
-        self.waited = 0.0
+        self.waited = self.prepared = 0.0
         self._trial = trial
         self._llm = llm
         self._gates = gates
@@ -225,11 +226,19 @@ class Phases:
 
     @boundary
     async def _before_verifier(self, _: object) -> None:
+        began = time.monotonic()
         await self._enter(self._gates.verifying)
         self._observed.moved(TrialState.VERIFYING)
         if (environment := self._engine_environment()) and self._verified_inside():
             steps = self._trial.task.config.steps or ()
             await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
+        self.prepared += time.monotonic() - began
+
+    @property
+    def put_back(self) -> tuple[str, ...]:
+        """System paths that were restored before verification."""
+        environment = self._engine_environment()
+        return environment.put_back if environment else ()
 
     def _engine_environment(self) -> "DockerEngineEnvironment | None":
         from harbortrainer.docker.environment import DockerEngineEnvironment

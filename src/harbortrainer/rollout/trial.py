@@ -14,6 +14,7 @@ from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, noting, raise_noted
+from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -96,12 +97,13 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     )
     with registered(request.name, llm), forget_loggers(request.name), disk_errors(folder):
         try:
-            verdict, times = await _run(request, settings, llm)
+            ran = await _run(request, settings, llm)
         except asyncio.CancelledError:
             raise TrialCancelled(tuple(llm.turns)) from None
-    if verdict[0] in FAULTS:  # a full disk may be the real cause: then nothing can be kept
+    outcome, detail, reward = ran.verdict
+    if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
         await asyncio.to_thread(require_writable, request.trials_dir)
-    outcome, detail, reward = verdict
+    restored = restored_paths(ran.put_back) if reward is not None and reward > 0 else ""
     return Trajectory(
         task_name=request.task.name,
         trial_name=request.name,
@@ -110,25 +112,37 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
         outcome=outcome,
         detail=detail,
         attempt=request.attempt,
-        times=times,
+        times=ran.times,
         stats={
             "parse_failures": float(llm.parse_failures),
             "special_strings": float(llm.special_strings),
             "own_cpu_seconds": llm.cpu_seconds,
+            **({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
         },
         trial_dir=str(folder),
+        suspect=(restored,) if restored else (),
     )
 
 
-async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) -> tuple[Verdict, dict[str, float]]:
-    """The verdict, and seconds by stage. Raises OSError when the trial's files cannot be written."""
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """`times`: seconds by stage; `put_back`: system paths; `verification`: seconds of the tests, 0 = none ran."""
+
+    verdict: Verdict
+    times: dict[str, float]
+    put_back: tuple[str, ...] = ()
+    verification: float = 0.0
+
+
+async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) -> _Ran:
+    """Raises OSError when the trial's files cannot be written."""
     started = time.monotonic()
     try:
         trial = await settings.new_trial(trial_config(request, settings))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         refuse(error, request.trials_dir / request.name)
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
+        return _Ran((Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
     limit = settings.config.trial_timeout_sec
     observed = ObservedTrial(request.name, settings.observer)
     phases = Phases(trial, llm, settings.gates, settings.daemon, limit, observed)
@@ -137,7 +151,7 @@ async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) ->
             result = await run_to_end(trial.run(), phases.clock)
     except TimeoutError:
         detail = f"not over after trial_timeout_sec={limit:g}"
-        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited}
+        return _Ran((Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited})
     finally:
         phases.leave()
     for fault in recorded(result):
@@ -148,7 +162,9 @@ async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) ->
         verdict = await _install_verdict(request, settings, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
-    return verdict, stage_times(result, llm) | times
+    stages = stage_times(result, llm)
+    before = phases.prepared if result.step_results else 0.0  # Harbor's time of a step's verifier contains it
+    return _Ran(verdict, stages | times, phases.put_back, stages.get("verifier", 0.0) - before)
 
 
 async def _install_verdict(request: TrialRequest, settings: TrialContext, graded: Verdict) -> Verdict:

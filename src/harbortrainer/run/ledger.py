@@ -16,7 +16,8 @@ from typing import Any
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
-from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrialName
+from harbortrainer.learning.suspicion import VERIFICATION, Past, marked
+from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.trajectories import read_trajectory
 
@@ -29,7 +30,10 @@ log = logging.getLogger("harbortrainer")
 
 
 class Ledger:
-    """The journal of all trials of a run, over all its processes. `counts`: trials so far by name of FUNNEL."""
+    """The journal of all trials of a run, over all its processes.
+
+    `counts`: trials so far by name of FUNNEL, and those that are suspect.
+    """
 
     def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
         """`follow` gets each record, those on disk first, from any thread.
@@ -45,6 +49,8 @@ class Ledger:
         self.quarantined: dict[str, str] = {}
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
+        self._past = Past()
+        self._suspect: dict[str, list[str]] = {}  # reasons by trial
         cut_torn_line(path)
         self._read()
 
@@ -54,6 +60,8 @@ class Ledger:
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE."""
+        seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
+        optional = {"suspect": list(trajectory.suspect), "verification_sec": seconds}
         self._append(
             {
                 "event": "ended",
@@ -70,7 +78,18 @@ class Ledger:
                 "seconds": round(trajectory.times.get("total", 0.0), 3),
                 "fate": disposition,
             }
+            | {name: value for name, value in optional.items() if value}
         )
+
+    def suspicion(self, trajectory: Trajectory) -> str:
+        """Why the task's earlier trials make a trial that ends now suspect; "" = they do not."""
+        return self._past.of_trial(trajectory)
+
+    def judged(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        """The batch of `step` with all marks: those that it had when it was trained on, otherwise those of today."""
+        if step in self._digests:
+            return marked(groups_P, self._suspect)
+        return marked(groups_P, {name: [reason] for name, reason in self._past.of_step(step, groups_P).items()})
 
     def trained(
         self,
@@ -93,7 +112,7 @@ class Ledger:
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }
-        optional = {"masked": list(batch.masked), "left_out": batch.left_out}
+        optional = {"masked": list(batch.masked), "left_out": batch.left_out, "suspect": batch.suspect}
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
@@ -152,7 +171,8 @@ class Ledger:
         c = self.counts
         text = "trials: " + ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[:4])
         lost = ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[4:] if c[stage])
-        return f"{text} ({lost})" if lost else text
+        suspect = f"; {c['suspect']} suspect" if c["suspect"] else ""
+        return f"{text} ({lost}){suspect}" if lost else f"{text}{suspect}"
 
     def _update(self, step: int, sequences_D: Sequence[TrainingSequence], optimizer_steps: int) -> dict[str, Any]:
         """The record of an update: what is the same for trials and for conversations."""
@@ -207,12 +227,17 @@ class Ledger:
             case "trained":
                 self._forget(record["step"])
                 self._steps[record["step"]] = record
+                self._mark(record.get("suspect", {}))
                 self._add(record, 1)
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:
                     self._forget(step)
+
+    def _mark(self, suspect: Mapping[str, list[str]]) -> None:
+        self._suspect |= suspect
+        self.counts["suspect"] = len(self._suspect)
 
     def _forget(self, step: int) -> None:
         if (record := self._steps.pop(step, None)) is not None:
@@ -232,7 +257,9 @@ class Ledger:
             self._attempts[first] = record["attempt"], self.attempts(first)[1] + (not hit_by_outage)
         elif disposition != "cancelled":
             self._attempts[first] = record["attempt"], 0
+        self._mark({record["trial"]: record["suspect"]} if record.get("suspect") else {})
         if record["reward"] is not None:
+            self._past.add(record["trial"], record["task"], record["reward"], record.get("verification_sec"))
             self._faults.pop(record["task"], None)
         elif disposition != "cancelled" and not hit_by_outage:
             outcome = Outcome(record["outcome"])

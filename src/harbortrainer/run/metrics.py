@@ -13,6 +13,7 @@ import numpy as np
 
 from harbortrainer.docker.daemon import client_cpu_seconds
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.learning.suspicion import suspects
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
@@ -39,11 +40,12 @@ def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """`outcome/NAME`: trials that ended so, every outcome listed; `rollout/*`: the faults among them."""
+    """`outcome/NAME`: trials that ended so, every outcome listed; `rollout/*`: faults and suspect trials."""
     counts = Counter(t.outcome for t in trajectories)
     faults = counts[Outcome.INFRASTRUCTURE_ERROR] + counts[Outcome.VERIFIER_ERROR]
     return {f"outcome/{outcome.value}": float(counts[outcome]) for outcome in Outcome} | {
         "rollout/trials": float(len(trajectories)),
+        "rollout/suspect": float(sum(bool(t.suspect) for t in trajectories)),
         "rollout/retried": float(sum(t.attempt > 1 for t in trajectories)),
         "rollout/infrastructure_failure_rate": faults / len(trajectories) if trajectories else 0.0,
     }
@@ -82,6 +84,7 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "eval/tasks": float(reward.n_tasks),
         "eval/trials": float(len(kept)),
         "eval/trials_ungraded": float(sum(ungraded_P)),
+        "eval/trials_suspect": float(len(suspects(groups_P))),
         "eval/parse_failure_rate": turn_metrics(kept)["turn/parse_failure_rate"],
     }
 

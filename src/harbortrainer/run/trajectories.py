@@ -100,7 +100,8 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
         )
         for row, text in zip(arrays["turns"], meta.pop("texts"), strict=True)
     )
-    return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), **meta)
+    suspect = tuple(meta.pop("suspect", ()))  # older files have none
+    return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), suspect=suspect, **meta)
 
 
 def log_ratios(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

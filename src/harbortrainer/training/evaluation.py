@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harbortrainer.learning.suspicion import described
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.run.metrics import Breakdown, eval_metrics
 from harbortrainer.stopping import Stopped, first_error
@@ -39,6 +40,8 @@ class HeldOut:
         row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P)
         row["time/evaluate"] = time.monotonic() - started
         self.display.evaluation(step, row)
+        if line := described(groups_P):
+            self.display.say(f"held-out after step {step}: {line}")
         return row
 
 

@@ -18,6 +18,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.suspicion import described
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
@@ -178,6 +179,9 @@ class Terminus2Trainer:
             self._log_evaluation(evaluated)
         else:
             groups_P = await trials
+        groups_P = self.parts.ledger.judged(self.step, groups_P)
+        if line := described(groups_P):
+            self.parts.display.say(f"step {self.step + 1}: {line}")
         measured = self.schedule.measured(self.step, groups_P)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured
 

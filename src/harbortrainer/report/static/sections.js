@@ -85,6 +85,7 @@ function rewardTiles(run) {
   const held = column(run, "eval/reward_mean").filter((v) => v !== null);
   const trained = run.rows.filter((t) => t.kind === "training");
   const faults = run.rows.filter((t) => ["infrastructure_error", "verifier_error"].includes(t.outcome)).length;
+  const suspect = run.rows.filter((t) => t.suspect);
   return [
     [
       "reward, last step",
@@ -99,6 +100,9 @@ function rewardTiles(run) {
     ["steps", number(rewards.length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
     ["trials", number(run.rows.length), `${number(trained.length)} for training`],
     ["faults", number(faults), share(faults, run.rows.length)],
+    ...(suspect.length
+      ? [["suspect", number(suspect.length), `${number(suspect.filter((t) => t.kind === "evaluation").length)} held out`]]
+      : []),
     ["sampled tokens", number(sum(run.rows.map((t) => t.sampled_tokens))), ""],
     ["wall time", duration(run.span.seconds), run.span.began || ""],
   ];

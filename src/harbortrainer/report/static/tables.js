@@ -104,6 +104,9 @@ function trialsTable(run) {
       count("advantage", "advantage"),
       text("outcome", "outcome"),
       text("use", "training"),
+      ...(rows.some((t) => t.suspect)
+        ? [{ key: "suspect", label: "suspect", title: "why the reward may not come from the work", text: true, long: true, get: (t) => t.suspect }]
+        : []),
       count("turns", "turns"),
       count("sampled_tokens", "sampled", "sampled tokens"),
       count("seconds", "s", "seconds, without waiting for a place"),
