@@ -72,9 +72,24 @@ def addresses() -> list[str]:
     return [address for address in found if not address.startswith("127.")]
 
 
+def networks_of(container: str) -> dict[str, dict[str, str]]:
+    """Of the container, or of the holder whose namespace it has joined."""
+    found = engine().inspect_container(container)
+    mode, _, holder = found["HostConfig"]["NetworkMode"].partition(":")
+    return networks_of(holder) if mode == "container" else found["NetworkSettings"]["Networks"]
+
+
 def address_of(container: str) -> str:
-    (joined,) = engine().inspect_container(container)["NetworkSettings"]["Networks"].values()
+    (joined,) = networks_of(container).values()
     return joined["IPAddress"]
+
+
+@pytest.fixture(params=["new-namespaces", "used-namespaces"], autouse=True)
+async def earlier_trials(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Two trials at once, and two more: from then on trials use the namespaces of those before."""
+    for i in range(2 if request.param == "used-namespaces" else 0):
+        async with trial(tmp_path / f"earlier-{i}a"), trial(tmp_path / f"earlier-{i}b"):
+            pass
 
 
 async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(tmp_path: Path, host_port: int) -> None:
@@ -98,7 +113,7 @@ async def test_a_container_that_gets_its_network_back_is_isolated_too(tmp_path: 
     async with trial(tmp_path / "moved") as (environment, container):
         for mode in (NetworkMode.NO_NETWORK, NetworkMode.PUBLIC):
             await environment.set_network_policy(NetworkPolicy(network_mode=mode))
-        joined = engine().inspect_container(container)["NetworkSettings"]["Networks"]
+        joined = networks_of(container)
         assert list(joined) == [trial_network().name]
         gateway = next(iter(joined.values()))["Gateway"]
         assert not await connects(environment, gateway, host_port)
@@ -120,7 +135,7 @@ async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path
     assert first.bridge not in run("iptables", "-S") and not Path("/run/harbortrainer", first.bridge).exists()
     async with trial(tmp_path / "after") as (_, container):  # this process still has the old ID
         assert trial_network().id != first.id
-        assert next(iter(engine().inspect_container(container)["NetworkSettings"]["Networks"])) == first.name
+        assert next(iter(networks_of(container))) == first.name
         assert f"-i {first.bridge} " in run("iptables", "-S", "INPUT")
         assert Path("/run/harbortrainer", first.bridge).exists()  # for runs of other users
         assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None, {})}  # in use
