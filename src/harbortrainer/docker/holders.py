@@ -83,13 +83,14 @@ class Holders:
         place that is used again repays it.
         """
         with self._lock:
-            holder = self._quiet(key)
+            holder, dead = self._quiet(key)
             in_use = sum(one.key == key for one in self._held.values())
             wanted = self._made[key] < min(self._ended[key], in_use + 1 + SPARE)
-            if holder is None and (not wanted or key.host in self._impossible or os.geteuid() != 0):
-                return None
-            self._made[key] += holder is None
-        holder = holder or self._make(key, make)
+            make_one = holder is None and wanted and key.host not in self._impossible and os.geteuid() == 0
+            self._made[key] += make_one
+        for one in dead:
+            self._remove(one)
+        holder = self._make(key, make) if make_one else holder
         if holder is None:
             return None
         with self._lock:
@@ -128,20 +129,20 @@ class Holders:
         if holder is not None:
             self._remove(holder)
 
-    def _quiet(self, key: Key) -> Holder | None:
-        """A free holder, the one that has waited longest first."""
-        free = self._free[key]
+    def _quiet(self, key: Key) -> tuple[Holder | None, list[Holder]]:
+        """The free holder without sockets that has waited longest, and those found stopped or removed; all are taken."""
+        free, dead = self._free[key], []
         for holder in list(free):
             try:
                 quiet = holder.is_quiet()
-            except OSError:  # somebody has removed it
+            except OSError:
                 free.remove(holder)
-                self._made[key] -= 1
+                dead.append(holder)
                 continue
             if quiet:
                 free.remove(holder)
-                return holder
-        return None
+                return holder, dead
+        return None, dead
 
     def _make(self, key: Key, make: Callable[[str], str]) -> Holder | None:
         name = f"ht-network-{secrets.token_hex(6)}"
