@@ -19,6 +19,7 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.holders import Holders, Key
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.network import forget_network, trial_network
+from harbortrainer.docker.runtime import runtime
 from harbortrainer.errors import UserError
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
@@ -122,6 +123,7 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
             labels={**spec.labels, TRIAL: ""},
             user="0",
             stop_signal="SIGKILL",
+            runtime=runtime(spec.image.reference, spec.labels),
             host_config=client.create_host_config(
                 network_mode=_network(spec),
                 log_config=LogConfig(type="none"),
@@ -162,6 +164,7 @@ def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -
         labels=dict(spec.labels),
         environment=dict(spec.environment),
         stop_signal="SIGKILL",  # PID 1 ignores all others
+        runtime=None if spec.gpus else runtime(spec.image.reference, spec.labels),  # a GPU needs hooks of its own
         host_config=_host_config(spec, f"container:{holder}" if holder else _network(spec)),
     )
 

@@ -130,7 +130,7 @@ class Holders:
             self._remove(holder)
 
     def _quiet(self, key: Key) -> tuple[Holder | None, list[Holder]]:
-        """The free holder without sockets that has waited longest, and those found stopped or removed; all are taken."""
+        """Takes out the free holder without sockets that has waited longest, and those that were stopped or removed."""
         free, dead = self._free[key], []
         for holder in list(free):
             try:
