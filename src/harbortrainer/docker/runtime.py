@@ -1,4 +1,4 @@
-"""The runtime of trials' containers: crun, which starts them faster than runc, where the daemon offers it and it works."""
+"""The runtime of containers of trials: crun, faster than runc, where the daemon offers it and it works."""
 
 import contextlib
 import logging
