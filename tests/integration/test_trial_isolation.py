@@ -34,10 +34,10 @@ LISTEN = (
 
 
 @contextlib.asynccontextmanager
-async def trial(folder: Path) -> AsyncIterator[tuple[DockerEngineEnvironment, str]]:
+async def trial(folder: Path, *, own: bool = True) -> AsyncIterator[tuple[DockerEngineEnvironment, str]]:
     """A running environment, and its container's ID."""
     before = set(containers(RUN))
-    environment = environment_of(write_task(folder), RUN)
+    environment = environment_of(write_task(folder), RUN, own_network=own)
     await environment.start(force_build=False)
     try:
         yield environment, next(iter(set(containers(RUN)) - before))
@@ -84,17 +84,22 @@ def address_of(container: str) -> str:
     return joined["IPAddress"]
 
 
-@pytest.fixture(params=["new-namespaces", "used-namespaces"], autouse=True)
-async def earlier_trials(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Two trials at once, and two more: from then on trials use the namespaces of those before."""
-    for i in range(2 if request.param == "used-namespaces" else 0):
-        async with trial(tmp_path / f"earlier-{i}a"), trial(tmp_path / f"earlier-{i}b"):
+@pytest.fixture(params=[True, False], ids=["own-namespaces", "used-namespaces"])
+async def own(request: pytest.FixtureRequest, tmp_path: Path) -> bool:
+    """Whether each trial gets a namespace of its own; otherwise two trials have ended, and others use theirs."""
+    for i in range(0 if request.param else 2):
+        async with trial(tmp_path / f"earlier-{i}a", own=False), trial(tmp_path / f"earlier-{i}b", own=False):
             pass
+    return request.param
 
 
-async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(tmp_path: Path, host_port: int) -> None:
+async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(
+    tmp_path: Path, host_port: int, own: bool
+) -> None:
     (tmp_path / "file").write_text("text\n")
-    async with trial(tmp_path / "a") as (a, container), trial(tmp_path / "b") as (b, _):
+    async with trial(tmp_path / "a", own=own) as (a, container), trial(tmp_path / "b", own=own) as (b, _):
+        mode = engine().inspect_container(container)["HostConfig"]["NetworkMode"]
+        assert mode.startswith("container:") is not own
         await a.exec(f"setsid {LISTEN} >/dev/null 2>&1 & until [ -e /listens ]; do sleep 0.05; done")
         assert await connects(a, "127.0.0.1", 8000)
         assert not await connects(b, address_of(container), 8000)
@@ -109,8 +114,10 @@ async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(tmp_
             assert not any(reached), dict(zip(local, reached, strict=True))
 
 
-async def test_a_container_that_gets_its_network_back_is_isolated_too(tmp_path: Path, host_port: int) -> None:
-    async with trial(tmp_path / "moved") as (environment, container):
+async def test_a_container_that_gets_its_network_back_is_isolated_too(
+    tmp_path: Path, host_port: int, own: bool
+) -> None:
+    async with trial(tmp_path / "moved", own=own) as (environment, container):
         for mode in (NetworkMode.NO_NETWORK, NetworkMode.PUBLIC):
             await environment.set_network_policy(NetworkPolicy(network_mode=mode))
         joined = networks_of(container)
@@ -122,6 +129,7 @@ async def test_a_container_that_gets_its_network_back_is_isolated_too(tmp_path: 
 
 
 async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path: Path) -> None:
+    cleaning.reap(RUN)
     first = trial_network()
     network.forget_network()  # as another process
     assert trial_network() == first
