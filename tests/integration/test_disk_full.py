@@ -79,7 +79,10 @@ async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
     assert "No space left on device; make room on that disk" in str(told.value)
     assert f"python -m src.train resume={first.run.path}" in str(told.value)
     assert len(first.stored) == 2 and not first.ledger.quarantined
-    assert engine().containers(all=True, filters={"label": "harbortrainer.run_id=disk-full"}) == []
+    assert (
+        engine().containers(all=True, filters={"label": ["harbortrainer.run_id=disk-full", "harbortrainer.trial"]})
+        == []
+    )
 
     second = Batch(disk, task)  # still full, but for what the trial that was cut off had taken
     with pytest.raises(DiskFault):

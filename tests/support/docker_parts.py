@@ -74,5 +74,5 @@ async def started(task: Path, run_id: str, **kwargs: Any) -> AsyncIterator[Docke
 
 def containers(run_id: str) -> list[str]:
     """IDs of the run's containers, without those that only hold a network namespace."""
-    found = engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"})
-    return [container["Id"] for container in found if not container["Names"][0].startswith("/ht-network-")]
+    marks = [f"{cleaning.RUN_ID}={run_id}", cleaning.TRIAL]
+    return [container["Id"] for container in engine().containers(all=True, filters={"label": marks})]

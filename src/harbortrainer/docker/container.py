@@ -120,7 +120,7 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
             hostname=HOSTNAME,
             entrypoint=["sh", "-c", "exec sleep 1000000000"],
             command=[],
-            labels={**spec.labels, TRIAL: ""},
+            labels={name: value for name, value in spec.labels.items() if name != TRIAL},
             user="0",
             stop_signal="SIGKILL",
             runtime=runtime(spec.image.reference, spec.labels),
