@@ -67,7 +67,7 @@ class Injector:
     def _watch(self) -> None:
         client = engine()
         while not self._closed.wait(0.1):
-            for container in client.containers(filters={"label": f"{cleaning.RUN_ID}={RUN_ID}"}):
+            for container in client.containers(filters={"label": [f"{cleaning.RUN_ID}={RUN_ID}", cleaning.TRIAL]}):
                 if (identity := container["Id"]) not in self._seen:
                     self._seen.add(identity)
                     if self._chance.random() < self._share:

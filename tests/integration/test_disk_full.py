@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.daemon import engine
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
@@ -15,6 +14,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.task import Task
+from tests.support.docker_parts import containers
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.trial_parts import SOLVE, make_task, settings
 
@@ -79,7 +79,7 @@ async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
     assert "No space left on device; make room on that disk" in str(told.value)
     assert f"python -m src.train resume={first.run.path}" in str(told.value)
     assert len(first.stored) == 2 and not first.ledger.quarantined
-    assert engine().containers(all=True, filters={"label": "harbortrainer.run_id=disk-full"}) == []
+    assert containers("disk-full") == []
 
     second = Batch(disk, task)  # still full, but for what the trial that was cut off had taken
     with pytest.raises(DiskFault):

@@ -9,7 +9,7 @@ import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from harbortrainer.docker import images
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.cleaning import drain, reap
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import content_digest, prepare_images
 from harbortrainer.errors import UserError
@@ -160,6 +160,7 @@ async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.Monkey
         assert builds == [reference, reference]
     finally:
         await drain()
+        reap(RUN)
         engine().remove_image(reference)
 
 

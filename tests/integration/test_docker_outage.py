@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import engine, ping_docker
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import TrajectoryGroup
@@ -66,7 +67,8 @@ async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
     assert [t.reward for t in group.trajectories_G] == [1.0] * N_TRIALS and not group.lost
     assert all(t.attempt > 1 for t in group.trajectories_G)
     assert "Docker is back" in caplog.text
-    assert engine().containers(all=True) == [], "those that the outage hit are gone too"
+    left = engine().containers(all=True, filters={"label": cleaning.TRIAL})
+    assert left == [], "those that the outage hit are gone too"
 
 
 async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(

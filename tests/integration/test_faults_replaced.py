@@ -16,7 +16,7 @@ from harbortrainer.tasks.task import Task
 from tests.support.fakes import Request, chat_template
 from tests.support.trial_parts import SOLVE, TEST_SH, make_task, settings
 
-RUN = {"label": "harbortrainer.run_id=faults"}
+RUN = {"label": ["harbortrainer.run_id=faults", "harbortrainer.trial"]}
 VERIFIER = f"""case "$(cat /fault 2>/dev/null)" in
 crash) kill -SEGV $$ ;;
 hang) sleep 600 ;;

@@ -25,7 +25,7 @@ def made(answers: Any, sampler: PolicySampler | None = None, **fields: Any) -> t
 
 
 def containers() -> list[Any]:
-    return engine().containers(all=True, filters={"label": f"harbortrainer.run_id={RUN}"})
+    return engine().containers(all=True, filters={"label": [f"harbortrainer.run_id={RUN}", "harbortrainer.trial"]})
 
 
 @pytest.fixture(autouse=True)

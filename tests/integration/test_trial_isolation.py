@@ -34,10 +34,10 @@ LISTEN = (
 
 
 @contextlib.asynccontextmanager
-async def trial(folder: Path) -> AsyncIterator[tuple[DockerEngineEnvironment, str]]:
+async def trial(folder: Path, *, own: bool = True) -> AsyncIterator[tuple[DockerEngineEnvironment, str]]:
     """A running environment, and its container's ID."""
     before = set(containers(RUN))
-    environment = environment_of(write_task(folder), RUN)
+    environment = environment_of(write_task(folder), RUN, own_network=own)
     await environment.start(force_build=False)
     try:
         yield environment, next(iter(set(containers(RUN)) - before))
@@ -72,14 +72,34 @@ def addresses() -> list[str]:
     return [address for address in found if not address.startswith("127.")]
 
 
+def networks_of(container: str) -> dict[str, dict[str, str]]:
+    """Of the container, or of the holder whose namespace it has joined."""
+    found = engine().inspect_container(container)
+    mode, _, holder = found["HostConfig"]["NetworkMode"].partition(":")
+    return networks_of(holder) if mode == "container" else found["NetworkSettings"]["Networks"]
+
+
 def address_of(container: str) -> str:
-    (joined,) = engine().inspect_container(container)["NetworkSettings"]["Networks"].values()
+    (joined,) = networks_of(container).values()
     return joined["IPAddress"]
 
 
-async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(tmp_path: Path, host_port: int) -> None:
+@pytest.fixture(params=[True, False], ids=["own-namespaces", "used-namespaces"])
+async def own(request: pytest.FixtureRequest, tmp_path: Path) -> bool:
+    """Whether each trial gets a namespace of its own; otherwise two trials have ended, and others use theirs."""
+    for i in range(0 if request.param else 2):
+        async with trial(tmp_path / f"earlier-{i}a", own=False), trial(tmp_path / f"earlier-{i}b", own=False):
+            pass
+    return request.param
+
+
+async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(
+    tmp_path: Path, host_port: int, own: bool
+) -> None:
     (tmp_path / "file").write_text("text\n")
-    async with trial(tmp_path / "a") as (a, container), trial(tmp_path / "b") as (b, _):
+    async with trial(tmp_path / "a", own=own) as (a, container), trial(tmp_path / "b", own=own) as (b, _):
+        mode = engine().inspect_container(container)["HostConfig"]["NetworkMode"]
+        assert mode.startswith("container:") is not own
         await a.exec(f"setsid {LISTEN} >/dev/null 2>&1 & until [ -e /listens ]; do sleep 0.05; done")
         assert await connects(a, "127.0.0.1", 8000)
         assert not await connects(b, address_of(container), 8000)
@@ -94,11 +114,13 @@ async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(tmp_
             assert not any(reached), dict(zip(local, reached, strict=True))
 
 
-async def test_a_container_that_gets_its_network_back_is_isolated_too(tmp_path: Path, host_port: int) -> None:
-    async with trial(tmp_path / "moved") as (environment, container):
+async def test_a_container_that_gets_its_network_back_is_isolated_too(
+    tmp_path: Path, host_port: int, own: bool
+) -> None:
+    async with trial(tmp_path / "moved", own=own) as (environment, container):
         for mode in (NetworkMode.NO_NETWORK, NetworkMode.PUBLIC):
             await environment.set_network_policy(NetworkPolicy(network_mode=mode))
-        joined = engine().inspect_container(container)["NetworkSettings"]["Networks"]
+        joined = networks_of(container)
         assert list(joined) == [trial_network().name]
         gateway = next(iter(joined.values()))["Gateway"]
         assert not await connects(environment, gateway, host_port)
@@ -107,6 +129,7 @@ async def test_a_container_that_gets_its_network_back_is_isolated_too(tmp_path: 
 
 
 async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path: Path) -> None:
+    cleaning.reap(RUN)
     first = trial_network()
     network.forget_network()  # as another process
     assert trial_network() == first
@@ -120,7 +143,7 @@ async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path
     assert first.bridge not in run("iptables", "-S") and not Path("/run/harbortrainer", first.bridge).exists()
     async with trial(tmp_path / "after") as (_, container):  # this process still has the old ID
         assert trial_network().id != first.id
-        assert next(iter(engine().inspect_container(container)["NetworkSettings"]["Networks"])) == first.name
+        assert next(iter(networks_of(container))) == first.name
         assert f"-i {first.bridge} " in run("iptables", "-S", "INPUT")
         assert Path("/run/harbortrainer", first.bridge).exists()  # for runs of other users
         assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None, {})}  # in use

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker import cleaning
-from harbortrainer.docker.daemon import engine
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.trial import run_trial
+from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
 from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
 
@@ -27,8 +27,7 @@ async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
     """After every test: none of our containers."""
     yield
     await cleaning.drain()
-    left = engine().containers(all=True, filters={"label": f"harbortrainer.run_id={RUN}"})
-    assert left == []
+    assert containers(RUN) == []
 
 
 async def run(folder: Path, answers: Any, *, task: dict[str, Any] | None = None, **fields: Any) -> Trajectory:

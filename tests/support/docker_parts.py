@@ -73,5 +73,6 @@ async def started(task: Path, run_id: str, **kwargs: Any) -> AsyncIterator[Docke
 
 
 def containers(run_id: str) -> list[str]:
-    found = engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"})
-    return [container["Id"] for container in found]
+    """IDs of the run's containers, without those that only hold a network namespace."""
+    marks = [f"{cleaning.RUN_ID}={run_id}", cleaning.TRIAL]
+    return [container["Id"] for container in engine().containers(all=True, filters={"label": marks})]

@@ -265,10 +265,10 @@ def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return task
 
 
-async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> None:
+async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> bool:
     """Remove container `name` after `creation`, if that is still in progress, has ended or failed.
 
-    A daemon that does not answer is asked again until `drain` gives up.
+    A daemon that does not answer is asked again until `drain` gives up. Returns whether the container is gone.
     """
     if creation is not None:
         await asyncio.wait([creation])
@@ -277,12 +277,14 @@ async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> None:
     pause, refusals = FIRST_PAUSE_SEC, 0
     while True:
         try:
-            return await call_removal(remove_container, name)
+            await call_removal(remove_container, name)
         except (DockerException, requests.RequestException) as error:
             refusals += isinstance(error, APIError)
             if refusals >= MAX_REFUSALS:
                 _log.warning("container %s is left to the reaper: %s", name, error)
-                return
+                return False
+        else:
+            return True
         await _pause_refused(name, pause)
         pause = min(2 * pause, LONGEST_PAUSE_SEC)
 

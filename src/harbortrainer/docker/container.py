@@ -1,6 +1,7 @@
 """Creates and starts the container of a trial, waits for its health, switches its network. All functions block."""
 
 import contextlib
+import os
 import re
 import secrets
 import time
@@ -13,10 +14,12 @@ import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
-from harbortrainer.docker.cleaning import remove_container
+from harbortrainer.docker.cleaning import RUN_ID, TRIAL, remove_container
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.holders import Holders, Key
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.network import forget_network, trial_network
+from harbortrainer.docker.runtime import runtime
 from harbortrainer.errors import UserError
 
 HOSTNAME = "harbor"  # fixed: the prompts of a group are the same text
@@ -35,6 +38,8 @@ _CAPABILITIES = (
     "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
 _NONE = "none"
+NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
+HOLDERS = Holders()
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class ContainerSpec:
     """`environment`: its variables. `cpus`, `memory_mb`, `pids_limit`: None = no limit.
 
     `allow_sudo`: setuid programs work for users other than root. `cap_add`: capabilities added to the default ones.
+    `own_network`: a network namespace that no other trial has used.
     """
 
     image: Image
@@ -56,6 +62,21 @@ class ContainerSpec:
     mounts: Sequence[Mount] = ()
     allow_sudo: bool = False
     cap_add: Sequence[str] = ()
+    own_network: bool = False
+
+    @property
+    def may_share(self) -> bool:
+        """Whether an earlier trial's network namespace will do.
+
+        Not where something runs before the first command of the trial, or a capability could change the namespace.
+        """
+        mounted = any(mount["Target"] in NETWORK_FILES for mount in self.mounts)
+        starts = self.image.entrypoint or self.image.healthcheck
+        return not (self.own_network or self.cap_add or starts or mounted)
+
+    @property
+    def key(self) -> Key:
+        return Key(os.environ.get("DOCKER_HOST"), self.labels[RUN_ID], self.networked)
 
 
 def container_name(session_id: str) -> str:
@@ -72,13 +93,55 @@ def start_container(spec: ContainerSpec) -> str:
 
     Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses; EnvironmentFault.
     """
+    if spec.may_share and (holder := HOLDERS.take(spec.name, spec.key, lambda name: _start_holder(name, spec))):
+        try:
+            return _start(spec, holder)
+        except APIError as error:
+            HOLDERS.failed(spec.name)
+            if isinstance(error, ImageNotFound):
+                raise
+            # otherwise somebody may have stopped the holder
     return _with_network(lambda: _start(spec))
 
 
-def _start(spec: ContainerSpec) -> str:
+def container_ended(spec: ContainerSpec) -> None:
+    """Call it once the container of `spec` is gone."""
+    HOLDERS.ended(spec.name, spec.key)
+
+
+def _start_holder(name: str, spec: ContainerSpec) -> str:
+    """A container that only waits, in a namespace as `spec` asks for."""
+    client = engine()
+
+    def start() -> str:
+        created = client.create_container(
+            spec.image.reference,
+            name=name,
+            hostname=HOSTNAME,
+            entrypoint=["sh", "-c", "exec sleep 1000000000"],
+            command=[],
+            labels={name: value for name, value in spec.labels.items() if name != TRIAL},
+            user="0",
+            stop_signal="SIGKILL",
+            runtime=runtime(spec.image.reference, spec.labels),
+            host_config=client.create_host_config(
+                network_mode=_network(spec),
+                log_config=LogConfig(type="none"),
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges"],
+                pids_limit=8,
+            ),
+        )
+        client.start(created["Id"])
+        return created["Id"]
+
+    return _with_network(start)
+
+
+def _start(spec: ContainerSpec, holder: str | None = None) -> str:
     client = engine()
     try:
-        created = _create(client, spec)
+        created = _create(client, spec, holder)
     except APIError as error:
         if spec.cap_add and error.status_code == HTTPStatus.BAD_REQUEST:
             asked = ",".join(spec.cap_add)
@@ -91,23 +154,28 @@ def _start(spec: ContainerSpec) -> str:
     return created["Id"]
 
 
-def _create(client: docker.APIClient, spec: ContainerSpec) -> dict[str, str]:
+def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -> dict[str, str]:
     return client.create_container(
         spec.image.reference,
         name=spec.name,
-        hostname=HOSTNAME,
+        hostname=None if holder else HOSTNAME,  # the namespace's
         entrypoint=["sh", "-c", _SLEEPER, "sh"],
         command=[*spec.image.entrypoint, *_ENTRYPOINT_COMMAND] if spec.image.entrypoint else [],
         labels=dict(spec.labels),
         environment=dict(spec.environment),
         stop_signal="SIGKILL",  # PID 1 ignores all others
-        host_config=_host_config(spec),
+        runtime=None if spec.gpus else runtime(spec.image.reference, spec.labels),  # a GPU needs hooks of its own
+        host_config=_host_config(spec, f"container:{holder}" if holder else _network(spec)),
     )
 
 
-def _host_config(spec: ContainerSpec) -> dict[str, Any]:
+def _network(spec: ContainerSpec) -> str:
+    return trial_network().id if spec.networked else _NONE
+
+
+def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
     return engine().create_host_config(
-        network_mode=trial_network().id if spec.networked else _NONE,
+        network_mode=network,
         cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
         cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
         mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
@@ -148,13 +216,14 @@ def wait_healthy(name: str, seconds: float) -> None:
 def set_networked(name: str, networked: bool) -> None:
     """Move a running container between the network of trials and no network at all."""
     client = engine()
+    owner = HOLDERS.of(name) or name
 
     def move() -> None:
         gone, new = (_NONE, trial_network().id) if networked else (trial_network().id, _NONE)
         if networked:
             client.inspect_network(new)  # raises NotFound while the container can still be moved
-        client.disconnect_container_from_network(name, gone, force=True)
-        client.connect_container_to_network(name, new)
+        client.disconnect_container_from_network(owner, gone, force=True)
+        client.connect_container_to_network(owner, new)
 
     _with_network(move)
 

@@ -25,13 +25,14 @@ from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.container import (
     ContainerSpec,
+    container_ended,
     container_name,
     is_running,
     set_networked,
     start_container,
     wait_healthy,
 )
-from harbortrainer.docker.daemon import call
+from harbortrainer.docker.daemon import call, call_removal
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.network import isolate_compose
@@ -57,7 +58,8 @@ class DockerEngineEnvironment(BaseEnvironment):
     setuid programs (sudo, su, ping) work for users other than root. `cap_add` adds capabilities to those that ordinary
     images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets the agent's processes run while its work is graded,
     for tasks that ask for a server: such a process could rewrite the reward, so a task should rather start the server
-    in its test, or declare a separate verifier. `records_footprint`: the agent is the task's solution; its trial's
+    in its test, or declare a separate verifier. `own_network` gives the container a network namespace that no other
+    trial has used. `records_footprint`: the agent is the task's solution; its trial's
     folder gets FOOTPRINT.
     """
 
@@ -69,20 +71,24 @@ class DockerEngineEnvironment(BaseEnvironment):
         allow_sudo: bool = False,
         cap_add: Sequence[str] = (),
         keep_processes: bool = False,
+        own_network: bool = False,
         records_footprint: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         own = {"run_id": run_id, "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": cap_add}
+        own |= {"own_network": own_network}
         self._given = args, {**kwargs, **own}
         self._records_footprint = records_footprint
         self._run_id = run_id
         self._pids_limit = pids_limit
         self._allow_sudo = allow_sudo
         self._cap_add = tuple(cap_add)
+        self._own_network = own_network
         self._name = container_name(self.session_id)
         self._image: images.Image | None = None
         self._creation: asyncio.Future[str] | None = None
+        self._spec: ContainerSpec | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
         folder = self.environment_dir.parent
@@ -130,7 +136,7 @@ class DockerEngineEnvironment(BaseEnvironment):
     async def _create(self, image: images.Image) -> None:
         self._image = image
         self._container_env = self._startup_env()
-        spec = ContainerSpec(
+        self._spec = ContainerSpec(
             image=image,
             name=self._name,
             labels=labels(self._run_id, self.session_id),
@@ -142,9 +148,10 @@ class DockerEngineEnvironment(BaseEnvironment):
             gpus=self._effective_gpus,
             allow_sudo=self._allow_sudo,
             cap_add=self._cap_add,
+            own_network=self._own_network,
             mounts=[_mount(mount) for mount in self._host_mounts],
         )
-        self._creation = asyncio.ensure_future(call(start_container, spec))
+        self._creation = asyncio.ensure_future(call(start_container, self._spec))
         # Cancelled or not, `stop` waits for it and removes the container.
         self._phases.created(await asyncio.shield(self._creation))
 
@@ -153,8 +160,12 @@ class DockerEngineEnvironment(BaseEnvironment):
         """Remove the container in the background (`cleaning.drain` waits for it). Images are kept."""
         self._shells.close()
         if self._creation is not None:
-            in_background(remove_after(self._name, self._creation))
+            in_background(self._remove(self._creation))
             self._creation = None
+
+    async def _remove(self, creation: asyncio.Future[str]) -> None:
+        if await remove_after(self._name, creation) and self._spec:
+            await call_removal(container_ended, self._spec)
 
     @boundary
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harbortrainer.docker.container import HOSTNAME
+from harbortrainer.docker.container import HOSTNAME, NETWORK_FILES
 from harbortrainer.docker.footprint import verifier_facts
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts, below
 
-NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 NETWORK = "network"  # their fingerprint in a footprint
 _MANY = 200  # paths for one rm
 _PIECE = 4096  # characters of a line that are compared

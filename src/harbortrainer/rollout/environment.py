@@ -31,6 +31,7 @@ class EngineOptions(BaseModel):
     allow_sudo: bool = False
     cap_add: _Words = []
     keep_processes: _Words = []
+    own_network: bool = False
 
 
 ENGINE_ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"
