@@ -123,9 +123,9 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
             labels={name: value for name, value in spec.labels.items() if name != TRIAL},
             user="0",
             stop_signal="SIGKILL",
-            runtime=runtime(spec.image.reference, spec.labels),
             host_config=client.create_host_config(
                 network_mode=_network(spec),
+                runtime=runtime(spec.image.reference, spec.labels),
                 log_config=LogConfig(type="none"),
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
@@ -164,7 +164,6 @@ def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -
         labels=dict(spec.labels),
         environment=dict(spec.environment),
         stop_signal="SIGKILL",  # PID 1 ignores all others
-        runtime=None if spec.gpus else runtime(spec.image.reference, spec.labels),  # a GPU needs hooks of its own
         host_config=_host_config(spec, f"container:{holder}" if holder else _network(spec)),
     )
 
@@ -176,6 +175,7 @@ def _network(spec: ContainerSpec) -> str:
 def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
     return engine().create_host_config(
         network_mode=network,
+        runtime=None if spec.gpus else runtime(spec.image.reference, spec.labels),  # a GPU needs hooks of its own
         cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
         cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
         mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,

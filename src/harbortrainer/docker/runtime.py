@@ -39,7 +39,7 @@ def _works(image: str, labels: Mapping[str, str]) -> bool:
     try:
         created = client.create_container(
             image, name=name, entrypoint=["sh", "-c", "exec sleep 60"], command=[], user="0", labels=dict(labels),
-            runtime=CRUN, host_config=client.create_host_config(network_mode="none"),
+            host_config=client.create_host_config(network_mode="none", runtime=CRUN),
         )  # fmt: skip
         client.start(created["Id"])
         command = client.exec_create(created["Id"], ["sh", "-c", "exit 7"])["Id"]
@@ -49,9 +49,7 @@ def _works(image: str, labels: Mapping[str, str]) -> bool:
     except ImageNotFound:
         raise
     except DockerException as error:
-        _log.info(
-            "containers start with the daemon's default runtime: crun fails (%s)", " ".join(str(error).split())[:200]
-        )
+        _log.info("crun fails, so the daemon's default runtime is used: %s", " ".join(str(error).split())[:200])
         return False
     finally:
         with contextlib.suppress(DockerException):
