@@ -137,11 +137,15 @@ def naming_pass(function: Any) -> Any:
     return run
 
 
+def wave_shape(prompts: tuple[int, int], new: int, scored: bool) -> str:
+    """For people. `prompts`: rows and tokens."""
+    return "{} x {} tokens, {} new{}".format(*prompts, new, ", prompt scored" * scored)
+
+
 def naming_wave(function: Any) -> Any:
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *batch: Any, **flags: bool) -> Any:
         """Wraps GeneratorMixin._prefill_and_decode."""
-        scored = ", prompt scored" if flags.get("prompt_logprobs") else ""
-        load.shape = "{} x {} tokens, {} new{}".format(*ids.shape, new, scored)
+        load.shape = wave_shape(ids.shape, new, flags.get("prompt_logprobs", False))
         return function(model, ids, mask, room, new, *batch, **flags)
 
     return run

@@ -23,6 +23,7 @@ from repairs.engine_requests import FAILURES
 from repairs.engine_shapes import lengths, room_for
 
 Compile = Callable[[], Any]
+Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it
 
 
 class Ahead:
@@ -49,12 +50,13 @@ class Ahead:
                 engine_load.load.add(compile_seconds=time.monotonic() - began)
         return first
 
-    def add(self, key: Hashable, name: str, compile_it: Compile) -> None:
+    def add(self, programs: list[Program]) -> None:
+        """After the call that made them: compiling beside it would slow it down."""
         with self._changed:
-            if key in self._known | self._made or key in self._queue:
-                return
-            self._queue[key] = name, compile_it
-            if self._thread is None:
+            for key, name, compile_it in programs:
+                if key not in self._known | self._made:
+                    self._queue[key] = name, compile_it
+            if self._queue and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -70,9 +72,9 @@ class Ahead:
             try:
                 compile_it()
                 logger.info(f"compiled ahead: {name} in {time.monotonic() - began:.1f} s")
-            except FAILURES as error:
+                engine_load.load.add(compiles_ahead=1)
+            except FAILURES as error:  # the call that needs it will compile it, and fail where it must
                 logger.warning(f"{name} could not be compiled ahead: {error}")
-            engine_load.load.add(compiles_ahead=1)
             with self._changed:
                 self._now = None
                 self._changed.notify_all()
@@ -92,16 +94,21 @@ def specs_of(arrays: Any, rows: int, length: int) -> Any:
     return jax.tree.map(lambda value: spec(value, (rows, length)[: value.ndim]), arrays)
 
 
-def warming_pass(jitted: Any, kind: str, mesh: Any) -> Any:
-    def run(pending: Any, lora_params: Any, others: Any, ids: jax.Array, *batch: Any) -> Any:
+def warming_pass(jitted: Any, mesh: Any) -> Any:
+    def longer(params: Any, batch: Any) -> list[Program]:
+        rows, programs = ahead.micro_batch or batch[0].shape[0], []
+        for length in lengths(ahead.limit):
+            compile_it = compiling(jitted, mesh, *jax.tree.map(spec, params), *specs_of(batch, rows, length))
+            programs.append((("pass", rows, length), f"a training pass of {rows} x {length} tokens", compile_it))
+        return programs
+
+    def run(pending: Any, lora_params: Any, others: Any, *batch: Any) -> Any:
         """Wraps a pass. The first one, also a tiny one of a probe, starts those of full micro batches."""
-        if ahead.limit and ahead.needs((kind, *ids.shape)):
-            params, rows = jax.tree.map(spec, (pending, lora_params, others)), ahead.micro_batch or ids.shape[0]
-            for length in lengths(ahead.limit):
-                specs = *params, *specs_of((ids, *batch), rows, length)
-                name = f"{engine_load.WHAT[kind]} of {rows} x {length} tokens"
-                ahead.add((kind, rows, length), name, compiling(jitted, mesh, *specs))
-        return jitted(pending, lora_params, others, ids, *batch)
+        first = ahead.limit and ahead.needs(("pass", *batch[0].shape))
+        programs = longer((pending, lora_params, others), batch) if first else []
+        result = jitted(pending, lora_params, others, *batch)
+        ahead.add(programs)
+        return result
 
     return run
 
@@ -109,21 +116,29 @@ def warming_pass(jitted: Any, kind: str, mesh: Any) -> Any:
 def warming_waves(jitted: Any) -> Any:
     longest = 0  # answer limit of the waves whose programs were compiled ahead
 
+    def longer(settings: Hashable, model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
+        programs: list[Program] = []
+        rest = jax.tree.map(lambda value: spec(value) if isinstance(value, jax.Array) else value, rest)
+        for length in lengths(ahead.limit):
+            specs, room = specs_of((ids, mask), ids.shape[0], length), room_for(length + new)
+            shape = engine_load.wave_shape(specs[0].shape, new, flags.get("prompt_logprobs", False))
+            args = jax.tree.map(spec, model), *specs, room, new, *rest
+            key = *specs[0].shape, room, settings
+            programs.append((key, f"a sampling wave of {shape}", compiling(jitted, ids.sharding.mesh, *args, **flags)))
+        return programs
+
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
         """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far and by mere scoring."""
         nonlocal longest
         settings = (new, *(value if isinstance(value, int) else value.shape for value in rest), *flags.values())
         first = ahead.limit and ahead.needs((*ids.shape, room, settings))
-        scored = flags.get("prompt_logprobs", False)
-        if first and (new == 1 if scored else new > longest):
-            longest, rows, mesh = max(new, longest), ids.shape[0], ids.sharding.mesh
-            others = jax.tree.map(lambda value: spec(value) if isinstance(value, jax.Array) else value, (model, rest))
-            for length in lengths(ahead.limit):
-                specs, fits = specs_of((ids, mask), rows, length), room_for(length + new)
-                name = f"{engine_load.WHAT['_prefill_and_decode']} of {rows} x {length} tokens, {new} new{', prompt scored' * scored}"
-                compile_it = compiling(jitted, mesh, others[0], *specs, fits, new, *others[1], **flags)
-                ahead.add((rows, length, fits, settings), name, compile_it)
-        return jitted(model, ids, mask, room, new, *rest, **flags)
+        usual = new == 1 if flags.get("prompt_logprobs") else new > longest
+        programs: list[Program] = []
+        if first and usual:
+            longest, programs = max(new, longest), longer(settings, model, ids, mask, new, rest, flags)
+        result = jitted(model, ids, mask, room, new, *rest, **flags)
+        ahead.add(programs)
+        return result
 
     return run
 
@@ -143,7 +158,7 @@ def with_warm_up(stock_create: Any) -> Any:
         if not self.config.enforce_eager:
             ahead.limit, ahead.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
         jitted = self._forward_backward_and_accumulate
-        self._forward_backward_and_accumulate = warming_pass(jitted, "forward_backward", self.mesh)
+        self._forward_backward_and_accumulate = warming_pass(jitted, self.mesh)
 
     return create
 
