@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import numpy as np
 from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
@@ -121,10 +122,13 @@ def warming_waves(jitted: Any) -> Any:
         rest = jax.tree.map(lambda value: spec(value) if isinstance(value, jax.Array) else value, rest)
         for length in lengths(ahead.limit):
             specs, room = specs_of((ids, mask), ids.shape[0], length), room_for(length + new)
-            shape = engine_load.wave_shape(specs[0].shape, new, flags.get("prompt_logprobs", False))
+            shape, scored = specs[0].shape, flags.get("prompt_logprobs", False)
             args = jax.tree.map(spec, model), *specs, room, new, *rest
-            key = *specs[0].shape, room, settings
-            programs.append((key, f"a sampling wave of {shape}", compiling(jitted, ids.sharding.mesh, *args, **flags)))
+            compile_it = compiling(jitted, ids.sharding.mesh, *args, **flags)
+            if scored:
+                compile_it = with_lengths(compile_it, ids.sharding.mesh, specs[1])
+            name = f"a sampling wave of {engine_load.wave_shape(shape, new, scored)}"
+            programs.append(((*shape, room, settings), name, compile_it))
         return programs
 
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
@@ -149,6 +153,17 @@ def compiling(jitted: Any, mesh: Any, *specs: Any, **flags: bool) -> Compile:
             jitted.lower(*specs, **flags).compile()
 
     return compile_it
+
+
+def with_lengths(compile_it: Compile, mesh: Any, mask: jax.ShapeDtypeStruct) -> Compile:
+    """GeneratorMixin.generate adds up the mask of scored prompts outside its program: a small program by itself."""
+
+    def compile_both() -> None:
+        compile_it()
+        with jax.set_mesh(mesh):
+            jax.device_put(np.zeros(mask.shape, mask.dtype), mask.sharding).sum(axis=1)
+
+    return compile_both
 
 
 def with_warm_up(stock_create: Any) -> Any:
