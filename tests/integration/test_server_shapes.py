@@ -25,7 +25,9 @@ from skyrl.tinker import types
 from repairs import engine_load, engine_shapes, engine_warm_up
 
 LISTS = ("values", "returns", "rollout_logprobs")
-settings = {"max_lora_adapters": 2, "max_lora_rank": 8, "train_micro_batch_size": 4, "sample_max_num_sequences": 4}
+# Those of the other tests' servers, whose programs are in the cache
+settings = {"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 16}
+settings["gradient_checkpointing"] = True
 engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
 engine.create_model("m", types.LoraConfig(rank=8, alpha=16.0, seed=1))
 
@@ -68,18 +70,19 @@ def difference(one, other):
 def compiled():
     return sum(engine_load.load.values[name] for name in ("compiles", "compiles_cached"))
 
-LOSSES = {"cross_entropy": (40, 50, 21), "importance_sampling": (60, 45, 33, 58, 40)}
-CALLS = [*((trained, loss, *sizes) for loss, sizes in LOSSES.items()), (sampled, 20, 44), (scored, 70)]
+LOSSES = {"cross_entropy": (40, 50, 21), "importance_sampling": (60, 45, 33)}
+CALLS = [*((trained, loss, *sizes) for loss, sizes in LOSSES.items()), (sampled, 20, 44)]
 plain = [call(*sizes) for call, *sizes in CALLS]
 repairs.apply("engine", ["shapes", "load"])
 engine.config = backend.JaxBackendConfig(**settings, warm_up_tokens=256)
 engine._create_loss_and_grad_fn()
 padded = [call(*sizes) for call, *sizes in CALLS]
+scored(70)
 ahead = engine_warm_up.ahead
 with ahead._changed:
     ahead._changed.wait_for(lambda: not ahead._queue and ahead._now is None, timeout=300)
 before = compiled()
-for sizes in ((40,), (128, 90), (200, 33, 150), (129,) * 7):
+for sizes in ((40,), (128, 90), (200, 33, 150), (129,) * 9):
     trained("cross_entropy", *sizes)
 for sizes in ((5,), (128, 3), (130, 256, 7)):
     sampled(*sizes)
@@ -88,7 +91,7 @@ found = {"compiled": compiled() - before, "ahead": engine_load.load.values["comp
 for name, one, other in zip(LOSSES, plain, padded):
     gradient = difference(one[2], other[2]) / max(float(np.abs(leaf).max()) for leaf in one[2])
     found[name] = [abs(one[0] - other[0]) / abs(one[0]), difference(one[1], other[1]), gradient]
-waves = list(zip(plain[2] + plain[3], padded[2] + padded[3], strict=True))
+waves = list(zip(plain[2], padded[2], strict=True))
 found["same tokens"] = [a[0] == b[0] for a, b in waves]
 found["sampled"] = difference([a[1] for a, _ in waves], [b[1] for _, b in waves])
 found["lengths"] = [engine_shapes.pass_length(n) for n in (1, 32, 33, 128, 129, 600, 1025, 1537)]
@@ -101,7 +104,7 @@ def engine(server_env: None, tiny_model_dir: Path) -> dict[str, Any]:
     """What one engine computes without the repair `shapes` and then with it and a warm-up to 256 tokens."""
     programs = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache"}
     programs |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    lines = succeed("server/.venv/bin/python", "-c", ENGINE, tiny_model_dir, env=programs).splitlines()
+    lines = succeed("server/.venv/bin/python", "-c", ENGINE, tiny_model_dir, env=programs, timeout_sec=600).splitlines()
     return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
 
 
@@ -114,7 +117,7 @@ def test_rows_and_tokens_of_padding_change_neither_losses_nor_gradients(engine: 
 
 
 def test_padding_of_prompts_changes_no_sample(engine: dict[str, Any]) -> None:
-    assert engine["same tokens"] == [True, True, True]
+    assert engine["same tokens"] == [True, True]
     assert engine["sampled"] < 1e-5
 
 
