@@ -86,8 +86,9 @@ ahead = Ahead()
 
 def spec(value: jax.Array, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStruct:
     """What a program is compiled for, in the place of an array."""
-    sharding = value.sharding if value.committed else None
-    return jax.ShapeDtypeStruct(shape or value.shape, value.dtype, sharding=sharding, weak_type=value.weak_type)
+    sharding = value.sharding if getattr(value, "committed", True) else None
+    weak = getattr(value, "weak_type", False)  # random keys have neither
+    return jax.ShapeDtypeStruct(shape or value.shape, value.dtype, sharding=sharding, weak_type=weak)
 
 
 def specs_of(arrays: Any, rows: int, length: int) -> Any:
