@@ -112,7 +112,7 @@ def engine(server_env: None, tiny_model_dir: Path) -> dict[str, Any]:
 def test_rows_and_tokens_of_padding_change_neither_losses_nor_gradients(engine: dict[str, Any], loss: str) -> None:
     loss_sum, outputs, gradient = engine[loss]
     assert loss_sum < 1e-6
-    assert outputs < 1e-5, "log-probabilities and losses of every token"
+    assert outputs < 5e-5, "float32 rounding of log-probabilities of some -10 nats, and of losses, at every token"
     assert gradient < 1e-5, "relative to the largest gradient"
 
 
