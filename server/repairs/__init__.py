@@ -84,6 +84,12 @@ REPAIRS = (
         engine=("engine_padding",),
     ),
     Repair(
+        "shapes",
+        "each number of datums and each of many lengths compiles another program",
+        f"{JAX}: JaxBackendImpl._model_pass; skyrl/tx/utils/models.py: round_up_seq_len",
+        engine=("engine_shapes", "engine_warm_up"),
+    ),
+    Repair(
         "prompt_logprobs",
         "prompt log-probabilities lack the first entry",
         "skyrl/tx/utils/generator.py: GeneratorMixin.generate",

@@ -16,22 +16,35 @@ from typing import Any
 
 import jax
 from skyrl.backends import jax as backend
+from skyrl.tx.utils.generator import GeneratorMixin
 from skyrl.utils.log import logger
 
 FILE = "SKYRL_TX_LOAD_FILE"  # in the environment
 COMPILING = "/jax/core/compile/"  # JAX's events of tracing, lowering and compiling
+COMPILED = "/jax/core/compile/backend_compile_duration"  # the last of a program's; also when a cache has the program
+FROM_CACHE = "/jax/compilation_cache/cache_hits"  # comes before COMPILED
 WHAT: dict[str | None, str] = {
     "forward_backward": "a training pass",
     "_prefill_and_decode": "a sampling wave",
     "forward": "a forward pass",
 }
+SHAPED = frozenset(WHAT)  # whose shape varies
 WHAT |= {"update_slot": "an optimizer step", "fresh_slot": "a fresh adapter"}
 GPU_POLL_SEC = 0.5
-stock_init = backend.JaxBackendImpl.__init__
+LOG_SEC = 0.5  # a smaller program than those of WHAT has a line in the log when it takes as long
+
+
+def in_main_thread() -> bool:
+    """Where calls are computed; a program that another thread compiles holds up none."""
+    return threading.current_thread() is threading.main_thread()
 
 
 class Load:
-    """The file's values. `seats`: sequences a wave has room for. `gpu_*`: seconds, summed over GPUs."""
+    """The file's values. `seats`: sequences a wave has room for. `gpu_*`: seconds, summed over GPUs.
+
+    `compiles`: programs that XLA compiled while a call waited; `compiles_cached`: read from JAX_COMPILATION_CACHE_DIR
+    instead; `compiles_ahead`: made by engine_warm_up while none waited.
+    """
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
@@ -39,6 +52,10 @@ class Load:
         self._compiling: list[tuple[str, float]] = []  # a program that is traced within another comes later
         self.values: dict[str, Any] = {"seats": 0, "waves": 0, "wave_requests": 0, "wave_seconds": 0.0}
         self.values |= {"compile_seconds": 0.0, "compiling": None, "compiling_since": None}
+        self.values |= {"compiles": 0, "compiles_cached": 0, "compiles_ahead": 0}
+        self.shape = ""  # of the call that is computed now, for the log
+        self._spent = 0.0  # seconds of the events since the last program
+        self._cached = False  # whether the program that is compiled now was read from the cache
 
     def add(self, **amounts: float) -> None:
         with self._lock:
@@ -47,17 +64,33 @@ class Load:
             self._write()
 
     def compile_began(self, event: str, _value: float, fun_name: str = "", **_: Any) -> None:
-        if event.startswith(COMPILING):
+        if event.startswith(COMPILING) and in_main_thread():
             self._compiling.append((fun_name.removeprefix("jit(").removesuffix(")"), time.time()))
             if len(self._compiling) == 1:
                 self._show_compiling()
 
     def compile_ended(self, event: str, _seconds: float, **_: Any) -> None:
-        if event.startswith(COMPILING) and self._compiling:
-            since = self._compiling.pop()[1]
-            if not self._compiling:
-                self.values["compile_seconds"] += time.time() - since
-                self._show_compiling()
+        if not event.startswith(COMPILING) or not self._compiling or not in_main_thread():
+            return
+        name, since = self._compiling.pop()
+        if not self._compiling:
+            self._spent += time.time() - since
+            self.values["compile_seconds"] += time.time() - since
+        if event == COMPILED:
+            self._count(name)
+        if not self._compiling:
+            self._show_compiling()
+
+    def from_cache(self, event: str, **_: Any) -> None:
+        self._cached |= event == FROM_CACHE and in_main_thread()
+
+    def _count(self, name: str) -> None:
+        self.values["compiles_cached" if self._cached else "compiles"] += 1
+        if name in WHAT or self._spent >= LOG_SEC:
+            how = "read from the cache" if self._cached else "compiled"
+            shape = f" of {self.shape}" if self.shape and name in SHAPED else ""
+            logger.info(f"{how}: {WHAT.get(name, name)}{shape} in {self._spent:.1f} s")
+        self._spent, self._cached = 0.0, False
 
     def _show_compiling(self) -> None:
         name, since = self._compiling[0] if self._compiling else ("", None)
@@ -82,11 +115,40 @@ class Load:
 load = Load(None)
 
 
-def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
-    stock_init(self, base_model, config, process_id)
-    load.add(seats=max(0, config.sample_max_num_sequences))
-    if jax.default_backend() == "gpu":
-        threading.Thread(target=watch_gpus, name="gpu load", daemon=True).start()
+def reporting(stock_init: Any) -> Any:
+    def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
+        """Wraps JaxBackendImpl.__init__."""
+        stock_init(self, base_model, config, process_id)
+        load.add(seats=max(0, config.sample_max_num_sequences))
+        for name in ("_forward_backward_and_accumulate", "_forward"):
+            setattr(self, name, naming_pass(getattr(self, name)))
+        if jax.default_backend() == "gpu":
+            threading.Thread(target=watch_gpus, name="gpu load", daemon=True).start()
+
+    return init
+
+
+def naming_pass(function: Any) -> Any:
+    def run(pending: Any, lora_params: Any, others: Any, ids: jax.Array, *batch: Any) -> Any:
+        """Wraps a pass: the log names the shape of what it compiles."""
+        load.shape = "{} x {} tokens".format(*ids.shape)
+        return function(pending, lora_params, others, ids, *batch)
+
+    return run
+
+
+def wave_shape(prompts: tuple[int, int], new: int, scored: bool) -> str:
+    """For people. `prompts`: rows and tokens."""
+    return "{} x {} tokens, {} new{}".format(*prompts, new, ", prompt scored" * scored)
+
+
+def naming_wave(function: Any) -> Any:
+    def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *batch: Any, **flags: bool) -> Any:
+        """Wraps GeneratorMixin._prefill_and_decode."""
+        load.shape = wave_shape(ids.shape, new, flags.get("prompt_logprobs", False))
+        return function(model, ids, mask, room, new, *batch, **flags)
+
+    return run
 
 
 def counted(stock_sample: Any) -> Any:
@@ -143,5 +205,7 @@ def apply() -> None:
     load = Load(os.environ.get(FILE))
     jax.monitoring.register_scalar_listener(load.compile_began)
     jax.monitoring.register_event_duration_secs_listener(load.compile_ended)
-    backend.JaxBackendImpl.__init__ = init
+    jax.monitoring.register_event_listener(load.from_cache)
+    GeneratorMixin._prefill_and_decode = staticmethod(naming_wave(GeneratorMixin._prefill_and_decode))
+    backend.JaxBackendImpl.__init__ = reporting(backend.JaxBackendImpl.__init__)
     backend.JaxBackendImpl.sample = counted(backend.JaxBackendImpl.sample)

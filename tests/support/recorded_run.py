@@ -232,6 +232,9 @@ class FakeApi(Api):
         return counted | {
             "seats": 16,
             "compile_seconds": 0.0,
+            "compiles": 4,
+            "compiles_cached": 2,
+            "compiles_ahead": 6,
             "gpu_busy_seconds": self._waves,
             "gpu_seconds": 2 * self._waves,
         }

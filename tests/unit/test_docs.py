@@ -27,7 +27,8 @@ COMMANDS = {
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 NOT_CLONED = ("datasets/terminal-bench", "datasets/terminal-easy")  # fetched and made on demand
 NO_PATHS = {"tests/test.sh", "tests/lib.sh", "server/loss_sum"}  # a task's, a metric
-NO_PATHS |= {f"server/{name}" for name in ("seats", "requests_per_wave", "wave_seconds", "compile_seconds", "gpu_busy")}
+NO_PATHS |= {f"server/{name}" for name in ("compiles", "compiles_cached", "compiles_ahead", "compile_seconds")}
+NO_PATHS |= {f"server/{name}" for name in ("seats", "requests_per_wave", "wave_seconds", "gpu_busy")}
 
 
 def mistakes(said: Said) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from harbortrainer.backend import load
 from harbortrainer.backend.load import read_load, say_what_compiles
-from harbortrainer.run.metrics import load_metrics
+from harbortrainer.run.metrics import compile_metrics, load_metrics
 
 BEFORE = {"seats": 64, "waves": 100, "wave_requests": 900, "wave_seconds": 60.0, "compile_seconds": 30.0}
 
@@ -24,7 +24,6 @@ def test_metrics_are_of_the_time_between_two_readings() -> None:
             "server/seats": 64.0,
             "server/requests_per_wave": 11.5,
             "server/wave_seconds": 0.65,
-            "server/compile_seconds": 41.0,
         }
     )
 
@@ -36,11 +35,18 @@ def test_gpu_busy_is_there_where_it_was_measured() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [({}, {}), ({}, BEFORE), (BEFORE, {}), (after(), BEFORE)])
 def test_other_servers_and_restarted_ones_give_no_metrics(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    assert load_metrics(one, other) == {}
+    assert load_metrics(one, other) == compile_metrics(one, other) == {}
 
 
 def test_a_step_without_sampling_and_a_server_without_seats() -> None:
-    assert load_metrics({**BEFORE, "seats": 0}, {**BEFORE, "seats": 0}) == {"server/compile_seconds": 0.0}
+    assert load_metrics({**BEFORE, "seats": 0}, {**BEFORE, "seats": 0}) == {}
+
+
+def test_programs_that_a_server_compiles_and_reads_from_its_cache_are_counted() -> None:
+    before, later = BEFORE | {"compiles": 9, "compiles_cached": 1}, after(compiles=12, compiles_cached=1)
+    counted = {"server/compiles": 3.0, "server/compiles_cached": 0.0, "server/compile_seconds": 41.0}
+    assert compile_metrics(before, later) == counted
+    assert compile_metrics(BEFORE, after()) == {"server/compile_seconds": 41.0}, "an older server counts no programs"
 
 
 async def lines(monkeypatch: pytest.MonkeyPatch, readings: Iterator[Mapping[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import resource
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -197,20 +198,25 @@ class StepUsage:
         yield
         self.metrics[f"time/{part}"] = time.monotonic() - started
 
-    def ended(self) -> dict[str, float]:
-        """All metrics, with the whole step's time."""
-        return self.metrics | {"time/step": time.monotonic() - self._wall}
+    def ended(self, load: Mapping[str, Any] = MappingProxyType({})) -> dict[str, float]:
+        """All metrics, with the whole step's time. `load`: what the server reports at the end of the step."""
+        return self.metrics | compile_metrics(self._load, load) | {"time/step": time.monotonic() - self._wall}
+
+
+def compile_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Programs that the server compiled between two readings, and the seconds; without what it does not report."""
+    names = [name for name in ("compiles", "compiles_cached", "compiles_ahead", "compile_seconds") if name in after]
+    if not before or _restarted(before, after):
+        return {}
+    return {f"server/{name}": _growth(before, after, name) for name in names}
 
 
 def load_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """`server/*` between two readings; without what the server does not report, {} if it was restarted."""
-
-    def more(name: str) -> float:
-        return float(after.get(name, 0.0)) - float(before.get(name, 0.0))
-
-    if not before or not after or more("waves") < 0 or more("compile_seconds") < 0:
+    """`server/*` of waves and GPUs between two readings; without what the server does not report."""
+    if not before or not after or _restarted(before, after):
         return {}
-    metrics = {"server/compile_seconds": more("compile_seconds")}
+    more = partial(_growth, before, after)
+    metrics: dict[str, float] = {}
     if after.get("seats"):
         metrics["server/seats"] = float(after["seats"])
     if more("waves"):
@@ -219,6 +225,15 @@ def load_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
     if more("gpu_seconds"):
         metrics["server/gpu_busy"] = more("gpu_busy_seconds") / more("gpu_seconds")
     return metrics
+
+
+def _growth(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float:
+    return float(after.get(name, 0.0)) - float(before.get(name, 0.0))
+
+
+def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether the counters began anew between the readings."""
+    return _growth(before, after, "waves") < 0 or _growth(before, after, "compile_seconds") < 0
 
 
 def _children_cpu() -> float:

@@ -165,7 +165,8 @@ class Terminus2Trainer:
             updated = await self._update(batch)
         with usage.timed("publish"):
             await self._publish(changed=bool(batch.sequences_D))
-        row = scores | batch.metrics | updated | self.parts.ledger.metrics() | usage.ended()
+        measured = usage.ended(await self.parts.display.server_load())
+        row = scores | batch.metrics | updated | self.parts.ledger.metrics() | measured
         self.parts.display.step(self.step, self.schedule.total_steps, row)
         return row
 

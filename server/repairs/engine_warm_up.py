@@ -1,0 +1,188 @@
+"""Programs of longer prompts and datums are compiled before a call needs them, in a thread of its own.
+
+Upstream: skyrl/backends/jax.py compiles within the call: one long trial holds up the whole step for its program.
+Here, with `warm_up_tokens`, the first pass and the first wave have the programs of all other lengths up to that one
+compiled as well. A call that needs the program which is compiled just then waits for it; one that waits in the queue
+is compiled by the call.
+"""
+
+# pyright: reportMissingImports=false
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+from pydantic import Field
+from skyrl.backends import jax as backend
+from skyrl.tx.utils.generator import GeneratorMixin
+from skyrl.utils.log import logger
+
+from repairs import engine_load
+from repairs.engine_requests import FAILURES
+from repairs.engine_shapes import lengths, room_for
+
+Compile = Callable[[], Any]
+Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it
+
+
+class Ahead:
+    """Programs by key: in the queue, compiled now in the thread, or known to the engine. `limit`: tokens; 0: none."""
+
+    def __init__(self) -> None:
+        self.limit, self.micro_batch = 0, 0
+        self._changed = threading.Condition()
+        self._queue: dict[Hashable, tuple[str, Compile]] = {}
+        self._known: set[Hashable] = set()  # that the engine has called
+        self._made: set[Hashable] = set()
+        self._now: Hashable = None
+        self._thread: threading.Thread | None = None
+
+    def needs(self, key: Hashable) -> bool:
+        """Whether this is the engine's first call of a program; waits while the thread compiles it."""
+        began = time.monotonic()
+        with self._changed:
+            first = key not in self._known
+            self._known.add(key)
+            self._queue.pop(key, None)
+            if self._now == key:
+                self._changed.wait_for(lambda: self._now != key)
+                engine_load.load.add(compile_seconds=time.monotonic() - began)
+        return first
+
+    def add(self, programs: list[Program]) -> None:
+        """After the call that made them: compiling beside it would slow it down."""
+        with self._changed:
+            for key, name, compile_it in programs:
+                if key not in self._known | self._made:
+                    self._queue[key] = name, compile_it
+            if self._queue and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue)
+                self._now = next(iter(self._queue))
+                name, compile_it = self._queue.pop(self._now)
+                self._made.add(self._now)
+            began = time.monotonic()
+            try:
+                compile_it()
+                logger.info(f"compiled ahead: {name} in {time.monotonic() - began:.1f} s")
+                engine_load.load.add(compiles_ahead=1)
+            except FAILURES as error:  # the call that needs it will compile it, and fail where it must
+                logger.warning(f"{name} could not be compiled ahead: {error}")
+            with self._changed:
+                self._now = None
+                self._changed.notify_all()
+
+
+ahead = Ahead()
+
+
+def spec(value: jax.Array, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStruct:
+    """What a program is compiled for, in the place of an array."""
+    sharding = value.sharding if getattr(value, "committed", True) else None
+    weak = getattr(value, "weak_type", False)  # random keys have neither
+    return jax.ShapeDtypeStruct(shape or value.shape, value.dtype, sharding=sharding, weak_type=weak)
+
+
+def specs_of(arrays: Any, rows: int, length: int) -> Any:
+    """The specs of a batch's arrays, shapes (B,) and (B, T), with other B and T."""
+    return jax.tree.map(lambda value: spec(value, (rows, length)[: value.ndim]), arrays)
+
+
+def warming_pass(jitted: Any, mesh: Any) -> Any:
+    def longer(params: Any, batch: Any) -> list[Program]:
+        rows, programs = ahead.micro_batch or batch[0].shape[0], []
+        for length in lengths(ahead.limit):
+            compile_it = compiling(jitted, mesh, *jax.tree.map(spec, params), *specs_of(batch, rows, length))
+            programs.append((("pass", rows, length), f"a training pass of {rows} x {length} tokens", compile_it))
+        return programs
+
+    def run(pending: Any, lora_params: Any, others: Any, *batch: Any) -> Any:
+        """Wraps a pass. The first one, also a tiny one of a probe, starts those of full micro batches."""
+        first = ahead.limit and ahead.needs(("pass", *batch[0].shape))
+        programs = longer((pending, lora_params, others), batch) if first else []
+        result = jitted(pending, lora_params, others, *batch)
+        ahead.add(programs)
+        return result
+
+    return run
+
+
+def warming_waves(jitted: Any) -> Any:
+    longest = 0  # answer limit of the waves whose programs were compiled ahead
+
+    def longer(settings: Hashable, model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
+        programs: list[Program] = []
+        rest = jax.tree.map(lambda value: spec(value) if isinstance(value, jax.Array) else value, rest)
+        for length in lengths(ahead.limit):
+            specs, room = specs_of((ids, mask), ids.shape[0], length), room_for(length + new)
+            shape, scored = specs[0].shape, flags.get("prompt_logprobs", False)
+            args = jax.tree.map(spec, model), *specs, room, new, *rest
+            compile_it = compiling(jitted, ids.sharding.mesh, *args, **flags)
+            if scored:
+                compile_it = with_lengths(compile_it, ids.sharding.mesh, specs[1])
+            name = f"a sampling wave of {engine_load.wave_shape(shape, new, scored)}"
+            programs.append(((*shape, room, settings), name, compile_it))
+        return programs
+
+    def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
+        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far and by mere scoring."""
+        nonlocal longest
+        settings = (new, *(value if isinstance(value, int) else value.shape for value in rest), *flags.values())
+        first = ahead.limit and ahead.needs((*ids.shape, room, settings))
+        usual = new == 1 if flags.get("prompt_logprobs") else new > longest
+        programs: list[Program] = []
+        if first and usual:
+            longest, programs = max(new, longest), longer(settings, model, ids, mask, new, rest, flags)
+        result = jitted(model, ids, mask, room, new, *rest, **flags)
+        ahead.add(programs)
+        return result
+
+    return run
+
+
+def compiling(jitted: Any, mesh: Any, *specs: Any, **flags: bool) -> Compile:
+    def compile_it() -> None:
+        with jax.set_mesh(mesh):
+            jitted.lower(*specs, **flags).compile()
+
+    return compile_it
+
+
+def with_lengths(compile_it: Compile, mesh: Any, mask: jax.ShapeDtypeStruct) -> Compile:
+    """GeneratorMixin.generate adds up the mask of scored prompts outside its program: a small program by itself."""
+
+    def compile_both() -> None:
+        compile_it()
+        with jax.set_mesh(mesh):
+            jax.device_put(np.zeros(mask.shape, mask.dtype), mask.sharding).sum(axis=1)
+
+    return compile_both
+
+
+def with_warm_up(stock_create: Any) -> Any:
+    def create(self: Any) -> None:
+        """Wraps JaxBackendImpl._create_loss_and_grad_fn, which makes the two passes."""
+        stock_create(self)
+        if not self.config.enforce_eager:
+            ahead.limit, ahead.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
+        jitted = self._forward_backward_and_accumulate
+        self._forward_backward_and_accumulate = warming_pass(jitted, self.mesh)
+
+    return create
+
+
+def apply() -> None:
+    class BackendConfig(backend.JaxBackendConfig):
+        warm_up_tokens: int = Field(default=0, ge=0, description="Lengths up to which programs are compiled ahead")
+
+    backend.JaxBackendConfig = BackendConfig
+    backend.JaxBackendImpl._create_loss_and_grad_fn = with_warm_up(backend.JaxBackendImpl._create_loss_and_grad_fn)
+    GeneratorMixin._prefill_and_decode = staticmethod(warming_waves(GeneratorMixin._prefill_and_decode))
