@@ -41,7 +41,8 @@ MEMORY_HELP = (
 class Plan:
     """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
 
-    `memory`: the share of a GPU. `context`: tokens in a sequence. `flags`: more of vLLM's, from VLLM_FLAGS.
+    `memory`: the share of a GPU. `context`: tokens in a sequence; `stretched`: more than the model was made for.
+    `flags`: more of vLLM's, from VLLM_FLAGS.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Plan:
     memory: float
     folder: str  # of logs and of the status
     max_deaths: int
+    stretched: bool = False
     after: str = ""
     flags: str = ""
 
@@ -77,7 +79,6 @@ def command(plan: Plan, index: int) -> list[str]:
         "--port": plan.ports[index],
         "--dtype": plan.dtype,
         "--max-model-len": plan.context,
-        "--hf-overrides": json.dumps({"max_position_embeddings": plan.context}),
         "--max-lora-rank": next((rank for rank in RANKS if rank >= plan.rank), RANKS[-1]),
         "--max-loras": 2,
         "--max-cpu-loras": LORAS_IN_MEMORY,
@@ -86,6 +87,8 @@ def command(plan: Plan, index: int) -> list[str]:
         "--uvicorn-log-level": "warning",
     }
     switches = ["--enable-lora", "--enable-prompt-tokens-details", "--no-enable-log-requests"]
+    if plan.stretched:  # otherwise vLLM's table of positions ends where the model's does
+        values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU

@@ -106,10 +106,18 @@ def check(args: argparse.Namespace) -> None:
 
     if "vllm" not in args.repairs:
         sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
-    experts = next((name for name in MOE_FIELDS if model_config().get(name)), None)
+    config = model_config()
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind != "default":
+        sys.exit(
+            f"SAMPLER=vllm: {args.base_model} has scaled positions (rope_type={kind}), which vLLM applies and the "
+            "trainer does not; use SAMPLER=jax"
+        )
+    experts = next((name for name in MOE_FIELDS if config.get(name)), None)
     if experts is not None:
         sys.exit(
-            f"SAMPLER=vllm: {args.base_model} is a mixture of experts ({experts}={model_config()[experts]}), whose "
+            f"SAMPLER=vllm: {args.base_model} is a mixture of experts ({experts}={config[experts]}), whose "
             "adapters vLLM stores in another form; use SAMPLER=jax"
         )
 
@@ -138,6 +146,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         memory=args.vllm_mem or (SHARED_MEMORY if shared else OWN_MEMORY),
         folder=str(state),
         max_deaths=args.vllm_max_deaths,
+        stretched=own_context() > (values.get("max_position_embeddings") or 0),
         after=str(marker) if shared else "",
         flags=args.vllm_flags,
     )

@@ -47,6 +47,8 @@ def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> Non
     assert cpu["--max-num-batched-tokens"] == "4096" and "--no-enable-chunked-prefill" in cpu
     assert cpu["--host"] == "127.0.0.1" and cpu["--max-lora-rank"] == "16" and "--gpu-memory-utilization" not in cpu
     assert gpu["--gpu-memory-utilization"] == "0.9" and "--no-enable-chunked-prefill" not in gpu
+    assert "--hf-overrides" not in gpu
+    assert json.loads(flags(plan_of(tmp_path, stretched=True))["--hf-overrides"]) == {"max_position_embeddings": 4096}
     assert gpu["--seed"] == "3" and "--enforce-eager" in gpu
 
 
