@@ -117,8 +117,8 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
-        begin = functools.partial(start_directory, plan, backend.contract.sampler)
-        settings = (config, plan.pricing, plan.earlier, begin, plan.total_steps)
+        new = functools.partial(start_directory, plan, backend.contract.sampler)
+        settings = (config, plan.pricing, plan.earlier, new, plan.total_steps)
         workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
         hint = f"finished trials are saved, resume with: {workspace.run.resume} (it removes leftover containers)"
         stop.resume_hint = hint
@@ -126,9 +126,8 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         check_checkpoint(prepared.trained, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
         effective = _record_effective(prepared, workspace, backend, terms)
-        sampler = PolicySampler(
-            request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
-        )
+        powers = backend.kind.answers_of_powers
+        sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
         rollouts = _rollouts(prepared, workspace, sampler, outside)
         with undone_if_refused(workspace):
             await free_slots(backend, workspace.checkpoints.models())  # of killed processes
