@@ -20,6 +20,7 @@ import urllib.request
 from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from parent import die_with_parent
 
@@ -235,8 +236,9 @@ def to_argument(plan: Plan) -> str:
 
 
 def from_argument(text: str) -> Plan:
-    values = json.loads(text)
-    return Plan(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    values: dict[str, Any] = json.loads(text)
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Plan(**values | lists)
 
 
 def main() -> None:
