@@ -55,7 +55,7 @@ async def apart(client: Any, saved: tinker.SamplingClient) -> float:
     prompt = list(range(40, 65))
     for temperature, top_p in ((1.0, 1.0), (0.5, 1.0), (1.0, 0.8)):
         params = tinker.SamplingParams(max_tokens=16, temperature=temperature, top_p=top_p, seed=3)
-        answer = await saved.sample_async(tinker.ModelInput.from_ints(prompt), 4, params)
+        answer = await saved.sample(tinker.ModelInput.from_ints(prompt), 4, params)
         texts = [[*prompt, *one.tokens] for one in answer.sequences]
         output = await client.forward([datum(text) for text in texts], "cross_entropy")
         for one, result in zip(answer.sequences, output.loss_fn_outputs, strict=True):
@@ -71,7 +71,7 @@ async def test_sampled_logprobs_are_the_trainers_also_after_a_name_is_saved_agai
         first = await apart(client, saved)
         await step(client, DATA)
         rest = tinker.RestClient(base_url=server.url, api_key="tml-dummy")
-        await rest.delete_checkpoint_from_tinker_path_async(f"tinker://{client.model_id}/sampler_weights/again")
+        await rest.delete_checkpoint_from_tinker_path(f"tinker://{client.model_id}/sampler_weights/again")
         second = await apart(client, await sampler(service, client, "again"))
     print(f"sampler against trainer: {first:.2g} and, saved again, {second:.2g} nats")
     assert max(first, second) <= CLOSE
@@ -82,10 +82,10 @@ async def test_the_second_turn_reads_its_prompt_from_the_cache(server: Server) -
         saved = await sampler(service, client, "turns")
         prompt = [5 + (7 * i) % 200 for i in range(1500)]
         params = tinker.SamplingParams(max_tokens=32, temperature=1.0)
-        one = (await saved.sample_async(tinker.ModelInput.from_ints(prompt), 1, params)).sequences[0]
+        one = (await saved.sample(tinker.ModelInput.from_ints(prompt), 1, params)).sequences[0]
         before = sampling(server)
         prompt += [*one.tokens, *range(60, 92)]
-        await saved.sample_async(tinker.ModelInput.from_ints(prompt), 1, params)
+        await saved.sample(tinker.ModelInput.from_ints(prompt), 1, params)
     after = sampling(server)
     asked = after["prompt_tokens"] - before["prompt_tokens"]
     cached = after["cached_tokens"] - before["cached_tokens"]

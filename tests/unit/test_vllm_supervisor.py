@@ -92,7 +92,10 @@ async def until(plan: Plan, condition: Callable[[ReplicaStatus], bool]) -> Repli
 
 
 def ended(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 async def test_vllm_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
