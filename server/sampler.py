@@ -237,8 +237,8 @@ def to_argument(plan: Plan) -> str:
 
 def from_argument(text: str) -> Plan:
     values: dict[str, Any] = json.loads(text)
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Plan(**values | lists)
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Plan(**values)
 
 
 def main() -> None:
