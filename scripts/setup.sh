@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--docker] [--base-image] [--tools-image] [--all]
+#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--all]
 #     --dev          trainer environment .venv, tools for tests included (the default)
 #     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
+#     --sampler      vLLM's environment server/vllm/.venv for SAMPLER=vllm (2.4 GB on a CPU; not in --all)
 #     --docker       Docker engine, running, with the Compose plugin
 #     --base-image   the image the quickstart's tasks start from (includes --docker)
 #     --tools-image  the image that datasets/terminal-basics starts from (includes --docker)
-#     --all          all of these, side by side
+#     --all          all of these but --sampler, side by side
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 # shellcheck source=/dev/null
@@ -16,6 +17,7 @@ setup_one() {
   case "$1" in
     dev) ensure_trainer_env ;;
     server) ensure_server_env ;;
+    sampler) ensure_sampler_env ;;
     docker) ensure_docker ;;
     base-image) ensure_docker && ensure_base_image ;;
     tools-image) ensure_docker && ensure_tools_image ;;
@@ -39,10 +41,10 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --docker | --base-image | --tools-image) parts+=("${argument#--}") ;;
+      --dev | --server | --sampler | --docker | --base-image | --tools-image) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-      *) fail "unknown option '$argument'; one of --dev --server --docker --base-image --tools-image --all" ;;
+      -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --all" ;;
     esac
   done
   mkdir -p "$STATE"

@@ -22,6 +22,13 @@
 #   SKYRL_TX_API_KEY         the key that the server requires (header X-API-Key), tml- and 16 characters or more. Without
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
 #                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train
+#   SAMPLER=jax              vllm = samples are computed by vLLM (scripts/setup.sh --sampler installs it). Then also:
+#   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each, none of them the trainer's; empty: it shares GPU 0
+#   VLLM_MEM                 share of a GPU for vLLM; 0.45 shared (XLA_PYTHON_CLIENT_MEM_FRACTION=0.45), else 0.9
+#   VLLM_MAX_DEATHS=3        ends in ten minutes after which vLLM stays away; VLLM_FLAGS: more flags for it, one string
+#   VLLM_URLS                vLLM servers that run already, with commas between, instead of starting any; they must see
+#                            the folder SKYRL_TX_STATE/vllm-adapters, and take the key VLLM_API_KEY
+#   VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_THREADS=1    on a CPU: GiB of its cache, and its threads
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
 #   TRAIN_MICRO_BATCH_SIZE=2 SAMPLE_MAX_NUM_SEQUENCES=64 scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 8
 # Any other setting of the JAX backend, added to those above:
@@ -47,6 +54,8 @@ require_server_env
 model="$(resolve_model "$model")"
 require_free_port "$port"
 choose_device "$tp"
+sampler="${SAMPLER:-jax}"
+choose_sampler "$sampler" "$tp"
 
 mkdir -p "$state"
 require_key "$state" "$host"
@@ -63,7 +72,13 @@ command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
   --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}"
-  --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" "$@")
+  --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --sampler "$sampler")
+if [ "$sampler" = vllm ]; then # the engine samples no more, it scores: one slot is enough
+  command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "${VLLM_MEM:-0}" --vllm-max-deaths "${VLLM_MAX_DEATHS:-3}"
+    --vllm-flags="${VLLM_FLAGS:-}" --backend-config '{"sampler_slots": 1}')
+  if [ -n "${VLLM_URLS:-}" ]; then command+=(--external-inference-url "$VLLM_URLS"); fi
+fi
+command+=("$@")
 
 if [ "$background" = false ]; then
   echo $$ >"$state/server.pid"

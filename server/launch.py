@@ -6,13 +6,13 @@ for the engine. Here the API and its engine run under this one interpreter, and 
   - dies with its API server, whatever killed that one;
   - says when it is ready for requests (a line "ready: URL ..."); the API answers healthz long before.
 A server that listens beyond this machine requires a key (server/api_key.py).
+`--sampler vllm` has samples computed by vLLM servers, which server/sampler.py keeps running (server/sampler_start.py).
 `--repairs` says which of server/repairs are active: all (default), none (the server as published), or names.
 """
 
 # pyright: reportMissingImports=false
 # skyrl is installed in server/.venv, not where types are checked
 import argparse
-import ctypes
 import importlib.metadata
 import json
 import os
@@ -23,13 +23,14 @@ import threading
 import time
 from pathlib import Path
 
+import sampler_start
 from api_key import guarded, take_key
+from parent import die_with_parent
 
 import repairs
 from repairs import SKYRL_VERSION
 
 ENGINE_FLAG = "--run-engine"
-PR_SET_PDEATHSIG = 1
 
 
 def check_version() -> None:
@@ -40,15 +41,6 @@ def check_version() -> None:
         found = "none"
     if found != SKYRL_VERSION:
         sys.exit(f"skyrl: this launcher needs {SKYRL_VERSION}, found {found}; run scripts/setup.sh --server")
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks Linux to kill this process when its parent ends; elsewhere does nothing."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the request was made
-        os._exit(1)
 
 
 def merge_backend_config(flags: list[str]) -> list[str]:
@@ -78,10 +70,17 @@ def fetch_model(model: str) -> None:
         sys.exit(f"model {model}: no such directory, and not to be had from the hub ({reason})")
 
 
-def announce_when_ready(marker: Path, url: str, model: str) -> None:
-    """Prints the ready line once the engine has left its marker (it does so after the API listens)."""
+def announce_when_ready(marker: Path, url: str, model: str, wiring: sampler_start.Wiring | None) -> None:
+    """Prints the ready line once the engine has left its marker (it does so after the API listens) and vLLM answers.
+
+    Where vLLM cannot start, prints why and ends this process.
+    """
     began = time.monotonic()
-    while not marker.exists():
+    while not marker.exists() or (wiring is not None and not wiring.is_ready()):
+        if wiring is not None and (trouble := wiring.given_up()):
+            print(f"error: vLLM did not start{trouble}", flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         time.sleep(0.1)
     print(f"ready: {url} serves {model} after {time.monotonic() - began:.1f} s", flush=True)
 
@@ -98,6 +97,7 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     parser.add_argument("--context-limit", type=int, default=0, help="tokens in a sequence; 0: the model's, or 128K")
     parser.add_argument("--keep-results-sec", type=float, default=900, help="how long the database keeps a result")
     parser.add_argument("--keep-results-mb", type=float, default=1024, help="most that the results kept may take, MiB")
+    sampler_start.add_flags(parser)
     parser.set_defaults(backend="jax")
     args = parser.parse_args(merge_backend_config(flags))
     try:
@@ -107,13 +107,22 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     return args
 
 
-def repair_api(args: argparse.Namespace) -> None:
-    """Applies the API's part of the repairs; without any, the server stays as published, healthz included."""
+def configure_api(args: argparse.Namespace) -> None:
+    """The configuration that skyrl, the repairs and the sampler's start read."""
     from skyrl.tinker import api
 
+    fields = {name: value for name, value in vars(args).items() if name in api.EngineConfig.model_fields}
+    api.app.state.engine_config = api.EngineConfig.model_validate(fields)
     api.app.state.context_limit = args.context_limit
     api.app.state.keep_results_sec = args.keep_results_sec
     api.app.state.keep_results_mb = args.keep_results_mb
+
+
+def repair_api(args: argparse.Namespace, wiring: sampler_start.Wiring | None) -> None:
+    """Applies the API's part of the repairs; without any, the server stays as published, healthz included."""
+    from skyrl.tinker import api
+
+    api.app.state.vllm = wiring
     if args.repairs:
         from repairs import api_health
 
@@ -128,7 +137,6 @@ def run_api(flags: list[str]) -> None:
     args = parse_flags(flags)
     key = take_key(args.host)
     fetch_model(args.base_model)
-    repair_api(args)
 
     with tempfile.TemporaryDirectory(prefix="skyrl-tx-") as folder:
         marker = Path(folder, "ready")
@@ -139,19 +147,21 @@ def run_api(flags: list[str]) -> None:
             return [*own, *api.config_to_argv(config)]
 
         api._build_uv_run_cmd_engine = engine_command
-        fields = {name: value for name, value in vars(args).items() if name in api.EngineConfig.model_fields}
-        api.app.state.engine_config = api.EngineConfig.model_validate(fields)
+        configure_api(args)
         url = f"http://{args.host}:{args.port}"
-        threading.Thread(target=announce_when_ready, args=(marker, url, args.base_model), daemon=True).start()
-        uvicorn.run(
-            guarded(api.app, key),
-            host=args.host,
-            port=args.port,
-            log_config=api.get_uvicorn_log_config(),
-            backlog=api.SKYRL_HTTP_CONNECTION_LIMIT,
-            timeout_keep_alive=api.HTTP_KEEP_ALIVE_TIMEOUT_SECONDS,
-            timeout_graceful_shutdown=2,  # a client's long poll must not hold up a stop
-        )
+        with sampler_start.sampling(args, marker) as wiring:
+            repair_api(args, wiring)
+            announcement = (marker, url, args.base_model, wiring)
+            threading.Thread(target=announce_when_ready, args=announcement, daemon=True).start()
+            uvicorn.run(
+                guarded(api.app, key),
+                host=args.host,
+                port=args.port,
+                log_config=api.get_uvicorn_log_config(),
+                backlog=api.SKYRL_HTTP_CONNECTION_LIMIT,
+                timeout_keep_alive=api.HTTP_KEEP_ALIVE_TIMEOUT_SECONDS,
+                timeout_graceful_shutdown=2,  # a client's long poll must not hold up a stop
+            )
 
 
 def run_engine(parent: int, marker: str, names: str, flags: list[str]) -> None:

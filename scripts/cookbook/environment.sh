@@ -2,9 +2,6 @@
 # Sourced by run_cookbook_loop.sh: the recipes' own environment. Needs lib/common.sh and lib/python.sh.
 COOKBOOK_PYTHON=3.11 # requirements.lock holds the wheels of this one
 
-# Folders of wheels that this machine's pip is told of; uv does not read pip's settings.
-pip_find_links() { printf '%s' "${PIP_FIND_LINKS:-$(python3 -m pip config get global.find-links 2>/dev/null || true)}"; }
-
 # cookbook_sync VENV FLAG...: what the lock says, and nothing else.
 cookbook_sync() {
   local venv=$1
@@ -15,7 +12,7 @@ cookbook_sync() {
 # torch for CPUs is on no ordinary index: it comes from a folder of wheels where pip knows one, else from torch's own.
 cookbook_install() {
   local venv=$1 folder links=()
-  for folder in $(pip_find_links); do links+=(--find-links "$folder"); done
+  for folder in $(wheel_folders); do links+=(--find-links "$folder"); done
   if [ ${#links[@]} -gt 0 ] && cookbook_sync "$venv" "${links[@]}" 2>"$venv/install.log"; then return; fi
   cookbook_sync "$venv" --torch-backend cpu 2>>"$venv/install.log"
 }

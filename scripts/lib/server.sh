@@ -66,6 +66,35 @@ choose_device() {
   if [ "$1" -gt 1 ]; then export JAX_NUM_CPU_DEVICES="$1"; fi
 }
 
+# choose_sampler SAMPLER TP: after choose_device. Divides the GPUs, or the memory of a shared one, between trainer and vLLM.
+choose_sampler() {
+  local gpus left
+  case "$1" in
+    jax) return ;;
+    vllm) ;;
+    *) fail "SAMPLER=$1: jax or vllm" ;;
+  esac
+  if [ -n "${VLLM_URLS:-}" ]; then return; fi
+  [ -x "$ROOT/server/vllm/.venv/bin/python" ] || fail "SAMPLER=vllm: the environment server/vllm/.venv is missing; run scripts/setup.sh --sampler"
+  if [ "${JAX_PLATFORMS:-}" = cpu ]; then
+    [ -z "${VLLM_GPUS:-}" ] || fail "VLLM_GPUS=$VLLM_GPUS: this server runs on the CPU; unset VLLM_GPUS"
+    return
+  fi
+  if [ -z "${VLLM_GPUS:-}" ]; then
+    export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.45}"
+    return
+  fi
+  [[ "$VLLM_GPUS" =~ ^[0-9]+(,[0-9]+)*$ ]] || fail "VLLM_GPUS=$VLLM_GPUS: numbers of GPUs with commas between, such as 1,2"
+  gpus="$(nvidia-smi --query-gpu=index --format=csv,noheader)"
+  for gpu in ${VLLM_GPUS//,/ }; do
+    grep -qx "$gpu" <<<"$gpus" || fail "VLLM_GPUS=$VLLM_GPUS: this machine has no GPU $gpu, only" $gpus
+  done
+  left="$(grep -vxF "$(tr , '\n' <<<"$VLLM_GPUS")" <<<"$gpus" | paste -sd,)" || true
+  [ "$(tr , '\n' <<<"$left" | grep -c .)" -ge "$2" ] ||
+    fail "VLLM_GPUS=$VLLM_GPUS: TP $2 needs $2 other GPU(s) for the trainer, left: ${left:-none}"
+  export CUDA_VISIBLE_DEVICES="$left"
+}
+
 # require_key STATE HOST: exports SKYRL_TX_API_KEY for a server that others can reach; makes the key once, for its owner only.
 require_key() {
   local file="$1/api_key"

@@ -173,6 +173,12 @@ REPAIRS = (
         f"{API}: app",
         api=("api_errors",),
     ),
+    Repair(
+        "vllm",
+        "samples of an external vLLM are lost by restarts, of old weights, without stop ids, or refused for good",
+        "skyrl/tinker/extra/external_inference.py: ExternalInferenceClient",
+        api=("vllm_requests",),
+    ),
 )
 NAMES = tuple(repair.name for repair in REPAIRS)
 

@@ -1,10 +1,12 @@
 """GET /api/v1/healthz says what server this is and what its engine does. Not a repair: it comes with any of them.
 
-`server` never changes while the server runs; `load` is what engine_load counts, absent without it.
+`server` never changes while the server runs; `load` is what engine_load counts, absent without it; `sampler` is what
+computes samples and, with vLLM, the state of its replicas.
 """
 
 # pyright: reportMissingImports=false
 import asyncio
+import importlib.metadata
 import json
 import os
 import time
@@ -32,7 +34,26 @@ def read_load() -> dict[str, Any]:
     return load | ({} if since is None else {"compiling_seconds": time.time() - since})
 
 
+def sampler_kind() -> dict[str, Any]:
+    """What computes samples; it does not change while the server runs."""
+    wiring = api.app.state.vllm
+    if wiring is None:
+        return {"kind": "jax", "version": importlib.metadata.version("jax"), "replicas": 1}
+    return {"kind": "vllm", "version": wiring.version, "replicas": len(wiring.urls)}
+
+
+def sampler_state() -> dict[str, Any]:
+    """State of each replica of vLLM, and how much of the prompts their prefix caches held; {} for the JAX sampler."""
+    if api.app.state.vllm is None:
+        return {}
+    from repairs import vllm_requests
+
+    return {} if vllm_requests.sampler is None else vllm_requests.sampler.sampling.state()
+
+
 def apply(repairs: list[str], skyrl: str) -> None:
+    kind = sampler_kind()
+
     async def healthz() -> dict[str, Any]:
         config = api.app.state.engine_config
         server = {
@@ -46,9 +67,11 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "lora_alpha": ALPHA,
             "context_limit": context_limit(),
             "keep_results_mb": api.app.state.keep_results_mb,
+            "sampler": kind,
         }
         load = await asyncio.to_thread(read_load)
-        return {"status": "ok", "server": server} | ({"load": load} if load else {})
+        more = {"load": load} if load else {}
+        return {"status": "ok", "server": server, "sampler": kind | sampler_state()} | more
 
     api.healthz = healthz
     open_endpoint("healthz")

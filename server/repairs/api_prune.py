@@ -22,6 +22,7 @@ from repairs.api_names import sampler_name
 from repairs.api_notes import CheckpointNote, forget, note, utc_now
 from repairs.api_routes import Endpoint, wrap
 
+SAMPLES = (types.RequestType.SAMPLE, types.RequestType.EXTERNAL)
 FETCHED_SEC = 60.0  # a client that waits for a result has it by then
 GONE = types.ErrorResponse(error="the result of this request is not kept any more", status="failed").model_dump_json()
 
@@ -31,7 +32,7 @@ async def prune_requests(session: AsyncSession) -> None:
     cutoff = max(utc_now() - timedelta(seconds=api.app.state.keep_results_sec), await cutoff_of_room(session))
     old = (col(request.status) != api.RequestStatus.PENDING, col(request.completed_at) < cutoff)
     unloaded = select(api.ModelDB.model_id).where(api.ModelDB.status == "unloaded")
-    not_needed = or_(request.request_type == types.RequestType.SAMPLE, col(request.model_id).in_(unloaded))
+    not_needed = or_(col(request.request_type).in_(SAMPLES), col(request.model_id).in_(unloaded))
     emptied = {"request_data": {}, "result_data": GONE, "status": api.RequestStatus.FAILED}
     async with api.app.state.db_write_lock:
         await session.exec(delete(request).where(*old, not_needed))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 __version__ = "0.0.0"
+TENSORS = "adapter_model.safetensors"
 
 
 class LoraConfig:
@@ -24,5 +25,19 @@ class LoraConfig:
         }
 
     def save_pretrained(self, save_directory: str | Path) -> None:
-        """Writes adapter_config.json into an existing directory."""
-        Path(save_directory, "adapter_config.json").write_text(json.dumps(self.fields, indent=2) + "\n")
+        """Writes adapter_config.json into a directory, with target_modules where its tensors are already saved.
+
+        vLLM, like peft, loads no adapter without target_modules.
+        """
+        modules = target_modules(Path(save_directory, TENSORS))
+        fields = self.fields | ({"target_modules": modules} if modules else {})
+        Path(save_directory, "adapter_config.json").write_text(json.dumps(fields, indent=2) + "\n")
+
+
+def target_modules(tensors: Path) -> list[str]:
+    """Names of the adapted layers (q_proj, ...), from the header of a safetensors file: its length, then JSON."""
+    if not tensors.is_file():
+        return []
+    with tensors.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in header if ".lora_" in name})

@@ -70,9 +70,9 @@ def refused(answer: httpx.Response, *words: str) -> None:
         assert word in answer.text
 
 
-def awaited[T](ask: Callable[[], T | None]) -> T:
-    end = time.monotonic() + 120
+def awaited[T](ask: Callable[[], T | None], limit_sec: float = 120) -> T:
+    end = time.monotonic() + limit_sec
     while (found := ask()) is None:
-        assert time.monotonic() < end, "not within two minutes"
+        assert time.monotonic() < end, f"not within {limit_sec:g} s"
         time.sleep(0.2)
     return found

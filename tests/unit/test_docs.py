@@ -194,9 +194,12 @@ def test_a_heading_has_the_anchor_that_github_gives_it(tmp_path: Path) -> None:
     assert documents.headings(page) == {"the-kill--9-twice", "traineval"}
 
 
+SERVER = (*Path("server").glob("*.py"), *Path("server/repairs").glob("*.py"))
+
+
 def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
     """Each piece of a message between two `…` is in the source, where literals of several lines are one."""
-    texts = [file.read_text() for file in (*Path("src").rglob("*.py"), *Path("scripts").rglob("*.sh"))]
+    texts = [file.read_text() for file in (*Path("src").rglob("*.py"), *Path("scripts").rglob("*.sh"), *SERVER)]
     source = " ".join(re.sub(r'"\s*f?"', "", text) for text in texts)
     pieces = re.sub(r"\{[^{}]*\}", "…", source)
     rows = re.findall(r"^\| `([^`]+)` \|", Path("docs/troubleshooting.md").read_text(), re.MULTILINE)

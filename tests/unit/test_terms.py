@@ -105,3 +105,9 @@ def test_the_effective_loss_and_optimizer_name_every_setting():
         "lr_schedule": "cosine",
         "warmup_steps": 0,
     }
+
+
+@pytest.mark.parametrize(("sampler", "noted"), [("vllm 0.32.0", True), ("jax 0.12.0", False), ("", False)])
+def test_another_engine_than_the_trainers_is_noted(sampler, noted):
+    notes = agree(config(backend="skyrl-tx"), SELF_HOSTED, replace(TINKER_DOCUMENTS, sampler=sampler)).notes
+    assert any(note.startswith("sampler: the self-hosted server samples with vllm 0.32.0") for note in notes) == noted

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from harbortrainer.config import Endpoint, ModelSettings
 
@@ -30,6 +30,7 @@ class Contract:
     frozen_samplers: bool | None  # a sampling client keeps its weights, and sampling leaves those in training alone
     prompt_logprobs: bool  # it scores given tokens, with the base model too
     can_sample: bool
+    sampler: str = ""  # what computes its samples, as `sampler_name` gives it
 
 
 TINKER_DOCUMENTS = Contract(
@@ -49,6 +50,14 @@ TINKER_DOCUMENTS = Contract(
     prompt_logprobs=True,
     can_sample=True,
 )
+
+
+def sampler_name(about: Mapping[str, Any]) -> str:
+    """Kind and version of what computes a server's samples ("vllm 0.32.0"), by what it reports; "" = not reported."""
+    reported = about.get("sampler")
+    if not isinstance(reported, Mapping) or not reported.get("kind"):
+        return ""
+    return f"{reported['kind']} {reported.get('version', '')}".strip()
 
 
 @dataclass(frozen=True, slots=True)

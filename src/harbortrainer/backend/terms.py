@@ -152,6 +152,11 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
             f"sampling: on {kind.name} an older sampler would overwrite the weights in training; each is sampled only "
             "until the next step"
         )
+    if contract.sampler.startswith("vllm"):
+        yield (
+            f"sampler: {kind.name} samples with {contract.sampler}, another engine than it trains with; rounding lies "
+            "between them (logprobs/kl_sampler_trainer), and a seed gives other samples than with its JAX sampler"
+        )
     yield from _optimizer_notes(config, kind, contract)
 
 

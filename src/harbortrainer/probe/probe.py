@@ -1,6 +1,7 @@
 """Probe a server, or load the report of an earlier probe of the same server; make the trainer's contract of it."""
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import json
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import tinker
 
-from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind
+from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind, sampler_name
 from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
@@ -32,10 +33,10 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
 
     Raises BackendError when a self-hosted server cannot be measured.
     """
-    try:
-        report = load((await identify(session.url, session.key)).fingerprint, model_name)
-    except BackendError:
-        report = None
+    sampler, report = "", None
+    with contextlib.suppress(BackendError):
+        identity = await identify(session.url, session.key)
+        sampler, report = sampler_name(identity.server), load(identity.fingerprint, model_name)
     if report is None and kind.needs_key:
         return TINKER_DOCUMENTS
     if report is None:
@@ -52,6 +53,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
         frozen_samplers=False if False in (frozen, keeps) else None if None in (frozen, keeps) else True,
         prompt_logprobs=facts.prompt_logprobs != "refused",
         can_sample=facts.can_sample,
+        sampler=sampler,
     )
 
 
@@ -125,6 +127,7 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
     findings.row(SERVER, "name", name, "info")
     if server:
         findings.row(SERVER, "repairs", ", ".join(server.get("repairs", [])) or "none", "info")
+        findings.row(SERVER, "sampler", sampler_name(server) or "not reported", "info")
     findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
     findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")
     answer = await session.wait("capabilities", session.rest.get_server_capabilities())

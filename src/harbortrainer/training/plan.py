@@ -11,7 +11,7 @@ from typing import Any
 from harbortrainer.budget.budget import Pricing, pricing_of
 from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
-from harbortrainer.durable.files import make_folder, sync_folder
+from harbortrainer.durable.files import make_folder, read_json, sync_folder
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.policy.chat_template import BaseModel
@@ -78,13 +78,13 @@ def make_plan(config: Config) -> RunPlan:
     return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
 
 
-def start_directory(plan: RunPlan) -> RunDirectory:
-    """Create the folder of a new run. Raises UserError."""
+def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
+    """Create the folder of a new run. `sampler`: what computes its samples. Raises UserError."""
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
     files = {
         "config.json": to_save(config),
-        "versions.json": installed_versions(),
+        "versions.json": installed_versions() | ({"sampler": sampler} if sampler else {}),
         SPLIT_FILE: split_record(plan.train, plan.held_out, config.allow_family_overlap),
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }
@@ -135,6 +135,14 @@ def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Itera
             f"{len(files)} finished trials of {what} are not used, they ran with other {', '.join(sorted(fields))}: "
             f"{names}; they are kept in {aside}, and new ones replace them"
         )
+
+
+def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
+    """A line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
+    before = read_json(effective).get("server", {}).get("sampler", "") if effective.exists() else ""
+    if not before or not sampler or before == sampler:
+        return ()
+    return (f"sampler: {sampler} from here on, {before} until now: a seed gives other samples than before",)
 
 
 def installed_versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, start_directory
+from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, sampler_change, start_directory
 from harbortrainer.training.references import open_references
 from harbortrainer.training.start import check_unseen, described, find_start, find_teachers, recorded
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
@@ -116,7 +117,8 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
-        settings = (config, plan.pricing, plan.earlier, lambda: start_directory(plan), plan.total_steps)
+        new = functools.partial(start_directory, plan, backend.contract.sampler)
+        settings = (config, plan.pricing, plan.earlier, new, plan.total_steps)
         workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
         hint = f"finished trials are saved, resume with: {workspace.run.resume} (it removes leftover containers)"
         stop.resume_hint = hint
@@ -124,9 +126,8 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         check_checkpoint(prepared.trained, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
         effective = _record_effective(prepared, workspace, backend, terms)
-        sampler = PolicySampler(
-            request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
-        )
+        powers = backend.kind.answers_of_powers
+        sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
         rollouts = _rollouts(prepared, workspace, sampler, outside)
         with undone_if_refused(workspace):
             await free_slots(backend, workspace.checkpoints.models())  # of killed processes
@@ -184,12 +185,14 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     plan, trained = prepared.plan, prepared.trained
     config, say = plan.config, workspace.display.say
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
+    server |= {"sampler": backend.contract.sampler} if backend.contract.sampler else {}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
     effective |= recorded(prepared.start, prepared.teachers)
+    changed = sampler_change(workspace.run.effective, backend.contract.sampler)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
-    for note in (*plan.length_note, *terms.notes, disk):
+    for note in (*plan.length_note, *terms.notes, *changed, disk):
         say(note)
     say(
         f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "

@@ -1,0 +1,203 @@
+"""Requests to one vLLM server: a sample as vLLM's /v1/completions takes it, and its answer as skyrl stores it.
+
+Upstream: skyrl/tinker/extra/external_inference.py, ExternalInferenceClient. It sends neither stop ids nor ignore_eos,
+makes every failure final, loses vLLM's messages and passes finish reasons on that are no stop reasons.
+Nothing of skyrl is imported here: the unit tests run without it.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+STOP_REASONS = ("stop", "length")
+NOT_FINITE = "the model's log-probabilities are not finite"
+POLL_SEC, CONNECT_SEC, ANSWER_SEC = 0.5, 10.0, 120.0  # ANSWER_SEC: of everything but samples
+CLIENT_ERRORS, TOO_MANY = range(400, 500), 429
+
+
+class Refused(Exception):
+    """Final: the message is the answer to the client."""
+
+
+class Gone(Refused):
+    """The sampler's file was deleted, replaced, or has expired."""
+
+
+class NotServed(Exception):
+    """vLLM does not know the adapter: it was restarted since the adapter was loaded."""
+
+
+class Away(Exception):
+    """vLLM does not answer, or not with a sample; the same request may succeed later. `lost`: it was computing it."""
+
+    def __init__(self, reason: str, lost: bool = False) -> None:
+        super().__init__(reason)
+        self.lost = lost
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A sample. `seed`: None unless the client gave one. `top_scores`: likeliest tokens per prompt token; None = none.
+
+    `stop_tokens` are ids; each ends an answer and is its last token.
+    """
+
+    prompt: tuple[int, ...]
+    n: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop_tokens: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    top_scores: int | None = None
+
+    def body(self, model: str) -> dict[str, Any]:
+        """For POST /v1/completions. Only the given stops end an answer, as on the JAX sampler: ignore_eos."""
+        body = {
+            "model": model,
+            "prompt": list(self.prompt),
+            "n": self.n,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "ignore_eos": True,
+            "stop_token_ids": list(self.stop_tokens),
+            "stop": list(self.stop_strings),
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        if self.seed is not None:  # each seeded request has a generator of its own, which costs time on a GPU
+            body["seed"] = self.seed
+        if self.top_scores is not None:
+            body["prompt_logprobs"] = self.top_scores
+        return body
+
+
+def message(answer: httpx.Response) -> str:
+    """What vLLM says of a failure."""
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:300]
+
+
+def output(ask: Ask, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's answer with the fields of skyrl's SampleOutput. Raises Away for an aborted answer, Refused for NaN."""
+    choices = answer["choices"]
+    for one in choices:
+        if one["finish_reason"] not in STOP_REASONS:
+            raise Away(f"vLLM ended an answer with {one['finish_reason']!r}")
+    sequences = [
+        {"stop_reason": one["finish_reason"], "tokens": one["token_ids"], "logprobs": one["logprobs"]["token_logprobs"]}
+        for one in choices
+    ]
+    scores, tops = prompt_scores(ask, choices[0].get("prompt_logprobs"))
+    values = [*(value for one in sequences for value in one["logprobs"]), *(v for v in scores or () if v is not None)]
+    if not all(value is not None and math.isfinite(value) for value in values):
+        raise Refused(NOT_FINITE)
+    return {"sequences": sequences, "prompt_logprobs": scores, "topk_prompt_logprobs": tops}
+
+
+def prompt_scores(ask: Ask, raw: Sequence[Any] | None) -> tuple[list[float | None] | None, list[Any] | None]:
+    """The prompt's logprobs, None for the first token, and (token, logprob) of the likeliest tokens at each place.
+
+    vLLM gives the given token and the likeliest `top_scores`, in one mapping from the id as text.
+    """
+    if ask.top_scores is None or raw is None:
+        return None, None
+    places = [None if place is None else {int(key): one["logprob"] for key, one in place.items()} for place in raw]
+    scores = [None if place is None else place[token] for token, place in zip(ask.prompt, places, strict=True)]
+    if not ask.top_scores:
+        return scores, None
+    ranked = [None if p is None else sorted(p.items(), key=lambda item: -item[1])[: ask.top_scores] for p in places]
+    return scores, ranked
+
+
+class Vllm:
+    """One vLLM server. `in_flight`: samples that it computes; `down`: its last request found no server."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url
+        self.in_flight = 0
+        self.down = False
+        self.prompt_tokens = self.cached_tokens = 0  # of answered samples; cached: read from the prefix cache
+        self._coming: asyncio.Task[None] | None = None
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        )
+
+    async def close(self) -> None:
+        if self._coming is not None:
+            self._coming.cancel()
+        await self._http.aclose()
+
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, limit_sec: float | None = ANSWER_SEC
+    ) -> httpx.Response:
+        """Raises Away without an answer, and for 429 and 5xx."""
+        timeout = httpx.Timeout(limit_sec, connect=CONNECT_SEC, pool=None)
+        try:
+            answer = await self._http.request(method, path, json=body, timeout=timeout)
+        except httpx.TransportError as error:
+            self.down = True
+            self.coming()
+            computing = isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)
+            raise Away(f"vLLM at {self.url}: {error or type(error).__name__}", lost=computing) from error
+        self.down = False
+        if answer.status_code == TOO_MANY or answer.is_server_error:
+            raise Away(f"vLLM at {self.url} answers {answer.status_code}: {message(answer)}")
+        return answer
+
+    async def sample(self, ask: Ask, model: str) -> dict[str, Any]:
+        """The fields of skyrl's SampleOutput. Raises NotServed, Refused with vLLM's message, Away."""
+        answer = await self._request("POST", "/v1/completions", ask.body(model), limit_sec=None)
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise NotServed(message(answer))
+        if answer.status_code in CLIENT_ERRORS:
+            raise Refused(message(answer))
+        body = answer.json()
+        found = output(ask, body)
+        usage = body.get("usage") or {}
+        self.prompt_tokens += usage.get("prompt_tokens") or 0
+        self.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return found
+
+    async def load(self, name: str, folder: str) -> None:
+        """Registers an adapter. Raises Refused with vLLM's message, Away."""
+        answer = await self._request("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
+        if answer.status_code in CLIENT_ERRORS and "already been loaded" not in answer.text:
+            raise Refused(f"vLLM refuses the adapter {name}: {message(answer)}")
+
+    async def unload(self, name: str) -> None:
+        """Forgets an adapter; one that vLLM does not know is forgotten. Raises Away."""
+        await self._request("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def adapters(self) -> list[str]:
+        """Names of the registered adapters. Raises Away."""
+        models = (await self._request("GET", "/v1/models")).json().get("data", [])
+        return [one["id"] for one in models if one.get("parent")]
+
+    async def is_healthy(self) -> bool:
+        try:
+            return (await self._request("GET", "/health")).is_success
+        except Away:
+            return False
+
+    def coming(self) -> "asyncio.Task[None]":
+        """A task that ends when the server answers; one for all who wait, so that a server is asked once a time."""
+        if self._coming is None or self._coming.done():
+            self._coming = asyncio.create_task(self._until_healthy())
+        return self._coming
+
+    async def _until_healthy(self) -> None:
+        while not await self.is_healthy():  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SEC)

@@ -1,0 +1,252 @@
+"""Keeps vLLM running beside the server: one process group for each replica, on loopback, restarted when it ends.
+
+server/launch.py starts this file with a Plan as JSON and reads the state of the replicas from Plan.status. It ends with
+launch.py, whatever killed that one, and takes vLLM's processes with it. A replica that ends MOST deaths within ten
+minutes stays away: requests then fail with the reason and the log's name (repairs/vllm_requests.py).
+It runs under server/.venv and needs the standard library alone; vLLM has an environment of its own, server/vllm/.venv.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parent import die_with_parent
+
+from repairs.vllm_status import ReplicaStatus
+
+HERE = Path(__file__).resolve().parent
+PYTHON = HERE / "vllm" / ".venv" / "bin" / "python"
+LORAS_IN_MEMORY = 12  # more than repairs.vllm_adapters.KEEP: vLLM must never look for a deleted folder
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-rank
+DEATHS_WITHIN_SEC, LONGEST_PAUSE_SEC, POLL_SEC, STOP_SEC = 600.0, 30.0, 0.5, 5.0
+LOG_TAIL_BYTES, LONGEST_CAUSE = 65536, 300
+NO_MEMORY = ("out of memory", "free memory on device", "no available memory for the cache blocks")
+MEMORY_HELP = (
+    "not enough GPU memory: lower VLLM_MEM or, where the trainer has the GPU too, XLA_PYTHON_CLIENT_MEM_FRACTION"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
+
+    `memory`: the share of a GPU. `context`: tokens in a sequence; `stretched`: more than the model was made for.
+    `flags`: more of vLLM's, from VLLM_FLAGS.
+    """
+
+    model: str
+    dtype: str
+    context: int
+    rank: int
+    ports: tuple[int, ...]
+    gpus: tuple[str, ...]
+    memory: float
+    folder: str  # of logs and of the status
+    max_deaths: int
+    stretched: bool = False
+    after: str = ""
+    flags: str = ""
+
+    @property
+    def status(self) -> Path:
+        return Path(self.folder, "vllm.json")
+
+    def log(self, index: int) -> Path:
+        return Path(self.folder, "vllm.log" if len(self.ports) == 1 else f"vllm-{index}.log")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(f"http://127.0.0.1:{port}" for port in self.ports)
+
+
+def command(plan: Plan, index: int) -> list[str]:
+    """`--generation-config vllm`: otherwise the model's own repetition_penalty would apply to every request."""
+    values = {
+        "--model": plan.model,
+        "--served-model-name": plan.model,
+        "--host": "127.0.0.1",
+        "--port": plan.ports[index],
+        "--dtype": plan.dtype,
+        "--max-model-len": plan.context,
+        "--max-lora-rank": next((rank for rank in RANKS if rank >= plan.rank), RANKS[-1]),
+        "--max-loras": 2,
+        "--max-cpu-loras": LORAS_IN_MEMORY,
+        "--generation-config": "vllm",
+        "--logprobs-mode": "raw_logprobs",
+        "--uvicorn-log-level": "warning",
+    }
+    switches = ["--enable-lora", "--enable-prompt-tokens-details", "--no-enable-log-requests"]
+    if plan.stretched:  # otherwise vLLM's table of positions ends where the model's does
+        values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
+    if plan.gpus:
+        values["--gpu-memory-utilization"] = plan.memory
+    else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
+        values["--max-num-batched-tokens"] = plan.context
+        switches.append("--no-enable-chunked-prefill")
+    flags = [str(part) for pair in values.items() for part in pair]
+    return [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", *flags, *switches, *shlex.split(plan.flags)]
+
+
+def environment(plan: Plan, index: int) -> dict[str, str]:
+    """This process's, without what is JAX's and Python's, and with vLLM's. The key is VLLM_API_KEY, from launch.py."""
+    mine = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    kept = {name: value for name, value in os.environ.items() if name not in mine and not name.startswith("XLA_")}
+    always = {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if plan.gpus:  # vLLM's faster sampler compiles programs at the first request, with a compiler that may be missing
+        return {"VLLM_USE_FLASHINFER_SAMPLER": "0"} | kept | always | {"CUDA_VISIBLE_DEVICES": plan.gpus[index]}
+    threads = kept.get("VLLM_CPU_THREADS", "1")
+    return (
+        {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        | kept
+        | always
+        | {"OMP_NUM_THREADS": threads}
+    )
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return answer.status == 200
+    except (OSError, ValueError):
+        return False
+
+
+def cause_of(log: Path, start: int) -> str:
+    """The last line of a log that names an error; for missing memory, the settings that share it.
+
+    `start`: bytes of the log that are of earlier lives.
+    """
+    try:
+        with log.open("rb") as opened:
+            opened.seek(max(opened.seek(0, os.SEEK_END) - LOG_TAIL_BYTES, start))
+            text = opened.read().decode(errors="replace")
+    except OSError:
+        return ""
+    if any(sign in text.lower() for sign in NO_MEMORY):
+        return MEMORY_HELP
+    errors = [line for line in text.splitlines() if "Error: " in line or "error: " in line]
+    return errors[-1].strip()[-LONGEST_CAUSE:] if errors else ""
+
+
+def kill_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+class Replica:
+    """One vLLM server and its restarts."""
+
+    def __init__(self, plan: Plan, index: int, changed: "functools.partial[None]") -> None:
+        self.plan, self.index, self._changed = plan, index, changed
+        self.url, self.log = plan.urls[index], plan.log(index)
+        self.status = ReplicaStatus(url=self.url, state="starting", deaths=0, cause="", log=str(self.log))
+        self._deaths: deque[float] = deque()
+
+    async def keep(self) -> None:
+        """Returns when the replica has ended too often."""
+        while True:
+            start = self.log.stat().st_size if self.log.exists() else 0
+            await self._run()
+            now = time.monotonic()
+            self._deaths.append(now)
+            while self._deaths and now - self._deaths[0] > DEATHS_WITHIN_SEC:
+                self._deaths.popleft()
+            over = len(self._deaths) >= self.plan.max_deaths
+            deaths, cause = self.status["deaths"] + 1, cause_of(self.log, start)
+            self._set(state="given up" if over else "starting", deaths=deaths, cause=cause)
+            what = f"given up after {len(self._deaths)} ends in ten minutes" if over else "started again"
+            print(
+                f"sampler: vLLM at {self.url} ended ({cause or 'no error in its log'}); {what}; {self.log}", flush=True
+            )
+            if over:
+                return
+            await asyncio.sleep(min(2.0 ** (len(self._deaths) - 1), LONGEST_PAUSE_SEC))
+
+    async def _run(self) -> None:
+        """One life of vLLM. Its whole group is gone afterwards, also when this task is cancelled."""
+        with self.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command(self.plan, self.index),
+                env=environment(self.plan, self.index),
+                stdout=log,
+                stderr=log,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),
+            )
+        ended = asyncio.create_task(process.wait())
+        try:
+            while not ended.done() and not await asyncio.to_thread(is_healthy, self.url):
+                await asyncio.wait([ended], timeout=POLL_SEC)
+            if not ended.done():
+                self._set(state="ready")
+            await ended
+        finally:
+            ended.cancel()
+            kill_group(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    def _set(self, **values: object) -> None:
+        self.status.update(values)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        self._changed()
+
+
+def write_status(plan: Plan, replicas: list[Replica]) -> None:
+    new = plan.status.with_suffix(".new")
+    new.write_text(json.dumps([replica.status for replica in replicas]))
+    os.replace(new, plan.status)
+
+
+async def supervise(plan: Plan) -> None:
+    replicas: list[Replica] = []
+    changed = functools.partial(write_status, plan, replicas)
+    replicas += [Replica(plan, index, changed) for index in range(len(plan.ports))]
+    changed()
+    loop, own = asyncio.get_running_loop(), asyncio.current_task()
+    assert own is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, own.cancel)
+    while plan.after and not Path(plan.after).exists():  # noqa: ASYNC110
+        await asyncio.sleep(POLL_SEC)
+    for replica in replicas:
+        replica.log.write_bytes(b"")
+    await asyncio.gather(*(replica.keep() for replica in replicas))
+    await asyncio.Event().wait()  # all have given up; launch.py lives on, and says so
+
+
+def to_argument(plan: Plan) -> str:
+    return json.dumps(asdict(plan))
+
+
+def from_argument(text: str) -> Plan:
+    values: dict[str, Any] = json.loads(text)
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Plan(**values)
+
+
+def main() -> None:
+    plan = from_argument(sys.argv[2])
+    die_with_parent(int(sys.argv[1]), signal.SIGTERM)
+    with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
+        asyncio.run(supervise(plan))
+
+
+if __name__ == "__main__":
+    main()

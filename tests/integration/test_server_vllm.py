@@ -1,0 +1,146 @@
+"""The real server with SAMPLER=vllm and a fake vLLM: rows, seeds, refusals, saves, restarts. The real one: at night."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from harbortrainer.probe.probe import identify
+from tests.conftest import MODEL, run_script
+from tests.support.fake_vllm import KEY, FakeVllm, in_a_thread
+from tests.support.server_parts import Raw, awaited, refused
+from tests.support.small_server import Server
+
+Call = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[tuple[FakeVllm, Call]]:
+    with in_a_thread(str(MODEL)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(vllm: tuple[FakeVllm, Call], server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = {"SAMPLER": "vllm", "VLLM_URLS": vllm[0].url, "VLLM_API_KEY": KEY, "SESSION_TIMEOUT": "600"}
+    server = Server(tmp_path_factory.mktemp("vllm"), **settings)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    raw = Raw(server.url, MODEL)
+    yield raw
+    raw.unload()
+
+
+def save(raw: Raw, model_id: str, name: str) -> httpx.Response:
+    return raw.settle(raw.post("save_weights_for_sampler", model_id=model_id, path=name))
+
+
+def sample_of(raw: Raw, model_id: str, name: str, **params: Any) -> httpx.Response:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
+    path = f"tinker://{model_id}/sampler_weights/{name}"
+    settings = {"max_tokens": 4} | params
+    return raw.post("asample", model_path=path, prompt=prompt, sampling_params=settings)
+
+
+def test_samples_are_vllms_and_a_seed_goes_there_only_if_given(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
+    fake, _ = vllm
+    before = len(fake.asked)
+    for seed in ({}, {"seed": 0}):
+        raw.settle(raw.sample([1, 2, 3], max_tokens=4, **seed)).raise_for_status()
+    plain, seeded = fake.asked[before:]
+    assert "seed" not in plain and seeded["seed"] == 0 and plain["model"] == str(MODEL)
+
+
+def test_a_prompt_is_scored_by_the_trainers_engine(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
+    before = len(vllm[0].asked)
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
+    scoring = {"base_model": str(MODEL), "prompt": prompt, "prompt_logprobs": True}
+    raw.settle(raw.post("asample", **scoring, sampling_params={"max_tokens": 1})).raise_for_status()
+    assert len(vllm[0].asked) == before
+    long = {"chunks": [{"type": "encoded_text", "tokens": [1] * 1025}]}
+    refused(
+        raw.post("asample", **scoring | {"prompt": long}, sampling_params={"max_tokens": 2}),
+        "prompt_logprobs with max_tokens=2",
+        "at most 1024 tokens",
+    )
+
+
+def test_a_saved_sampler_is_in_vllm_before_its_first_sample(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
+    fake, _ = vllm
+    model_id = raw.adapter()
+    save(raw, model_id, "one").raise_for_status()
+    [name] = [name for name in fake.loads if name.startswith(f"{model_id}_one_")]
+    raw.settle(sample_of(raw, model_id, "one")).raise_for_status()
+    assert fake.asked[-1]["model"] == name and fake.loads.count(name) == 1
+    checkpoint = f"training_runs/{model_id}/checkpoints/sampler_weights/one"
+    assert raw.http.delete(f"/{checkpoint}").is_success
+    refused(sample_of(raw, model_id, "one"), "one")
+    save(raw, model_id, "one").raise_for_status()
+    raw.settle(sample_of(raw, model_id, "one")).raise_for_status()
+    assert fake.asked[-1]["model"] != name, "other weights, other name"
+
+
+def test_a_sampler_that_vllm_refuses_is_an_error_of_its_save(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
+    model_id = raw.adapter()
+    vllm[0].refuse_adapters = "LoRA rank 8 is greater than max_lora_rank 1."
+    try:
+        refused(save(raw, model_id, "refused"), "vLLM refuses the adapter", "max_lora_rank 1")
+    finally:
+        vllm[0].refuse_adapters = ""
+
+
+async def test_the_cached_contract_knows_the_sampler(server: Server) -> None:
+    async with httpx.AsyncClient() as http:
+        body = (await http.get(f"{server.url}/api/v1/healthz")).json()
+    assert body["sampler"]["kind"] == "vllm" and body["sampler"]["version"] == "0.0.fake"
+    assert body["sampler"]["replicas"] == ["ready"]
+    identity = await identify(server.url)
+    assert identity.server["sampler"] == {"kind": "vllm", "version": "0.0.fake", "replicas": 1}
+
+
+def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server, vllm: tuple[FakeVllm, Call]) -> None:
+    """The last test: it starts the server again, then once more with the JAX sampler, which takes what waits."""
+    fake, call = vllm
+    model_id = raw.adapter()
+    save(raw, model_id, "kept").raise_for_status()
+    before = len(fake.asked)
+    call(fake.gate.clear)
+    waiting = [sample_of(raw, model_id, "kept"), raw.sample([1, 2], max_tokens=2)]
+    awaited(lambda: len(fake.asked) >= before + 2 or None)
+    server.kill()
+    server.start()
+    assert not [name for name in fake.registered if name not in fake.loads[-1:]], "the old names are unloaded"
+    awaited(lambda: len(fake.asked) >= before + 4 or None)
+    call(fake.gate.set)
+    for promise in waiting:
+        assert raw.settle(promise).is_success
+    call(fake.gate.clear)
+    late = sample_of(raw, model_id, "kept", seed=1)
+    awaited(lambda: len(fake.asked) >= before + 5 or None)
+    server.kill()
+    call(fake.gate.set)
+    server.start(SAMPLER="jax")
+    assert raw.settle(late).is_success
+    assert httpx.get(f"{server.url}/api/v1/healthz").json()["sampler"]["kind"] == "jax"
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"SAMPLER": "sglang"}, "SAMPLER=sglang: jax or vllm"),
+        ({"SAMPLER": "vllm", "VLLM_GPUS": "1", "JAX_PLATFORMS": "cpu"}, "VLLM_GPUS=1: this server runs on the CPU"),
+    ],
+)
+def test_a_wrong_sampler_is_one_line(env: dict[str, str], words: str, tmp_path: Path, server_env: None) -> None:
+    done = run_script("scripts/start_skyrl_tx.sh", MODEL, env=env | {"SKYRL_TX_STATE": str(tmp_path)})
+    assert done.returncode == 1
+    missing = "the environment server/vllm/.venv is missing"
+    assert words in done.stdout or missing in done.stdout
+    assert len(done.stdout.strip().splitlines()) == 1

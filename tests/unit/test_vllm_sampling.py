@@ -1,0 +1,345 @@
+"""The server's samples from vLLM, without skyrl and vLLM: requests, adapters, replicas, failures."""
+
+import asyncio
+import dataclasses
+import io
+import json
+import math
+import os
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from repairs import vllm_adapters, vllm_client, vllm_sampling
+from repairs.vllm_adapters import Adapters
+from repairs.vllm_client import Ask, Refused, Vllm
+from repairs.vllm_replicas import BLOCK, Replicas
+from repairs.vllm_sampling import Sampling
+from tests.support.fake_vllm import KEY, TOKEN, FakeVllm
+
+ASK = Ask(prompt=(1, 2, 3), n=1, max_tokens=4, temperature=1.0, top_p=1.0, top_k=-1, seed=None)
+MODEL_ID = "session:train:0"
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_sampling, "PAUSE_SEC", 0.01)
+    monkeypatch.setattr(vllm_client, "POLL_SEC", 0.01)
+    monkeypatch.setattr(vllm_adapters, "LOAD_PAUSE_SEC", 0.01)
+
+
+@dataclasses.dataclass
+class Parts:
+    fakes: list[FakeVllm]
+    sampling: Sampling
+    adapters: Adapters
+    files: Path
+    lines: list[str]
+    status: Path
+
+    @property
+    def fake(self) -> FakeVllm:
+        return self.fakes[0]
+
+    async def sample(self, name: str = "", ask: Ask = ASK, weights: str | None = None) -> dict[str, Any]:
+        """Of the base model, or of the sampler with this name."""
+        return await self.sampling.sample(ask, MODEL_ID if name else "", name, weights)
+
+    def save(self, name: str, value: float = 1.0, **config: Any) -> Path:
+        return write_checkpoint(self.adapters.file(MODEL_ID, name), value, **config)
+
+
+def write_checkpoint(file: Path, value: float, **config: Any) -> Path:
+    """A sampler checkpoint with one adapted layer."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    layer = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {f"{layer}.lora_{part}.weight": np.full((2, 2), value, np.float32) for part in "AB"}
+    contents = {
+        "adapter_model.safetensors": safetensors.numpy.save(tensors),
+        "adapter_config.json": json.dumps({"r": 2, "lora_alpha": 32, **config}).encode(),
+    }
+    with tarfile.open(file, "w:gz") as archive:
+        for name, data in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return file
+
+
+async def parts_of(tmp_path: Path, count: int, keep: int) -> Parts:
+    fakes = [FakeVllm() for _ in range(count)]
+    for fake in fakes:
+        await fake.start()
+    servers, lines, status = [Vllm(fake.url, KEY) for fake in fakes], [], tmp_path / "vllm.json"
+    adapters = Adapters(tmp_path / "checkpoints", tmp_path / "adapters", "base", servers, keep)
+    sampling = Sampling(servers, adapters, "base", status, lines.append)
+    return Parts(fakes, sampling, adapters, tmp_path, lines, status)
+
+
+@pytest.fixture
+async def parts(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Parts]:
+    """One server and 3 places for adapters, unless the test's parameter gives other numbers."""
+    made = await parts_of(tmp_path, *getattr(request, "param", (1, 3)))
+    yield made
+    for server in made.sampling.servers:
+        await server.close()
+    for fake in made.fakes:
+        fake.gate.set()
+        await fake.stop()
+
+
+def replicas(count: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("parts", [(count, 3)], indirect=True)
+
+
+async def test_a_sample_is_what_vllm_answers(parts: Parts) -> None:
+    found = await parts.sample(ask=dataclasses.replace(ASK, n=2))
+    one = {"stop_reason": "stop", "tokens": [TOKEN], "logprobs": [-0.5]}
+    assert found == {"sequences": [one, one], "prompt_logprobs": None, "topk_prompt_logprobs": None}
+
+
+async def test_a_request_has_all_settings_and_a_seed_only_if_given(parts: Parts) -> None:
+    await parts.sample()
+    await parts.sample(ask=dataclasses.replace(ASK, seed=0, stop_tokens=(5,), stop_strings=("a",), top_k=3, top_p=0.5))
+    plain, full = parts.fake.asked
+    assert "seed" not in plain and plain["model"] == "base" and plain["prompt"] == [1, 2, 3]
+    assert plain["ignore_eos"] is True and plain["return_token_ids"] is True
+    settings = {"seed": 0, "stop_token_ids": [5], "stop": ["a"], "top_k": 3, "top_p": 0.5, "max_tokens": 4}
+    assert settings.items() <= full.items()
+
+
+async def test_prompt_scores_are_aligned_with_the_prompt(parts: Parts) -> None:
+    places = [None, {"2": {"logprob": -1.0}, "9": {"logprob": -0.1}}, {"3": {"logprob": -2.0}, "8": {"logprob": -3.0}}]
+    parts.fake.answer = lambda answer: answer["choices"][0].update(prompt_logprobs=places)
+    scored = await parts.sample(ask=dataclasses.replace(ASK, top_scores=1))
+    assert parts.fake.asked[0]["prompt_logprobs"] == 1
+    assert scored["prompt_logprobs"] == [None, -1.0, -2.0]
+    assert scored["topk_prompt_logprobs"] == [None, [(9, -0.1)], [(3, -2.0)]]
+
+
+async def test_a_burst_after_a_save_loads_once(parts: Parts) -> None:
+    parts.save("one")
+    found = await asyncio.gather(*(parts.sample("one") for _ in range(64)))
+    assert len(found) == 64 and len(parts.fake.loads) == 1
+    config = json.loads((parts.files / "adapters" / parts.fake.loads[0] / "adapter_config.json").read_text())
+    assert config["target_modules"] == ["q_proj"] and config["base_model_name_or_path"] == "base"
+
+
+async def test_a_preloaded_sampler_is_not_loaded_again(parts: Parts) -> None:
+    parts.save("one")
+    await parts.adapters.preload(MODEL_ID, "one")
+    await parts.sample("one")
+    assert len(parts.fake.loads) == 1
+
+
+async def test_the_oldest_unused_adapter_leaves_and_its_folder_after_it(parts: Parts) -> None:
+    for name in ("a", "b", "c"):
+        parts.save(name)
+        await parts.sample(name)
+    await parts.sample("a")
+    parts.save("d")
+    await parts.sample("d")
+    assert [name.split("_")[1] for name in parts.fake.unloads] == ["b"]
+    assert sorted(folder.name for folder in (parts.files / "adapters").iterdir()) == sorted(parts.fake.registered)
+    await parts.sample("b")
+    assert parts.fake.most_registered == 3 and not parts.fake.missing_folders
+
+
+async def test_more_adapters_at_once_than_places_wait_for_one(parts: Parts) -> None:
+    names = [f"n{i}" for i in range(8)]
+    for name in names:
+        parts.save(name)
+    await asyncio.gather(*(parts.sample(name) for name in names * 3))
+    assert parts.fake.most_registered <= 3 and not parts.fake.missing_folders and len(parts.fake.asked) == 24
+
+
+async def test_a_name_saved_again_is_another_adapter(parts: Parts) -> None:
+    file = parts.save("one")
+    await parts.sample("one")
+    before = vllm_adapters.version(file)
+    os.utime(parts.save("one", 2.0), ns=(1, 10**18))
+    await parts.sample("one")
+    assert len(set(parts.fake.loads)) == 2
+    with pytest.raises(Refused, match="is gone: deleted or expired"):
+        await parts.sample("one", weights=before)
+
+
+async def test_a_deleted_sampler_is_refused_although_vllm_has_it(parts: Parts) -> None:
+    file = parts.save("one")
+    await parts.sample("one")
+    file.unlink()
+    with pytest.raises(Refused, match=f"tinker://{MODEL_ID}/sampler_weights/one is gone: deleted or expired"):
+        await parts.sample("one")
+
+
+async def test_weights_that_are_not_finite_never_reach_vllm(parts: Parts) -> None:
+    parts.save("bad", math.nan)
+    with pytest.raises(Refused, match="weights are not finite"):
+        await parts.sample("bad")
+    assert not parts.fake.loads and not list((parts.files / "adapters").iterdir())
+    os.utime(parts.save("bad"), ns=(1, 10**18))
+    await parts.sample("bad")
+
+
+async def test_an_adapter_that_vllm_refuses_is_refused_with_its_message(parts: Parts) -> None:
+    parts.save("one")
+    parts.fake.refuse_adapters = "LoRA rank 64 is greater than max_lora_rank 32."
+    with pytest.raises(Refused, match="LoRA rank 64 is greater"):
+        await parts.adapters.preload(MODEL_ID, "one")
+
+
+async def test_a_restarted_vllm_gets_its_adapter_again(parts: Parts) -> None:
+    parts.save("one")
+    await parts.sample("one")
+    parts.fake.registered.clear()
+    await parts.sample("one")
+    assert len(parts.fake.loads) == 2 and parts.fake.loads[0] == parts.fake.loads[1]
+
+
+async def test_a_refusal_has_vllms_message_and_is_final(parts: Parts) -> None:
+    parts.fake.faults = [(400, "prompt is empty")]
+    with pytest.raises(Refused, match="prompt is empty"):
+        await parts.sample()
+    assert len(parts.fake.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_passing_failure_is_tried_again(parts: Parts, status: int) -> None:
+    parts.fake.faults = [(status, "not now")] * 2
+    await asyncio.gather(*(parts.sample() for _ in range(4)))
+    assert len(parts.lines) == 1 and "not now" in parts.lines[0], "one line, however many wait"
+
+
+async def test_a_model_that_vllm_does_not_know_is_not_asked_for_without_a_pause(parts: Parts, monkeypatch: Any) -> None:
+    monkeypatch.setattr(vllm_sampling, "WAIT_SEC", 0.2)
+    parts.fake.base_model = "another"
+    with pytest.raises(Refused, match="no sample within 0 s: vLLM does not serve the model"):
+        await parts.sample()
+    assert len(parts.fake.asked) <= 20
+
+
+async def test_an_aborted_answer_is_tried_again(parts: Parts) -> None:
+    def abort(answer: dict[str, Any]) -> None:
+        if len(parts.fake.asked) == 1:
+            answer["choices"][0]["finish_reason"] = "abort"
+
+    parts.fake.answer = abort
+    assert (await parts.sample())["sequences"][0]["stop_reason"] == "stop"
+    assert len(parts.fake.asked) == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+async def test_logprobs_that_are_not_finite_are_an_error(parts: Parts, value: float) -> None:
+    parts.fake.answer = lambda answer: answer["choices"][0].update(logprobs={"token_logprobs": [value]})
+    with pytest.raises(Refused, match="not finite"):
+        await parts.sample()
+
+
+async def test_requests_in_flight_survive_a_death_of_vllm(parts: Parts) -> None:
+    parts.save("one")
+    await parts.sample("one")
+    parts.fake.gate.clear()
+    waiting = [asyncio.create_task(parts.sample(name)) for name in ("one", "", "one")]
+    await parts.fake.arrivals(4)
+    await parts.fake.stop()
+    late = asyncio.create_task(parts.sample("one"))
+    await asyncio.sleep(0.05)
+    parts.fake.gate.set()
+    await parts.fake.start()
+    found = await asyncio.wait_for(asyncio.gather(*waiting, late), 5)
+    assert len(found) == 4 and parts.fake.loads.count(parts.fake.loads[0]) == 2 and len(parts.lines) == 1
+
+
+async def test_a_request_that_ends_vllm_each_time_is_given_up(parts: Parts) -> None:
+    parts.fake.gate.clear()
+    request = asyncio.create_task(parts.sample())
+    for _ in range(vllm_sampling.MOST_LOST):
+        await parts.fake.arrivals(1)
+        await parts.fake.stop()
+        await parts.fake.start()
+    with pytest.raises(Refused, match="vLLM ended 3 times while it computed this request"):
+        await asyncio.wait_for(request, 5)
+
+
+async def test_requests_fail_with_the_log_when_the_supervisor_has_given_up(parts: Parts) -> None:
+    await parts.fake.stop()
+    status = {"url": parts.fake.url, "state": "given up", "deaths": 3, "cause": "ValueError: no", "log": "/x/vllm.log"}
+    parts.status.write_text(json.dumps([status]))
+    with pytest.raises(Refused, match=r"does not run; it ended 3 times \(ValueError: no\), its log: /x/vllm.log$"):
+        await parts.sample()
+
+
+@replicas(2)
+async def test_the_other_replica_samples_while_one_is_away(parts: Parts) -> None:
+    parts.save("one")
+    await parts.adapters.preload(MODEL_ID, "one")
+    await parts.fakes[1].stop()
+    await asyncio.gather(*(parts.sample("one") for _ in range(8)))
+    assert parts.fake.asked and parts.sampling.state()["replicas"][0] == "ready"
+    await parts.fakes[1].start()
+    await asyncio.wait_for(parts.sampling.servers[1].coming(), 5)
+    assert parts.sampling.state()["replicas"] == ["ready", "ready"]
+
+
+@replicas(2)
+async def test_an_adapter_is_loaded_by_every_replica_that_samples_it(parts: Parts) -> None:
+    parts.save("one")
+    parts.fakes[0].gate.clear()
+    parts.fakes[1].gate.clear()
+    waiting = [asyncio.create_task(parts.sample("one")) for _ in range(6)]
+    for fake in parts.fakes:
+        await fake.arrivals(3)
+    assert [len(fake.loads) for fake in parts.fakes] == [1, 1]
+    for fake in parts.fakes:
+        fake.gate.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_clean_up_at_the_start_forgets_what_a_killed_server_left(parts: Parts) -> None:
+    parts.fake.registered["old"] = "/nowhere"
+    old = parts.files / "adapters" / "old"
+    old.mkdir(parents=True)
+    await parts.adapters.clean()
+    assert not parts.fake.registered and not old.exists()
+    await parts.fake.stop()
+    await parts.adapters.clean()
+
+
+async def servers(count: int) -> list[Vllm]:
+    return [Vllm(f"http://127.0.0.1:{port}", KEY) for port in range(1, count + 1)]
+
+
+async def test_turns_of_a_trial_stay_where_their_prefix_is() -> None:
+    choose = Replicas(await servers(2)).choose
+    trials = [tuple(range(trial, trial + 2 * BLOCK)) for trial in range(10)]
+    first = [choose(prompt, "a") for prompt in trials]
+    for _ in range(3):
+        trials = [(*prompt, *range(BLOCK)) for prompt in trials]
+        assert [choose(prompt, "a") for prompt in trials] == first
+
+
+async def test_a_full_replica_hands_a_prefix_over() -> None:
+    replicas = Replicas(await servers(2))
+    prompt = tuple(range(2 * BLOCK))
+    known = replicas.choose(prompt, "a")
+    known.in_flight = 3
+    assert replicas.choose(prompt, "a") is known, "3 against 0: not yet"
+    known.in_flight = 8
+    other = replicas.choose(prompt, "a")
+    assert other is not known
+    known.in_flight = 0
+    assert replicas.choose(prompt, "a") is other, "the prefix is there now"
+
+
+async def test_another_adapter_finds_no_prefix_and_goes_to_the_least_loaded() -> None:
+    replicas = Replicas(await servers(2))
+    prompt = tuple(range(2 * BLOCK))
+    known = replicas.choose(prompt, "a")
+    known.in_flight = 1
+    assert replicas.choose(prompt, "b") is not known
+    assert replicas.choose(prompt, "a") is known

@@ -1,0 +1,167 @@
+"""The supervisor of vLLM, with a small program in vLLM's place: restarts, giving up, and its end with the server."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+import sampler
+from repairs.vllm_status import ReplicaStatus, read_status, trouble
+from sampler import Plan
+from tests.conftest import ROOT, free_port
+
+SERVER = """
+import http.server, os, pathlib, sys
+pathlib.Path(sys.argv[2]).write_text(str(os.getpid()))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+FAILING = "raise ValueError('Free memory on device cuda:0 (3/139 GiB) is less than desired')"
+GPU = {"gpus": ("1",), "memory": 0.9}
+
+
+def plan_of(folder: Path, **values: object) -> Plan:
+    plan = {"model": "m", "dtype": "float32", "context": 4096, "rank": 12, "gpus": (), "memory": 0.0, "max_deaths": 3}
+    return Plan(**plan | {"ports": (free_port(),), "folder": str(folder)} | values)  # pyright: ignore[reportArgumentType]
+
+
+def flags(plan: Plan) -> dict[str, str]:
+    words = sampler.command(plan, 0)
+    return dict(zip(words, [*words[1:], ""], strict=True))
+
+
+def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> None:
+    cpu, gpu = flags(plan_of(tmp_path)), flags(plan_of(tmp_path, **GPU, flags="--enforce-eager --seed 3"))
+    assert cpu["--max-num-batched-tokens"] == "4096" and "--no-enable-chunked-prefill" in cpu
+    assert cpu["--host"] == "127.0.0.1" and cpu["--max-lora-rank"] == "16" and "--gpu-memory-utilization" not in cpu
+    assert gpu["--gpu-memory-utilization"] == "0.9" and "--no-enable-chunked-prefill" not in gpu
+    assert "--hf-overrides" not in gpu
+    assert json.loads(flags(plan_of(tmp_path, stretched=True))["--hf-overrides"]) == {"max_position_embeddings": 4096}
+    assert gpu["--seed"] == "3" and "--enforce-eager" in gpu
+
+
+def test_vllm_sees_its_own_gpu_and_no_setting_of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0")
+    found = sampler.environment(plan_of(tmp_path, **GPU), 0)
+    assert found["CUDA_VISIBLE_DEVICES"] == "1" and found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert not {"XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTHONPATH"} & found.keys()
+
+
+def test_more_adapters_fit_into_vllm_than_are_registered() -> None:
+    from repairs.vllm_adapters import KEEP
+
+    assert KEEP < sampler.LORAS_IN_MEMORY
+
+
+@contextlib.asynccontextmanager
+async def supervised(plan: Plan, program: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    def command(of: Plan, index: int) -> list[str]:
+        return [sys.executable, "-c", program, str(of.ports[index]), f"{of.folder}/pid"]
+
+    monkeypatch.setattr(sampler, "command", command)
+    monkeypatch.setattr(sampler, "LONGEST_PAUSE_SEC", 0.01)
+    monkeypatch.setattr(sampler, "POLL_SEC", 0.01)
+    task = asyncio.create_task(sampler.supervise(plan))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(plan: Plan, condition: Callable[[ReplicaStatus], bool]) -> ReplicaStatus:
+    end = time.monotonic() + 20
+    while not (found := read_status(plan.status)) or not condition(found[0]):
+        assert time.monotonic() < end, found
+        await asyncio.sleep(0.01)
+    return found[0]
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+async def test_vllm_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(tmp_path)
+    async with supervised(plan, SERVER, monkeypatch):
+        first = await until(plan, lambda one: one["state"] == "ready")
+        assert first["deaths"] == 0 and trouble([first]) == ""
+        os.kill(killed := int(Path(tmp_path, "pid").read_text()), signal.SIGKILL)
+        again = await until(plan, lambda one: one["state"] == "ready" and one["deaths"] == 1)
+        assert again["url"] == first["url"] and (pid := int(Path(tmp_path, "pid").read_text())) != killed
+    assert ended(pid)
+
+
+async def test_vllm_that_ends_too_often_stays_away_and_the_log_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(tmp_path)
+    async with supervised(plan, FAILING, monkeypatch):
+        status = await until(plan, lambda one: one["state"] == "given up")
+    assert status["deaths"] == 3 and "VLLM_MEM" in status["cause"] and "XLA_PYTHON_CLIENT_MEM" in status["cause"]
+    assert trouble([status]) == f"; it ended 3 times ({status['cause']}), its log: {plan.log(0)}"
+    assert Path(status["log"]).read_text().count("Free memory on device") == 3
+    assert "given up after 3 ends in ten minutes" in capsys.readouterr().out
+
+
+async def test_on_a_shared_gpu_vllm_waits_until_the_trainer_has_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ready"
+    plan = plan_of(tmp_path, after=str(marker))
+    async with supervised(plan, SERVER, monkeypatch):
+        await until(plan, lambda one: one["state"] == "starting")
+        await asyncio.sleep(0.1)
+        assert not Path(tmp_path, "pid").exists()
+        marker.touch()
+        await until(plan, lambda one: one["state"] == "ready")
+
+
+# As server/launch.py starts it; waits to be killed
+PARENT = """
+import os, subprocess, sys, time
+sys.path.insert(0, "server")
+import sampler
+program = open(sys.argv[2]).read()
+main = "import sys; sys.path.insert(0, 'server'); import sampler; sampler.PYTHON = sys.executable; " + (
+    "sampler.command = lambda plan, i: [sys.executable, '-c', open(sys.argv[3]).read(), str(plan.ports[0]), "
+    "plan.folder + '/pid']; sampler.main()")
+subprocess.Popen([sys.executable, "-c", main, str(os.getpid()), sys.argv[1], sys.argv[2]])
+time.sleep(600)
+"""
+
+
+async def test_vllm_ends_with_the_server_however_that_was_killed(tmp_path: Path) -> None:
+    program, plan = tmp_path / "server.py", plan_of(tmp_path)
+    program.write_text(SERVER)
+    arguments = (sampler.to_argument(plan), str(program))
+    assert sampler.from_argument(arguments[0]) == plan
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, *arguments, cwd=ROOT)
+    try:
+        await until(plan, lambda one: one["state"] == "ready")
+        pid = int(Path(tmp_path, "pid").read_text())
+    finally:
+        parent.kill()
+        await parent.wait()
+    end = time.monotonic() + 10
+    while not ended(pid):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+    assert json.loads(plan.status.read_text())
