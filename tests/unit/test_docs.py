@@ -25,7 +25,7 @@ COMMANDS = {
 }
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
-NOT_CLONED = ("datasets/terminal-bench", "datasets/terminal-easy")  # fetched and made on demand
+NOT_CLONED = ("datasets/terminal-bench", "datasets/terminal-easy", "server/vllm/.venv")  # fetched and made on demand
 NO_PATHS = {"tests/test.sh", "tests/lib.sh", "server/loss_sum"}  # a task's, a metric
 NO_PATHS |= {f"server/{name}" for name in ("compiles", "compiles_cached", "compiles_ahead", "compile_seconds")}
 NO_PATHS |= {f"server/{name}" for name in ("seats", "requests_per_wave", "wave_seconds", "gpu_busy")}
