@@ -197,6 +197,7 @@ async def test_a_dockerfile_for_buildkit_is_built_by_the_cli(tmp_path: Path, mon
     assert await prepare_images([task]) == 1
     assert reward(await run_trial(task, RUN)) == 1.0
     await drain()
+    reap(RUN)
     engine().remove_image(f"harbortrainer/task:{content_digest(task / 'environment')[:12]}")
 
 

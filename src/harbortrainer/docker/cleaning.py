@@ -21,7 +21,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.docker.daemon import call_removal, engine
-from harbortrainer.docker.host_rules import remove_compose_rules, remove_rules
+from harbortrainer.docker.host_rules import remove_rules
 from harbortrainer.durable.process import PID, lives, this_process
 
 LABEL = "harbortrainer"
@@ -93,7 +93,6 @@ class OwnedObject:
                 engine().remove_network(self.id)  # two may have one name
                 if bridge := self.labels.get(BRIDGE):
                     remove_rules(bridge)
-                    remove_compose_rules()
             elif self.kind == "volume":
                 engine().remove_volume(self.name)
             else:

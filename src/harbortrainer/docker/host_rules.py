@@ -56,12 +56,6 @@ def remove_rules(bridge: str) -> None:
     (_MARKS / bridge).unlink(missing_ok=True)
 
 
-def remove_compose_rules() -> None:
-    """Remove the rules of compose projects' bridges unless there is such a bridge."""
-    if not any(_INTERFACES.glob(f"{COMPOSE_BRIDGES}*")):
-        remove_rules(f"{COMPOSE_BRIDGES}+")
-
-
 def name_servers(resolvers: tuple[Path, ...] = _RESOLVERS, daemon: Path = _DAEMON) -> Iterator[str]:
     """IPv4 addresses of the name servers that this machine's Docker may hand to containers, without loopback."""
     found: list[str] = []

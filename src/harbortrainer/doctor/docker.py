@@ -14,7 +14,7 @@ from rich.table import Table
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
-from harbortrainer.docker.network import trial_network, uses_network
+from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
 from harbortrainer.docker.preflight import check_docker, connect
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
@@ -36,6 +36,7 @@ async def preflight(args: DockerArgs) -> int:
     if not paths or any(map(uses_network, paths)):
         network = await asyncio.to_thread(trial_network)
         if not network.exposed:  # else it was logged
+            await asyncio.to_thread(isolate_compose)
             print(network.line)
     print(f"Docker can run {n} environments at once" + (f" of {len(tasks)} tasks" if tasks else ""))
     return 0
