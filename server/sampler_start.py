@@ -71,9 +71,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     from repairs.api_limits import own_context
 
     config = api.app.state.engine_config
-    if not args.repairs or (args.sampler == "jax" and not config.external_inference_url):
-        if args.sampler == "vllm":
-            sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
+    if args.sampler == "jax" and not (args.repairs and config.external_inference_url):
         yield None
         return
     check(args)

@@ -14,7 +14,7 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbortrainer.docker.cleaning import drain, reap
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
-from tests.support.docker_parts import containers, environment_of, write_task
+from tests.support.docker_parts import environment_of, write_task
 
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),
@@ -39,12 +39,10 @@ def run_id() -> Iterator[str]:
 @contextlib.asynccontextmanager
 async def trial(folder: Path, run_id: str, **options: Any) -> AsyncIterator[tuple[DockerEngineEnvironment, str]]:
     """A running environment, and its container's network mode."""
-    before = set(containers(run_id))
     environment = environment_of(write_task(folder / uuid.uuid4().hex[:8]), run_id, **options)
     await environment.start(force_build=False)
     try:
-        (mine,) = set(containers(run_id)) - before
-        yield environment, engine().inspect_container(mine)["HostConfig"]["NetworkMode"]
+        yield environment, engine().inspect_container(environment._name)["HostConfig"]["NetworkMode"]  # pyright: ignore
     finally:
         await environment.stop(delete=True)
         await drain()
@@ -85,19 +83,9 @@ async def test_a_port_that_is_not_free_yet_costs_the_next_trial_nothing(tmp_path
 
 
 async def test_trials_at_once_have_a_namespace_each(tmp_path: Path, run_id: str) -> None:
-    await asyncio.gather(*(alone(tmp_path, run_id) for _ in range(3)))
-    modes = await asyncio.gather(*(alone(tmp_path, run_id) for _ in range(3)))
+    await asyncio.gather(*(mode_of_a_trial(tmp_path, run_id) for _ in range(3)))
+    modes = await asyncio.gather(*(mode_of_a_trial(tmp_path, run_id) for _ in range(3)))
     assert len(set(modes)) == 3 and all(mode.startswith("container:") for mode in modes)
-
-
-async def alone(folder: Path, run_id: str) -> str:
-    environment = environment_of(write_task(folder / uuid.uuid4().hex[:8]), run_id)
-    await environment.start(force_build=False)
-    try:
-        return engine().inspect_container(environment._name)["HostConfig"]["NetworkMode"]  # pyright: ignore
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_a_trial_that_changes_its_network_leaves_no_namespace_to_others(tmp_path: Path, run_id: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harbortrainer.rollout.outcome import code
+
 FOLDER = "/logs/verifier"
 CODE = (".sh", ".bash", ".py", ".js", ".ts", ".rb", ".pl", "")
 _JSON = r'"{\"reward\": 1}"'
@@ -224,8 +226,7 @@ def _roots(task: Path) -> list[Path]:
 def _scripts(task: Path) -> list[str]:
     """Shell and other scripts of the tests, comments left out."""
     files = [file for root in _roots(task) for file in files_below(root / "tests") if file.suffix in CODE]
-    texts = (file.read_bytes().decode(errors="replace") for file in files)
-    return ["\n".join(line for line in text.splitlines() if not re.match(r"\s*#", line)) for text in texts]
+    return [code(file) for file in files]
 
 
 def _commands(text: str) -> set[str]:
