@@ -55,7 +55,11 @@ async def test_the_verifier_sees_the_mode_and_the_policy_does_not(
 async def test_what_a_steps_verifier_left_does_not_show_the_mode_to_the_next_step(tmp_path: Path, user: str) -> None:
     environment = environment_of(write_task(tmp_path / "steps"), "test-view")
     seen = f"grep -als {MODE[:-2]} /proc/[0-9]*/environ | wc -l"
-    service = "for i in 1 2; do (setsid sleep 100{0}$i >/dev/null 2>&1 &); done; pgrep -fc 'sleep 100{0}'"
+    count = "pgrep -xfc 'sleep 100{0}[12]'"
+    service = (
+        "for i in 1 2; do (setsid sleep 100{0}$i >/dev/null 2>&1 &); done; "
+        f'for i in $(seq 100); do [ "$({count})" = 2 ] && break; sleep 0.1; done; {count}'
+    )
 
     async def said(command: str, **env: str) -> str:
         return ((await environment.exec(command, env=env or None, user=user)).stdout or "").strip()
