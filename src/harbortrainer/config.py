@@ -212,8 +212,29 @@ class Config(TrialSettings, RunSettings):
         resume=NEXT_STEP,
     )
 
+    max_steps_off_policy: int = field(
+        0,
+        "most steps between the weights that sampled a turn and the step that trains on it; 0 = sampling and updates "
+        "take turns, K = trials go on during updates",
+        check=FROM_0,
+        resume=FIXED,
+    )
+    weights_in_flight: Literal["switch", "keep"] = field(
+        "switch",
+        "weights of a trial that runs when new ones are published: the new ones from its next turn on, or those of its "
+        "first turn",
+        resume=NEXT_STEP,
+    )
+
     # -- learning
     loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=NEXT_STEP)
+    importance_cap: float = field(
+        2.0,
+        "largest probability ratio of importance_sampling with max_steps_off_policy; a trial whose mean ratio is "
+        "outside 1/cap to cap is not learned from",
+        check=Check(lambda ratio: ratio > 1, "a probability ratio above 1 (2 is usual)"),
+        resume=NEXT_STEP,
+    )
     clip_low_threshold: float | None = field(
         None,
         "lower clip of the probability ratio, ppo and cispo; None = 0.8",

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
@@ -174,10 +174,10 @@ async def run_until[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
     finally:
         if call is None:
             work.close()  # it was never started
-        await _cancel(tasks)
+        await cancel_all(tasks)
 
 
-async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel all and await their clean-up. Their errors are ignored."""
     for task in tasks:
         task.cancel()

@@ -54,7 +54,7 @@ class Batch:
 
         made, client = settings(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
         rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger)
-        done = self.ledger.reusable("step", 0, read_batch(self.folder))
+        done = self.ledger.reusable("step", read_batch(self.folder))
         try:
             await rollouts.warm_up()
             return await rollouts.run_groups(

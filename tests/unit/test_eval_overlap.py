@@ -9,7 +9,7 @@ import pytest
 
 from harbortrainer.cli.arguments import validate
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import TrajectoryGroup, batch_name
+from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.evaluation import run_both
@@ -38,14 +38,15 @@ async def finished(folder: Path, **settings: Any) -> Run:
 
 def before_each_batch(run: Run, act: Callable[[str], None]) -> None:
     """Calls `act` with the name of every batch, and lets whoever was told act, before that batch is sampled."""
-    sample: Any = run.rollouts.run_groups
+    rollouts: Any = run.rollouts
+    begin = rollouts.begin
 
-    async def run_groups(tasks_P: Any, group_size: int, trials_dir: Path, **how: Any) -> list[TrajectoryGroup]:
-        act(batch_name(how["kind"], how["step"]))
+    async def acting(kind: BatchKind, step: int) -> None:
+        act(batch_name(kind, step))
         await asyncio.sleep(0.01)
-        return await sample(tasks_P, group_size, trials_dir, **how)
+        await begin(kind, step)
 
-    run.rollouts.run_groups = run_groups
+    rollouts.begin = acting
 
 
 async def test_rows_checkpoints_and_trials_are_those_of_evaluations_in_between(tmp_path):

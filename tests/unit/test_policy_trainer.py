@@ -152,10 +152,14 @@ async def test_names_are_never_used_twice_and_old_samplers_are_deleted(fake):
     await first.publish(1)
     assert not any(entry.startswith("delete") for entry in fake.log)
     await first.publish(2)
+    await first.publish(3)
+    first.retire({1})
+    first.retire()
     await first.close()
     samplers = [entry.removeprefix("sampler ") for entry in fake.log if entry.startswith("sampler")]
-    assert len(set(samplers)) == 2
-    assert [entry for entry in fake.log if entry.startswith("delete")] == [f"delete {samplers[0]}"]
+    assert len(set(samplers)) == 3
+    deleted = [entry.removeprefix("delete ") for entry in fake.log if entry.startswith("delete")]
+    assert deleted == [samplers[1], samplers[0]], "those in use last, the newest never"
 
 
 async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):

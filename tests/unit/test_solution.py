@@ -189,10 +189,11 @@ async def test_each_trial_is_given_its_tasks_answers_from_the_first_one() -> Non
     chat, one, two = chat_template(CHATML), Path("one"), Path("two")
     sampler = oracle({one: ["a", "b"], two: ["c"]}, chat)
 
-    def llm(task: Path) -> TinkerLLM:
-        return TinkerLLM(sampler.of_trial(task), chat, max_tokens=50, temperature=1.0, context_limit=4000)
+    async def trial(task: Path) -> Trajectory:
+        with sampler.of_trial(task) as own:
+            return await talk(TinkerLLM(own, chat, max_tokens=50, temperature=1.0, context_limit=4000), 3)
 
-    trials = [await talk(llm(task), 3) for task in (one, two, one)]
+    trials = [await trial(task) for task in (one, two, one)]
     assert [[turn.text for turn in trial.turns] for trial in trials] == [["a", "b", "b"], ["c"] * 3, ["a", "b", "b"]]
     assert {turn.weights_version for trial in trials for turn in trial.turns} == {3}
     (sequence,) = training_sequences(trials[0], 1.0)
@@ -208,8 +209,9 @@ async def test_an_answer_is_cut_where_the_context_ends() -> None:
     chat, task = chat_template(), Path("t")
     sampler = oracle({task: ["x" * 100]}, chat)
     prompt = len(chat.first_prompt([{"role": "user", "content": "screen 0"}]))
-    llm = TinkerLLM(sampler.of_trial(task), chat, max_tokens=200, temperature=1.0, context_limit=prompt + 60)
-    (turn,) = (await talk(llm, 1)).turns
+    with sampler.of_trial(task) as own:
+        llm = TinkerLLM(own, chat, max_tokens=200, temperature=1.0, context_limit=prompt + 60)
+        (turn,) = (await talk(llm, 1)).turns
     assert (turn.truncated, turn.text, len(turn.completion_tokens_T)) == (True, "x" * 60, 60)
 
 
@@ -218,6 +220,8 @@ async def test_weights_that_are_published_next_answer_all_trials() -> None:
     sampler = oracle({Path("t"): ["a"]}, chat)
     with pytest.raises(RuntimeError, match="no sampling client"):
         await sampler.sample([1], max_tokens=1, temperature=1.0, stop=[])
-    assert sampler.of_trial(Path("t")) is not sampler
+    with sampler.of_trial(Path("t")) as own:
+        assert own is not sampler
     sampler.publish(Solutions({Path("t"): [[1]]}).of_task(Path("t")), 4)
-    assert sampler.of_trial(Path("t")) is sampler
+    with sampler.of_trial(Path("t")) as own:
+        assert own is sampler

@@ -158,7 +158,8 @@ def test_the_rewarded_trials_of_a_jump_are_marked_and_earlier_steps_are_the_past
     (judged,) = ledger.judged(4, [hacked])
     assert [bool(one.suspect) for one in judged.trajectories_G] == [True] * 7 + [False]
     assert Ledger(tmp_path / "ledger.jsonl").judged(4, [hacked]) == [judged], "a resumed run has the same past"
-    assert ledger.judged(2, [hacked]) == [hacked], "two earlier steps are no past"
+    early = batch(2, [1.0] * 7 + [0.0])
+    assert ledger.judged(2, [early]) == [early], "two earlier steps are no past"
     later = kept(tmp_path, [batch(4, [1.0] * 8)])
     assert later.judged(4, [hacked]) == [judged], "its own trials are no past"
 

@@ -1,7 +1,8 @@
 """The whole loop on fakes: order of calls, what is logged, what a resumed run does."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,7 +15,15 @@ from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
-from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
+from harbortrainer.learning.trajectory import (
+    Outcome,
+    Trajectory,
+    TrajectoryGroup,
+    TrialName,
+    Turn,
+    group_trajectories,
+)
+from harbortrainer.rollout.rollouts import GroupRequest
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -53,6 +62,8 @@ class FakePolicy:
         self.calls.append(f"publish {step}")
         return SimpleNamespace(version=self.version)
 
+    def retire(self, in_use: Collection[int]) -> None: ...
+
     async def save(self, step: int) -> str:
         self.calls.append(f"save {step}")
         return f"tinker://m/weights/{step}"
@@ -89,6 +100,9 @@ class FakeSampler:
     def publish(self, client: Any, version: int) -> None:
         self.version = version
 
+    relabel = functools.partialmethod(publish, None)
+    versions_in_use: ClassVar[set[int]] = set()
+
     async def drain(self) -> None:
         self.calls.append("drain")
 
@@ -104,24 +118,45 @@ class FakeRollouts:
         self.names: list[str] = []
         self.tasks: list[list[str]] = []
         self.on_sampled: Callable[[], None] = lambda: None
+        self.last = 1  # problem of a batch
+
+    async def begin(self, kind: str, step: int) -> None:
+        """At the start of each batch."""
+        self.sampler.calls.append(f"sample {kind} {step}")
 
     async def run_groups(self, tasks_P, group_size, trials_dir, *, kind, step, temperature, on_trajectory, done):
-        self.sampler.calls.append(f"sample {kind} {step}")
+        await self.begin(kind, step)
         self.tasks.append([task.name for task in tasks_P])
-        groups = []
-        for p, task in enumerate(tasks_P):
-            members = []
-            for g in range(group_size):
-                name = str(TrialName(kind, step, p, g))
-                if name == self.stop:
-                    raise asyncio.CancelledError
-                if name not in done:
-                    self.names.append(name)
-                    on_trajectory(self._trial(name, task, g))
-                members.append(done.get(name) or self._trial(name, task, g))
-            groups.append(group_trajectories(task.name, members))
+        given = (group_size, trials_dir, temperature, on_trajectory, done)
+        groups = [self._group(GroupRequest(task, kind, step, p, *given)) for p, task in enumerate(tasks_P)]
         self.on_sampled()
         return groups
+
+    async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
+        if not group.problem:
+            self.tasks.append([])
+            await self.begin(group.kind, group.step)
+        self.tasks[-1].append(group.task.name)
+        trajectories = self._group(group)
+        if group.problem == self.last:
+            self.on_sampled()
+        return trajectories
+
+    def _group(self, group: GroupRequest) -> TrajectoryGroup:
+        members = []
+        for g in range(group.size):
+            name = str(TrialName(group.kind, group.step, group.problem, g))
+            if name == self.stop:
+                raise asyncio.CancelledError
+            if name not in group.done:
+                self.names.append(name)
+                group.on_trajectory(self._trial(name, group.task, g))
+            members.append(group.done.get(name) or self._trial(name, group.task, g))
+        return group_trajectories(group.task.name, members)
+
+    def patience(self) -> None: ...
+    def write_job(self, *_: Any) -> None: ...
+    def refuse_all_lost(self, _: Any) -> None: ...
 
     def _trial(self, name: str, task: Task, member: int) -> Trajectory:
         turn = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), weights_version=self.sampler.version)

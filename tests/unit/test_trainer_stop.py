@@ -62,12 +62,12 @@ def told(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("nth", range(6))
-@pytest.mark.parametrize("phase", ["update", "publish", "save", "run_groups"])
+@pytest.mark.parametrize("phase", ["update", "publish", "save", "begin"])
 async def test_stopped_in_any_phase_it_goes_on_as_if_it_had_not_been(
     whole: Run, tmp_path: Path, phase: str, nth: int
 ) -> None:
     run = fresh(tmp_path / "stopped", n_epochs=4, save_every=1)
-    ask_before(run, run.rollouts if phase == "run_groups" else run.policy, phase, nth)
+    ask_before(run, run.rollouts if phase == "begin" else run.policy, phase, nth)
     await stopped(run)
     saved = [record["step"] for record in read_lines(run.directory.checkpoints)]
     assert saved[-1] == run.trainer.step == len(run.policy.batches), "what was trained on is saved, once"
@@ -93,7 +93,7 @@ async def test_an_update_under_way_is_finished_and_then_saved(tmp_path: Path) ->
 
 async def test_an_evaluation_is_stopped_and_its_step_gets_one_row_later(tmp_path: Path) -> None:
     run = fresh(tmp_path, eval_every=1, save_every=0)
-    ask_before(run, run.rollouts, "run_groups", 2)  # evaluation at the start, first batch, evaluation after it
+    ask_before(run, run.rollouts, "begin", 2)  # evaluation at the start, first batch, evaluation after it
     await stopped(run)
     assert [row["global_step"] for row in run.rows] == [0]
     assert run.directory.pending_row.exists() and run.trainer.step == 1
@@ -111,7 +111,7 @@ async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
     monkeypatch.setattr(outage, "ANSWER_LIMIT_SEC", 0.01)
     run = fresh(tmp_path, save_every=0)
     said = told(run)
-    ask_before(run, run.rollouts, "run_groups", 2)  # the second batch
+    ask_before(run, run.rollouts, "begin", 2)  # the second batch
 
     async def away(limit_sec: float) -> None:
         raise BackendError(f"no answer for {limit_sec:g} s")

@@ -56,8 +56,8 @@ class SavedState:
 class PolicyTrainer:
     """One LoRA adapter on the server.
 
-    At most one sampler is in use: on the self-hosted server, sampling an older one after a training step silently
-    restores the older weights. So publish, sample, train, publish; no sampling request may outlive its batch.
+    On a server without frozen samplers, sampling an older one after a training step silently restores the older
+    weights: there publish, sample, train, publish; no sampling request may outlive its batch.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PolicyTrainer:
         self.model_id: str = client.model_id
         self._run = secrets.token_hex(4)  # keeps names unique in a resumed run: saving a name twice hangs
         self._published: Published | None = None
-        self._sampler_path: str | None = None
+        self._samplers: dict[int, str] = {}  # paths by step, the newest last
         self._steps: float | None = None  # optimizer steps, as the server counts them
 
     @classmethod
@@ -152,17 +152,22 @@ class PolicyTrainer:
         return build_datums(sequences_D, loss_fn, self._backend.contract, self._vocab_size, self._max_context)
 
     async def publish(self, step: int) -> "Published":
-        """A sampler of the current weights. Deletes those of the previous one, which must not be sampled again."""
+        """A sampler of the current weights. Earlier ones stay until `retire`."""
         name = f"sampler-{self._run}-{step:06d}"
         saving = self._client.save_weights_for_sampler(name)
         saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.update_sec)
         creating = self._backend.service.create_sampling_client(model_path=saved.path)
         client = await self._backend.wait("creating the sampling client", creating, CALL_LIMIT_SEC)
-        previous, self._sampler_path = self._sampler_path, f"tinker://{self.model_id}/sampler_weights/{name}"
-        if previous is not None:
-            self.saved.delete_later(previous)
+        self._samplers.pop(step, None)
+        self._samplers[step] = f"tinker://{self.model_id}/sampler_weights/{name}"
         self._published = Published(client)
         return self._published
+
+    def retire(self, in_use: Collection[int] = ()) -> None:
+        """Delete, in the background, the weights of all samplers but the newest and those of the steps `in_use`."""
+        for step in [*self._samplers][:-1]:
+            if step not in in_use:
+                self.saved.delete_later(self._samplers.pop(step))
 
     async def save(self, step: int) -> str:
         """Save weights and optimizer state on the server. Returns their tinker:// path."""

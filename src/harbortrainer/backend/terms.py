@@ -50,6 +50,7 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
     """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
     problems += [*_server_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
+    problems += _off_policy_problems(config, kind, contract)
     if problems:
         raise UserError("\n".join(problems))
     return Terms(_loss(config, contract), _optimizer(config), tuple(_notes(config, kind, contract)))
@@ -106,6 +107,18 @@ def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> It
         )
 
 
+def _off_policy_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if not config.max_steps_off_policy or contract.frozen_samplers:
+        return
+    reason = "overwrites the weights in training when an older sampler is sampled"
+    if contract.frozen_samplers is None:
+        reason = "may change the weights in training when it samples: that could not be measured"
+    yield (
+        f"max_steps_off_policy={config.max_steps_off_policy}: {kind.name} {reason}, so no trial may run during an "
+        "update; set it to 0"
+    )
+
+
 def _context_problems(config: RunSettings, kind: ServerKind, max_context: int | None) -> Iterator[str]:
     limit = max_context or kind.context_limit
     if limit is not None and config.context_limit > limit:
@@ -125,7 +138,16 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "reward_weight": config.reward_weight,
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
+        **_correction(config),
     }
+
+
+def _correction(config: Config) -> dict[str, Any]:
+    """How a run that trains on older samples corrects for it."""
+    if not config.max_steps_off_policy:
+        return {}
+    how = {"max_steps_off_policy": config.max_steps_off_policy}
+    return how | ({"importance_cap": config.importance_cap} if config.loss_fn == "importance_sampling" else {})
 
 
 def _optimizer(config: RunSettings) -> dict[str, Any]:

@@ -106,6 +106,7 @@ def validate(config: Config) -> None:
         *outcome_problems(config.outcome_policy),
         *_agent(config),
         *_learning(config),
+        *_off_policy(config),
         *_evaluation(config),
         *run_problems(config),
     ]
@@ -140,6 +141,25 @@ def _learning(config: Config) -> Iterator[str]:
         yield (
             f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
             f"({config.batch_size} x {config.group_size}); lower it"
+        )
+
+
+def _off_policy(config: Config) -> Iterator[str]:
+    k = config.max_steps_off_policy
+    if not k:
+        for name in ("weights_in_flight", "importance_cap"):
+            if (value := getattr(config, name)) != SETTINGS[name].default:
+                yield f"{name}={shown(value)}: without effect while max_steps_off_policy=0; set it or leave this out"
+        return
+    if config.loss_fn != "importance_sampling" and config.importance_cap != SETTINGS["importance_cap"].default:
+        yield (
+            f"importance_cap={shown(config.importance_cap)}: {config.loss_fn} clips by its own thresholds; set "
+            "clip_low_threshold and clip_high_threshold, or loss_fn=importance_sampling"
+        )
+    if config.eval_overlap:
+        yield (
+            f"eval_overlap=true: with max_steps_off_policy={k} trials of the next batches run beside every evaluation "
+            "already; leave it out"
         )
 
 

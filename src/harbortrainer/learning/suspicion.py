@@ -98,15 +98,16 @@ class Past:
             return ""
         return known.why_quick(seconds)
 
-    def of_step(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, str]:
-        """Trial name -> reason: the rewarded trials of tasks whose reward jumped from the steps before `step`."""
+    def of_step(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, str]:
+        """Trial name -> reason: the rewarded trials of tasks whose reward jumped from that of earlier batches."""
         now: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for group in groups_P:
             now[group.task_name] += group.trajectories_G
         marks: dict[str, str] = {}
         for task, trials in now.items():
             before = self.rewards.get(task, {})
-            past = [rewards for number, rewards in sorted(before.items()) if number < step]
+            first = min((TrialName.parse(trial.trial_name).step for trial in trials), default=0)
+            past = [rewards for number, rewards in sorted(before.items()) if number < first]
             if reason := jump(past, [trial.reward or 0.0 for trial in trials]):
                 marks |= {trial.trial_name: reason for trial in trials if trial.reward and trial.reward > 0}
         return marks

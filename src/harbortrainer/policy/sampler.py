@@ -1,9 +1,12 @@
 """Samples the current policy for all trials: retries transient faults, checks answers, counts requests and tokens."""
 
 import asyncio
+import contextlib
+import functools
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,10 +48,31 @@ class Sample:
     seconds: float
 
 
-class PolicySampler:
+class Sampler(Protocol):
+    """Samples for one trial."""
+
+    @property
+    def powers_of_two(self) -> bool:
+        """Whether an answer limited by the room left in the context gets a power of two as its limit."""
+        ...
+
+    async def sample(
+        self,
+        prompt_T: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[int],
+        seed: int | None = None,
+    ) -> Sample:
+        """One completion of the prompt, which ends with a sampled `stop` id. Raises SamplingError."""
+        ...
+
+
+class PolicySampler(Sampler):
     """Samples the client that was published last, and keeps its requests until they have ended.
 
-    The self-hosted server loads a sampler's weights over the training weights when it is sampled, so no request may
+    skyrl as published loads a sampler's weights over the training weights when it is sampled; there no request may
     outlive its batch: the request of a cancelled caller stays here, and `drain` waits for it.
     """
 
@@ -64,7 +88,7 @@ class PolicySampler:
 
         `powers_of_two`: an answer limited by the room left in the context gets a power of two as its limit.
         """
-        self.powers_of_two = powers_of_two
+        self._powers_of_two = powers_of_two
         self.version = -1  # of the published weights; -1 = none yet
         self._timeout = request_timeout_sec
         self._attempts = attempts
@@ -72,6 +96,7 @@ class PolicySampler:
         self._client: SamplingClient | None = None
         self._solutions: Solutions | None = None
         self._in_flight: set[asyncio.Task[Sample]] = set()
+        self._users: Counter[int] = Counter()  # requests in flight, and trials that keep their weights, by version
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
         self._counted_at = 0.0  # clock time up to which both are counted
@@ -85,13 +110,44 @@ class PolicySampler:
         """From now on each trial is answered with its task's solution; every sample carries `version`."""
         self._client, self._solutions, self.version = None, solutions, version
 
-    def of_trial(self, task: Path) -> "PolicySampler":
-        """What a new trial of the task in this folder samples: this sampler, or one of the task's solution."""
-        if self._solutions is None:
-            return self
-        own = PolicySampler()
-        own.publish(self._solutions.of_task(task), self.version)
-        return own
+    @contextlib.contextmanager
+    def of_trial(self, task: Path, *, keep: bool = False) -> "Iterator[Sampler]":
+        """What the trial of the task in this folder samples within the block.
+
+        It is this sampler, or one of the task's solution. `keep`: the weights of its first sample, until it ends.
+        """
+        if self._solutions is not None:
+            own = PolicySampler()
+            own.publish(self._solutions.of_task(task), self.version)
+            yield own
+        elif keep:
+            kept = _Kept(self)
+            try:
+                yield kept
+            finally:
+                if kept.held is not None:
+                    self._users[kept.held[1]] -= 1
+        else:
+            yield self
+
+    def hold(self) -> tuple[SamplingClient, int]:
+        """The client published last and its version, which counts as in use. Raises RuntimeError without one."""
+        client = self._published()
+        self._users[self.version] += 1
+        return client, self.version
+
+    def relabel(self, version: int) -> None:
+        """Samples carry `version` from now on; the weights are the same."""
+        self.version = version
+
+    @property
+    def powers_of_two(self) -> bool:
+        return self._powers_of_two
+
+    @property
+    def versions_in_use(self) -> set[int]:
+        """Versions of the weights that a request or a trial still needs."""
+        return {version for version, users in self._users.items() if users}
 
     @property
     def busy_seconds(self) -> float:
@@ -123,13 +179,34 @@ class PolicySampler:
 
         The request of a cancelled caller runs on; `drain` waits for it.
         """
-        if self._client is None:
-            raise RuntimeError("no sampling client was published")
+        return await self.sample_from(
+            self._published(),
+            self.version,
+            prompt_T,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            stop=stop,
+            seed=seed,
+        )
+
+    async def sample_from(
+        self,
+        client: SamplingClient,
+        version: int,
+        prompt_T: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[int],
+        seed: int | None = None,
+    ) -> Sample:
+        """`sample` from the weights of `client`, which were published as `version`."""
         params = types.SamplingParams(max_tokens=max_tokens, temperature=temperature, stop=list(stop), seed=seed)
         self._count()
-        task = asyncio.create_task(self._request(self._client, self.version, prompt_T, params))
+        task = asyncio.create_task(self._request(client, version, prompt_T, params))
         self._in_flight.add(task)
-        task.add_done_callback(self._finished)
+        self._users[version] += 1
+        task.add_done_callback(functools.partial(self._finished, version))
         return await asyncio.shield(task)
 
     async def drain(self) -> None:
@@ -178,6 +255,11 @@ class PolicySampler:
                 return await client.sample(prompt=prompt, num_samples=1, sampling_params=params)
         raise AssertionError("tenacity ends with a result or an error")
 
+    def _published(self) -> SamplingClient:
+        if self._client is None:
+            raise RuntimeError("no sampling client was published")
+        return self._client
+
     def _count(self) -> None:
         """Add the time since the last call. Call it before the number of requests changes."""
         now = time.monotonic()
@@ -185,12 +267,39 @@ class PolicySampler:
         self._in_flight_seconds += (now - self._counted_at) * len(self._in_flight)
         self._counted_at = now
 
-    def _finished(self, task: "asyncio.Task[Sample]") -> None:
+    def _finished(self, version: int, task: "asyncio.Task[Sample]") -> None:
         self._count()
+        self._users[version] -= 1
         self._in_flight.discard(task)
         self._counters["requests"] += 1
         if task.cancelled() or task.exception() is not None:  # `exception` marks it as seen
             self._counters["faults"] += 1
+
+
+class _Kept(Sampler):
+    """Samples for one trial the weights of its first sample, whatever was published since."""
+
+    def __init__(self, base: PolicySampler) -> None:
+        self._base = base
+        self.held: tuple[SamplingClient, int] | None = None
+
+    @property
+    def powers_of_two(self) -> bool:
+        return self._base.powers_of_two
+
+    async def sample(
+        self,
+        prompt_T: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[int],
+        seed: int | None = None,
+    ) -> Sample:
+        self.held = self.held or self._base.hold()
+        return await self._base.sample_from(
+            *self.held, prompt_T, max_tokens=max_tokens, temperature=temperature, stop=stop, seed=seed
+        )
 
 
 def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:

@@ -12,7 +12,7 @@ from harbor.models.metric import UsageInfo
 
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler, Sample, SamplingError
+from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
 
 SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
 
@@ -52,7 +52,7 @@ class TinkerLLM(BaseLLM):
 
     def __init__(
         self,
-        sampler: PolicySampler,
+        sampler: Sampler,
         template: ChatTemplate,
         *,
         max_tokens: int,

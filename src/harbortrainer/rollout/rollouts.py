@@ -1,4 +1,4 @@
-"""Batches of trials: the groups of all tasks at once, under the run's limits."""
+"""Groups of trials, one or a whole batch at once, under the run's limits."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ log = logging.getLogger("harbortrainer")
 
 
 @dataclass(slots=True)
-class _Patience:
+class Patience:
     """Gives a batch up after `most` faults in more than one task without any grade."""
 
     most: int
@@ -53,6 +53,25 @@ class _Patience:
             self.faults.append(trajectory)
         if not self.graded and len(self.faults) >= self.most and len({fault.task_name for fault in self.faults}) > 1:
             raise _refusal(self.faults)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """`size` trials of one task, each named by its TrialName; `outcome_policy` applies to kind "step".
+
+    `on_trajectory` is called in a thread, once for each slot, when nothing about it will change. `done`: trials of an
+    earlier process by name; the first one for a slot fills it.
+    """
+
+    task: Task
+    kind: BatchKind
+    step: int
+    problem: int
+    size: int
+    trials_dir: Path
+    temperature: float
+    on_trajectory: OnTrajectory = lambda _: None
+    done: Mapping[str, Trajectory] = MappingProxyType({})
 
 
 class Rollouts:
@@ -108,62 +127,79 @@ class Rollouts:
         on_trajectory: OnTrajectory = lambda _: None,
         done: Mapping[str, Trajectory] = MappingProxyType({}),
     ) -> list[TrajectoryGroup]:
-        """Run `group_size` trials of each task, each named by its TrialName; `outcome_policy` applies to kind "step".
+        """Run a group of each task, as GroupRequest describes it.
 
-        `on_trajectory` is called in a thread, once for each slot, when nothing about it will change. `done`: trials of
-        an earlier process by name; the first one for a slot fills it. When cancelled, it returns when every trial has
-        ended. Raises EnvironmentFault or BackendError when no trial can be run, through no fault of the policy;
-        DiskFault; Stopped, once the trials that ran have ended."""
-        patience = _Patience(2 * self._settings.config.n_parallel_envs)
-        policy = self._policy if kind == "step" else DEFAULT
-        kept = {TrialName.parse(name).first: done[name] for name in reversed(list(done))}  # the first one of a slot
+        When cancelled, it returns when every trial has ended. Raises EnvironmentFault or BackendError when no trial can
+        be run, through no fault of the policy; DiskFault; Stopped, once the trials that ran have ended.
+        """
+        patience = self.patience()
         with disk_errors(trials_dir):
             trials_dir.mkdir(parents=True, exist_ok=True)
+        given = (group_size, trials_dir, temperature, on_trajectory, done)
+        try:
+            groups_P = await _gather(
+                self.run_group(GroupRequest(task, kind, step, problem, *given), patience)
+                for problem, task in enumerate(tasks_P)
+            )
+        finally:
+            await asyncio.to_thread(self.write_job, trials_dir, len(tasks_P) * group_size)
+        if self._stop.asked:
+            raise Stopped(self._stop.why)
+        self.refuse_all_lost(groups_P)
+        return groups_P
 
-        async def fill(name: TrialName, task: Task) -> Trajectory:
+    async def run_group(self, group: GroupRequest, patience: Patience) -> TrajectoryGroup:
+        """Run one group, like `run_groups`; once the run is to stop, its result has trials that did not run."""
+        policy = self._policy if group.kind == "step" else DEFAULT
+        kept = {TrialName.parse(name).first: group.done[name] for name in reversed(list(group.done))}  # the first one
+        with disk_errors(group.trials_dir):
+            group.trials_dir.mkdir(parents=True, exist_ok=True)
+
+        async def fill(name: TrialName) -> Trajectory:
             if (trajectory := kept.get(name)) is not None:
                 self._settings.observer.kept(trajectory)
                 return trajectory
-            request = self._request(name, task, trials_dir, temperature)
-            trajectory = await self._attempts.fill(request, policy, patience.note, on_trajectory)
+            trajectory = await self._attempts.fill(
+                self._request(name, group), policy, patience.note, group.on_trajectory
+            )
             if trajectory.reward is None and not self._stop.asked:
                 log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
             return trajectory
 
-        try:
-            trajectories_P = await _gather(
-                [fill(TrialName(kind, step, problem, member), task) for member in range(group_size)]
-                for problem, task in enumerate(tasks_P)
-            )
-        finally:
-            await asyncio.to_thread(write_job_files, trials_dir, len(tasks_P) * group_size)
-        if self._stop.asked:
-            raise Stopped(self._stop.why)
-        self._refuse_all_lost([trajectory for trajectories in trajectories_P for trajectory in trajectories])
-        return [group_trajectories(task.name, ts) for task, ts in zip(tasks_P, trajectories_P, strict=True)]
+        names = [TrialName(group.kind, group.step, group.problem, member) for member in range(group.size)]
+        return group_trajectories(group.task.name, await _gather(map(fill, names)))
 
-    def _refuse_all_lost(self, trajectories: Sequence[Trajectory]) -> None:
+    def write_job(self, trials_dir: Path, n_trials: int) -> None:
+        """Write Harbor's files of a batch with `n_trials` trials over those on disk. Blocks. Raises DiskFault."""
+        write_job_files(trials_dir, n_trials)
+
+    def patience(self) -> Patience:
+        """For the trials of one batch."""
+        return Patience(2 * self._settings.config.n_parallel_envs)
+
+    def refuse_all_lost(self, groups_P: Sequence[TrajectoryGroup]) -> None:
         """Raise when all trials are lost; a batch of one bad task does not stop a run in which another was graded."""
+        trajectories = [t for group in groups_P for t in (*group.trajectories_G, *group.lost)]
         self._graded = self._graded or any(t.reward is not None for t in trajectories)
         one_task = len({t.task_name for t in trajectories}) == 1
         lost = [t for t in trajectories if t.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.CANCELLED)]
         if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
             raise _refusal(lost)
 
-    def _request(self, name: TrialName, task: Task, trials_dir: Path, temperature: float) -> TrialRequest:
+    def _request(self, name: TrialName, group: GroupRequest) -> TrialRequest:
         seed = trial_seed(self._settings.config.seed, str(name))
         mode = "train" if name.kind == "step" else "eval"
-        return TrialRequest(str(name), task, trials_dir.resolve(), temperature, seed, mode=mode)
+        return TrialRequest(str(name), group.task, group.trials_dir.resolve(), group.temperature, seed, mode=mode)
 
 
-async def _gather(work_P: Iterable[Sequence[Coroutine[Any, Any, Trajectory]]]) -> list[list[Trajectory]]:
+async def _gather[T](work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Results of all. When one fails, the others are cancelled, their clean-up awaited, and that failure is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            running_P = [[group.create_task(work) for work in works] for works in work_P]
+            running = [group.create_task(one) for one in work]
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
-    return [[task.result() for task in running] for running in running_P]
+    return [task.result() for task in running]
 
 
 def _refusal(faults: Sequence[Trajectory]) -> BackendError | EnvironmentFault:

@@ -18,7 +18,7 @@ from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import UNOBSERVED, Gates, ObservedTrial, Phases, TrialObserver
@@ -86,18 +86,12 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     """
     folder = request.trials_dir / request.name
     config = settings.config
-    llm = TinkerLLM(
-        settings.sampler.of_trial(request.task.path),
-        settings.template,
-        max_tokens=config.max_tokens,
-        temperature=request.temperature,
-        context_limit=config.context_limit,
-        seed=request.seed,
-        listener=ObservedTrial(request.name, settings.observer),
-    )
-    with registered(request.name, llm), forget_loggers(request.name), disk_errors(folder):
+    sampling = settings.sampler.of_trial(request.task.path, keep=config.weights_in_flight == "keep")
+    with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
+        llm = _llm(request, settings, sampler)
         try:
-            ran = await _run(request, settings, llm)
+            with registered(request.name, llm):
+                ran = await _run(request, settings, llm)
         except asyncio.CancelledError:
             raise TrialCancelled(tuple(llm.turns)) from None
     outcome, detail, reward = ran.verdict
@@ -121,6 +115,19 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
         },
         trial_dir=str(folder),
         suspect=(restored,) if restored else (),
+    )
+
+
+def _llm(request: TrialRequest, settings: TrialContext, sampler: Sampler) -> TinkerLLM:
+    config = settings.config
+    return TinkerLLM(
+        sampler,
+        settings.template,
+        max_tokens=config.max_tokens,
+        temperature=request.temperature,
+        context_limit=config.context_limit,
+        seed=request.seed,
+        listener=ObservedTrial(request.name, settings.observer),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
+from harbortrainer.learning.pace import Place
 from harbortrainer.learning.suspicion import VERIFICATION, Past, marked
 from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE
@@ -45,6 +46,7 @@ class Ledger:
         self._lock = threading.Lock()  # trials are written down from threads
         self._steps: dict[int, Mapping[str, Any]] = {}  # records of the updates that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
+        self.composed: dict[int, list[Place]] = {}  # groups of each step, with max_steps_off_policy
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
@@ -89,7 +91,7 @@ class Ledger:
         """The batch of `step` with all marks: those that it had when it was trained on, otherwise those of today."""
         if step in self._digests:
             return marked(groups_P, self._suspect)
-        return marked(groups_P, {name: [reason] for name, reason in self._past.of_step(step, groups_P).items()})
+        return marked(groups_P, {name: [reason] for name, reason in self._past.of_step(groups_P).items()})
 
     def trained(
         self,
@@ -132,18 +134,22 @@ class Ledger:
         """Record that the policy after `step` was measured on `tokens` tokens of held-out conversations."""
         self._append({"event": "scored", "step": step, "tokens": tokens})
 
+    def compose(self, step: int, places: Sequence[Place]) -> None:
+        """Record, before the update, which groups `step` trains on; not needed where they are those of its batch."""
+        self._append({"event": "composed", "step": step, "groups": [list(place) for place in places]})
+
     def resumed(self, step: int) -> None:
         """Record that the run continues after `step`: later updates do not count, they will be repeated."""
         self._append({"event": "resumed", "step": step})
 
-    def reusable(self, kind: BatchKind, step: int, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
-        """Those of a batch's trials on disk that are not run again, graded ones first.
+    def reusable(self, kind: BatchKind, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
+        """Those of the trials on disk that are not run again, graded ones first.
 
-        Once a step was trained on, its batch is final: its ungraded trials are not run again either.
+        Once a group was trained on, it is final: its ungraded trials are not run again either.
         """
-        settled = kind == "step" and step in self._digests
+        settled = {name for name in stored if kind == "step" and self.trained_on(TrialName.parse(name))}
         graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
-        return graded | dict(stored) if settled else graded
+        return graded | {name: trajectory for name, trajectory in stored.items() if name in settled}
 
     @property
     def steps_trained(self) -> int:
@@ -173,6 +179,13 @@ class Ledger:
         lost = ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[4:] if c[stage])
         suspect = f"; {c['suspect']} suspect" if c["suspect"] else ""
         return f"{text} ({lost}){suspect}" if lost else f"{text}{suspect}"
+
+    def trained_on(self, trial: TrialName) -> bool:
+        """Whether a step was ever trained on the group of the trial."""
+        if not self.composed:
+            return trial.step in self._digests
+        place = Place(trial.step, trial.problem)
+        return any(place in self.composed[step] for step in self.composed if step in self._digests)
 
     def _update(self, step: int, sequences_D: Sequence[TrainingSequence], optimizer_steps: int) -> dict[str, Any]:
         """The record of an update: what is the same for trials and for conversations."""
@@ -231,6 +244,8 @@ class Ledger:
                 self._add(record, 1)
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
+            case "composed":
+                self.composed[record["step"]] = [Place(*group) for group in record["groups"]]
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:
                     self._forget(step)

@@ -173,14 +173,13 @@ class StepUsage:
         self._counters = sampler.counters
 
     def sampled(self, groups_P: Sequence[TrajectoryGroup], load: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Read the clocks when the step's last trial has ended. `load`: what the server reports now."""
+        """Read the clocks at the end of the time in which trials run. `load`: what the server reports now."""
         wall = max(time.monotonic() - self._wall, 1e-9)
         docker = client_cpu_seconds() - self._docker_cpu
         trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
         turns = max(sum(len(trial.turns) for trial in trials), 1)
         counted = self._sampler.counters
         self.metrics |= {f"sampler/{name}": counted[name] - self._counters[name] for name in counted} | {
-            "time/sample": wall,
             "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / wall,
             "util/requests_in_flight": (self._sampler.in_flight_seconds - self._in_flight) / wall,
             "util/agents_at_work": sum(trial.times.get("agent", 0.0) for trial in trials) / wall,

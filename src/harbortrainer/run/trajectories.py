@@ -67,9 +67,9 @@ def read_trajectory(path: Path) -> Trajectory:
     return trajectory
 
 
-def read_batch(folder: Path) -> dict[str, Trajectory]:
-    """Finished trials of one batch by trial name."""
-    return {path.stem: read_trajectory(path) for path in sorted(folder.glob("*.npz"))}
+def read_batch(folder: Path, names: str = "*") -> dict[str, Trajectory]:
+    """Finished trials of one batch by trial name. `names`: a glob of those to read."""
+    return {path.stem: read_trajectory(path) for path in sorted(folder.glob(f"{names}.npz"))}
 
 
 def _meta(trajectory: Trajectory) -> dict[str, Any]:

@@ -33,10 +33,10 @@ class HeldOut:
         return step == self.schedule.total_steps or evaluation_due(every, self.schedule.at(step - 1).order, step - 1)
 
     async def evaluate(self, step: int, run: Callable[..., Trials]) -> dict[str, float]:
-        """The metrics after `step`. `run`: makes the trials of a batch, with the trainer's arguments."""
+        """The metrics after `step`. `run`: makes the trials, given tasks, group size and temperature."""
         config, started = self.schedule.at(step).config, time.monotonic()
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
-        groups_P = await run("eval", self.tasks, config.eval_group_size, temperature)
+        groups_P = await run(self.tasks, config.eval_group_size, temperature)
         row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P)
         row["time/evaluate"] = time.monotonic() - started
         self.display.evaluation(step, row)

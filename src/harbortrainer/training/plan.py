@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +13,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, sync_folder
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.trajectory import BatchKind, batch_name
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
@@ -95,7 +95,7 @@ def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Dis
     """Settings by step; records and prints what this process changes. Raises UserError."""
     history = ConfigHistory(run, Config)
     changes = history.changes(plan.config)
-    for line in _set_aside(run, changes, ledger.steps_trained):
+    for line in _set_aside(run, changes, ledger):
         display.say(line)
     history.record(changes, ledger.steps_trained)
     for change in changes:
@@ -106,35 +106,39 @@ def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Dis
     return SettingsByStep(plan.train, history.configs(), curriculum)
 
 
-def _set_aside(run: RunDirectory, changes: Sequence[Change], step: int) -> Iterator[str]:
+def _set_aside(run: RunDirectory, changes: Sequence[Change], ledger: Ledger) -> Iterator[str]:
     """Set aside finished trials of batches whose settings have changed, to run them again; a line for each batch.
 
     They are moved before the change is recorded: after a kill in between, the next process makes the same change.
     """
     changed = {change.field for change in changes} & {*TRIAL_SETTINGS, "eval_temperature"}
-    rows = read_lines(run.metrics)
-    evaluated = bool(rows) and rows[-1]["global_step"] >= step
-    batches: tuple[tuple[BatchKind, bool, set[str]], ...] = (
-        ("step", False, changed - {"eval_temperature"}),
-        ("eval", evaluated, changed),
+    step, rows = ledger.steps_trained, read_lines(run.metrics)
+    if changed and not (rows and rows[-1]["global_step"] >= step):
+        files = sorted(run.trajectories("eval", step).glob("*.npz"))
+        yield from _moved(run, files, f"the evaluation after step {step}", changed)
+    if not (fields := changed - {"eval_temperature"}):
+        return
+    for folder in sorted((run.path / "trajectories").glob("step_" + "[0-9]" * 6)):
+        files = [file for file in sorted(folder.glob("*.npz")) if not ledger.trained_on(TrialName.parse(file.stem))]
+        yield from _moved(run, files, f"step {int(folder.name[-6:]) + 1}", fields)
+
+
+def _moved(run: RunDirectory, files: Sequence[Path], what: str, fields: Collection[str]) -> Iterator[str]:
+    if not files:
+        return
+    folder = files[0].parent
+    aside = run.path / "trajectories" / f"{folder.name}_before_{time.strftime('%Y%m%d-%H%M%S')}"
+    make_folder(aside)
+    with disk_errors(aside):
+        for file in files:
+            file.rename(aside / file.name)
+        sync_folder(aside)
+        sync_folder(folder)
+    names = ", ".join(file.stem for file in files[:3]) + (", ..." if len(files) > 3 else "")
+    yield (
+        f"{len(files)} finished trials of {what} are not used, they ran with other {', '.join(sorted(fields))}: "
+        f"{names}; they are kept in {aside}, and new ones replace them"
     )
-    for kind, done, fields in batches:
-        files = sorted(run.trajectories(kind, step).glob("*.npz"))
-        if done or not fields or not files:
-            continue
-        aside = run.path / "trajectories" / f"{batch_name(kind, step)}_before_{time.strftime('%Y%m%d-%H%M%S')}"
-        make_folder(aside)
-        with disk_errors(aside):
-            for file in files:
-                file.rename(aside / file.name)
-            sync_folder(aside)
-            sync_folder(files[0].parent)
-        names = ", ".join(file.stem for file in files[:3]) + (", ..." if len(files) > 3 else "")
-        what = f"step {step + 1}" if kind == "step" else f"the evaluation after step {step}"
-        yield (
-            f"{len(files)} finished trials of {what} are not used, they ran with other {', '.join(sorted(fields))}: "
-            f"{names}; they are kept in {aside}, and new ones replace them"
-        )
 
 
 def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
@@ -154,7 +158,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-SAMPLERS = 3  # the published one, the one before, and one whose deletion is under way
+SAMPLERS = 3  # the published one, the one before, and one whose deletion is under way; trials may keep K older ones
 FLOAT32, MOMENTS = 4, 2  # bytes; Adam keeps two for each weight
 LOG_MB = 16  # SQLite's write-ahead log, and growth between two checks of the size
 OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
@@ -176,11 +180,12 @@ def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping
     keep = Keep(config.keep_checkpoints, config.keep_best)
     states = keep.most(total_steps, config.save_every)
     state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
+    samplers = SAMPLERS + config.max_steps_off_policy
     if state is None or sampler is None:
-        return f"disk of the server: at most {states} states and {SAMPLERS} samplers (keep_checkpoints); size not known"
+        return f"disk of the server: at most {states} states and {samplers} samplers (keep_checkpoints); size not known"
     note = (
-        f"disk of the server: at most {states} states x {_mb(state)} + {SAMPLERS} samplers x {_mb(sampler)} = "
-        f"{_mb(states * state + SAMPLERS * sampler)} (keep_checkpoints)"
+        f"disk of the server: at most {states} states x {_mb(state)} + {samplers} samplers x {_mb(sampler)} = "
+        f"{_mb(states * state + samplers * sampler)} (keep_checkpoints)"
     )
     if (limit := about.get("keep_results_mb")) is not None:
         note += f"; its database of all users' requests {limit + LOG_MB:g} MB (SKYRL_TX_KEEP_MB)"

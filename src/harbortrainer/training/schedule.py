@@ -43,6 +43,10 @@ class SettingsByStep:
         """The most recent settings that apply to the 0-based `step`."""
         return next(span for span in reversed(self._spans) if span.first_step <= step)
 
+    def size(self, step: int) -> int:
+        """Groups of the 0-based step; 0 after the last one."""
+        return len(self.at(step).order.batch(step)) if step < self.total_steps else 0
+
     def batch(self, step: int) -> list[Task]:
         """The tasks of the 0-based `step`. Raises DiskFault."""
         order = self.at(step).order

@@ -4,22 +4,24 @@ GRPO on Harbor trials. A batch is `batch_size` tasks with `group_size` trials ea
 The advantage of a trial is its reward minus its group's mean (or the mean of the others; over the group's standard
 deviation on request); every sampled token of the trial carries it. Departures: no critic, no clipping unless the loss
 clips (ppo, cispo), KL to a reference only as an advantage penalty and off by default. Trials without a grade are
-left out (never reward 0); groups with equal rewards carry no signal and may be left out. Strictly on-policy: weights
-are published, sampled at once, and trained on; no older sampler is used again.
+left out (never reward 0); groups with equal rewards carry no signal and may be left out. Strictly on-policy by default:
+weights are published, sampled at once, and trained on. With max_steps_off_policy=K trials run on during updates, and a
+step trains on turns that weights of at most K steps before sampled (`flow.py`, `learning/pace.py`).
 """
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config
-from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.off_policy import staleness_metrics
 from harbortrainer.learning.suspicion import described
-from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup
+from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, batch_name
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
@@ -32,62 +34,14 @@ from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.drift import drift_warning
 from harbortrainer.training.evaluation import HeldOut, run_both
+from harbortrainer.training.flow import Flow
 from harbortrainer.training.loop import run_loop
 from harbortrainer.training.outage import Outage
 from harbortrainer.training.references import References
+from harbortrainer.training.rows import StepRows
 from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.update import Updater
 from harbortrainer.watch.display import Display
-
-
-class StepRows:
-    """Holds back the row of a step while its evaluation runs beside the next batch; at most one row is open.
-
-    A row is logged before its checkpoint is saved, so no step has two rows. A stopped run keeps its open row on disk.
-    """
-
-    def __init__(self, run: RunDirectory, metrics: MetricsLog, budget: Budget) -> None:
-        self._file = run.pending_row
-        self._metrics = metrics
-        self._budget = budget
-        self._step = -1
-        self._row: dict[str, float] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._row is not None
-
-    def open(self, step: int, row: dict[str, float]) -> bool:
-        """Open the row of `step`. False when that step has a row already: a restored state repeated it."""
-        self._step, self._row = step, row
-        if step <= self._metrics.last_step:
-            self._close()
-            return False
-        return True
-
-    def log(self, more: dict[str, float]) -> None:
-        """Log the open row with `more` added."""
-        assert self._row is not None
-        self._metrics.log(self._step, self._row | more | self._budget.metrics())
-        self._close()
-
-    def keep(self) -> None:
-        """Write an open row to disk: its evaluation follows later, perhaps in another process."""
-        if self._row is not None:
-            write_json(self._file, {"global_step": self._step, **self._row})
-
-    def forget(self) -> None:
-        """Drop an open row from memory: the run continues from an earlier state."""
-        self._row = None
-
-    def kept(self, step: int) -> dict[str, float] | None:
-        """The row on disk, if it belongs to `step` and is not logged yet."""
-        row: dict[str, float] = read_json(self._file) if self._file.exists() else {}
-        return row if row.pop("global_step", -1) == step > self._metrics.last_step else None
-
-    def _close(self) -> None:
-        self._row = None
-        self._file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,30 +105,39 @@ class Terminus2Trainer:
             await self._conclude({})
         if (row := self._rows.kept(self.step)) is not None:
             await self._conclude(row)
-        while self.step < self.schedule.total_steps:
-            await self._conclude(await self._train_step())
+        parts = self.parts
+        losses = functools.partial(parts.policy.losses, "sampling")
+        flow = Flow(
+            parts.rollouts, parts.ledger, parts.stop, self.schedule, self.run_directory, parts.display.finished, losses
+        )
+        async with flow:
+            while self.step < self.schedule.total_steps:
+                await self._conclude(await self._train_step(flow))
 
-    async def _train_step(self) -> dict[str, float]:
+    async def _train_step(self, flow: Flow) -> dict[str, float]:
         """One batch: sample, score, assemble, update, publish. Returns the step's metrics."""
         config = self.schedule.at(self.step).config
         usage = StepUsage(self.parts.sampler, await self.parts.display.server_load())
-        groups_P, scores = await self._sample_and_score(config)
-        usage.sampled(groups_P, await self.parts.display.server_load())
+        with usage.timed("sample"):
+            groups_P, scores = await self._sample_and_score(flow, config)
+        if not config.max_steps_off_policy:
+            usage.sampled(groups_P, await self.parts.display.server_load())
         batch = assemble(groups_P, config)
         with usage.timed("update"):
             updated = await self._update(batch)
         with usage.timed("publish"):
             await self._publish(changed=bool(batch.sequences_D))
-        measured = usage.ended(await self.parts.display.server_load())
-        row = scores | batch.metrics | updated | self.parts.ledger.metrics() | measured
+        load = await self.parts.display.server_load()
+        if config.max_steps_off_policy:  # trials run during the whole step
+            usage.sampled(groups_P, load)
+        row = scores | batch.metrics | updated | self.parts.ledger.metrics() | usage.ended(load)
         self.parts.display.step(self.step, self.schedule.total_steps, row)
         return row
 
-    async def _sample_and_score(self, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
+    async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """The step's trials with their rewards, and their metrics. A postponed evaluation runs at the same time."""
-        tasks_P = self.schedule.batch(self.step)
         n_evaluated = len(self._held_out.tasks) * config.eval_group_size if self._rows.is_open else 0
-        trials = self._run_trials("step", tasks_P, config.group_size, config.temperature, n_evaluated)
+        trials = self._batch(flow, config, n_evaluated)
         if self._rows.is_open:
             evaluated, groups_P = await run_both(self._evaluate(), trials)
             self._log_evaluation(evaluated)
@@ -183,12 +146,21 @@ class Terminus2Trainer:
         groups_P = self.parts.ledger.judged(self.step, groups_P)
         if line := described(groups_P):
             self.parts.display.say(f"step {self.step + 1}: {line}")
-        measured = self.schedule.measured(self.step, groups_P)
+        measured = self.schedule.measured(self.step, groups_P) | flow.metrics
+        if config.max_steps_off_policy:
+            measured |= staleness_metrics(groups_P, self.step)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured
+
+    async def _batch(self, flow: Flow, config: Config, n_evaluated: int) -> list[TrajectoryGroup]:
+        n_trials = self.schedule.size(self.step) * config.group_size
+        with self.parts.display.trials(f"step {self.step}", n_trials + n_evaluated):
+            groups_P = await flow.batch(self.step)
+        await self._keep_conversations("step", groups_P)
+        return groups_P
 
     async def _update(self, batch: TrainingBatch) -> dict[str, float]:
         """Train on the batch and record it; this completes the step."""
-        await self.parts.sampler.drain()
+        await self._quiet()
         now = self.schedule.at(self.step)
         updater = Updater(now.config, self.parts.policy, now.order.total_steps, self.parts.references)
         updated = await updater.update(self.step, batch)
@@ -198,11 +170,19 @@ class Terminus2Trainer:
         return updated
 
     async def _publish(self, *, changed: bool = True) -> None:
-        """Give the sampler the new weights. On the self-hosted server the older sampler must never be used again."""
-        if changed:
+        """Give the sampler the new weights, and delete older ones that no trial needs any more."""
+        if not changed:
+            self.parts.sampler.relabel(self.step)
+            return
+        await self._quiet()
+        client = await self.parts.policy.publish(self.step)
+        self.parts.sampler.publish(client, self.step)
+        self.parts.policy.retire(self.parts.sampler.versions_in_use)
+
+    async def _quiet(self) -> None:
+        """Let no request run beside an update, where none may: sampling can overwrite the weights in training."""
+        if not self.config.max_steps_off_policy:
             await self.parts.sampler.drain()
-            client = await self.parts.policy.publish(self.step)
-            self.parts.sampler.publish(client, self.step)
 
     async def _conclude(self, row: dict[str, float]) -> None:
         """Evaluate where it is due, log the step's row, then save a checkpoint where it is due."""
@@ -225,36 +205,39 @@ class Terminus2Trainer:
             self.parts.display.say(line)
 
     async def _evaluate(self) -> dict[str, float]:
-        return await self._held_out.evaluate(self.step, self._run_trials)
+        return await self._held_out.evaluate(self.step, self._run_evaluation)
 
-    async def _run_trials(
-        self, kind: BatchKind, tasks_P: Sequence[Task], group_size: int, temperature: float, n_evaluated: int = 0
+    async def _run_evaluation(
+        self, tasks_P: Sequence[Task], group_size: int, temperature: float
     ) -> list[TrajectoryGroup]:
-        """Run a batch of trials; each is on disk before it counts, and stored trials are not run again."""
+        """Run the trials of an evaluation; each is on disk before it counts, and stored trials are not run again."""
         stop = self.parts.stop
         if not stop.may_continue():
             raise Stopped(stop.why)
-        folder = self.run_directory.trajectories(kind, self.step)
-        with self.parts.display.trials(f"{kind} {self.step}", len(tasks_P) * group_size + n_evaluated) as show:
+        folder = self.run_directory.trajectories("eval", self.step)
 
-            def finished(trajectory: Trajectory) -> None:
-                write_trajectory(folder, trajectory)
-                show(trajectory)
+        def finished(trajectory: Trajectory) -> None:
+            write_trajectory(folder, trajectory)
+            self.parts.display.finished(trajectory)
 
+        with self.parts.display.trials(f"eval {self.step}", len(tasks_P) * group_size):
             trials = self.parts.rollouts.run_groups(
                 list(tasks_P),
                 group_size,
-                self.run_directory.batch(kind, self.step),
-                kind=kind,
+                self.run_directory.batch("eval", self.step),
+                kind="eval",
                 step=self.step,
                 temperature=temperature,
                 on_trajectory=finished,
-                done=self.parts.ledger.reusable(kind, self.step, read_batch(folder)),
+                done=self.parts.ledger.reusable("eval", read_batch(folder)),
             )
             groups_P = await run_until(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
-        if self.parts.conversations is not None:
-            await asyncio.to_thread(self.parts.conversations.save, folder.name, groups_P)
+        await self._keep_conversations("eval", groups_P)
         return groups_P
+
+    async def _keep_conversations(self, kind: BatchKind, groups_P: Sequence[TrajectoryGroup]) -> None:
+        if self.parts.conversations is not None:
+            await asyncio.to_thread(self.parts.conversations.save, batch_name(kind, self.step), groups_P)
 
     async def save(self) -> None:
         """A checkpoint of `step`."""

@@ -7,12 +7,13 @@ from typing import Literal
 import numpy as np
 import tinker
 
-from harbortrainer.backend.policy import PolicyTrainer, UpdateResult
+from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.terms import adam_settings, loss_settings
 from harbortrainer.config import Config
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import optimizer_batches
+from harbortrainer.learning.off_policy import ratio_metrics, truncated
 from harbortrainer.run.trajectories import log_ratios
 from harbortrainer.training.references import References
 
@@ -60,6 +61,12 @@ class Updater:
         if self._references is not None:
             compared = await self._references.compare(step, sequences_D, self._config)
             sequences_D, metrics, self.scored = compared.sequences_D, compared.metrics, compared.scored
+        sampled_D, trained_D = sequences_D, None
+        if self._config.max_steps_off_policy and self._config.loss_fn == "importance_sampling":
+            trained_D = await self._policy.logprobs(sampled_D)
+            corrected = truncated(sampled_D, trained_D, self._config.importance_cap)
+            sequences_D = corrected.sequences_D
+            metrics["off_policy/masked_trials"] = float(len(corrected.masked))
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
@@ -70,8 +77,34 @@ class Updater:
             results.append((part, result))
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
             metrics["optim/learning_rate"] = adam.learning_rate
-            self.log_ratios |= log_ratios(part, result.logprobs_D)
-        return metrics | _result_metrics(results) | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
+            if trained_D is None:
+                self.log_ratios |= log_ratios(part, result.logprobs_D)
+        if trained_D is not None:
+            self.log_ratios = log_ratios(sampled_D, trained_D)
+        else:  # of the first optimizer step: later ones have other weights
+            sampled_D, trained_D = parts[0], results[0][1].logprobs_D
+        metrics |= results[-1][1].metrics | self._ratio_metrics(sampled_D, trained_D)
+        return metrics | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
+
+    def _ratio_metrics(
+        self, sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]
+    ) -> dict[str, float]:
+        """Sampler against trainer, before the update."""
+        pairs = zip(sequences_D, trained_D, strict=True)
+        gap = np.concatenate([trained[s.mask_T] - s.logprobs_T[s.mask_T] for s, trained in pairs])
+        metrics = {
+            "logprobs/max_abs_difference": float(np.abs(gap).max()),
+            "logprobs/kl_sampler_trainer": float(np.mean(np.exp(gap) - 1 - gap)),
+        }
+        if not self._config.max_steps_off_policy:
+            return metrics
+        clips = loss_settings(self._config) or {
+            "clip_low_threshold": 0.0,
+            "clip_high_threshold": self._config.importance_cap,
+        }
+        return metrics | ratio_metrics(
+            sequences_D, trained_D, clips["clip_low_threshold"], clips["clip_high_threshold"]
+        )
 
     def _adam(self, optimizer_step: int) -> tinker.AdamParams:
         c, total = self._config, self._optimizer_steps
@@ -79,17 +112,3 @@ class Updater:
             optimizer_step, total, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps
         )
         return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})
-
-
-def _result_metrics(results: Sequence[tuple[Sequence[TrainingSequence], UpdateResult]]) -> dict[str, float]:
-    """Server metrics of the last substep; sampler against trainer logprobs of the first, whose weights are equal."""
-    part, first = results[0]
-    differences = [
-        trained[sequence.mask_T] - sequence.logprobs_T[sequence.mask_T]
-        for sequence, trained in zip(part, first.logprobs_D, strict=True)
-    ]
-    gap = np.concatenate(differences)
-    return results[-1][1].metrics | {
-        "logprobs/max_abs_difference": float(np.abs(gap).max()),
-        "logprobs/kl_sampler_trainer": float(np.mean(np.exp(gap) - 1 - gap)),
-    }

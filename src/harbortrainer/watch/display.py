@@ -107,7 +107,7 @@ class Display:
         self._under_way.append(during)
         self._state.begin(label.startswith("step "), total, during)
         try:
-            yield self._finished
+            yield self.finished
         finally:
             self._under_way.remove(during)
             self._state.do(self._under_way[-1] if self._under_way else after)
@@ -144,7 +144,8 @@ class Display:
             f"({row['eval/tasks']:.0f} tasks, {row['eval/trials']:.0f} trials){ungraded}{suspect}"
         )
 
-    def _finished(self, trajectory: Trajectory) -> None:
+    def finished(self, trajectory: Trajectory) -> None:
+        """Count a finished trial, and print a fault."""
         self._state.finished(trajectory)
         if trajectory.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR) and self._live is None:
             self.say(f"  {trajectory.trial_name} {trajectory.outcome.value}: {trajectory.detail}")

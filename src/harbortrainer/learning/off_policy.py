@@ -1,0 +1,72 @@
+"""Samples that are older than the weights in training: their age, their probability ratios, and a correction."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.trajectory import TrajectoryGroup
+
+
+def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+    """Steps between the weights that sampled a turn and `step`, over all turns of trials that can be trained on."""
+    turns = [turn for group in groups_P for trial in group.trajectories_G for turn in trial.turns]
+    ages = [step - turn.weights_version for turn in turns] or [0]
+    mixed = [len({turn.weights_version for turn in trial.turns}) > 1 for g in groups_P for trial in g.trajectories_G]
+    return {
+        "off_policy/staleness_mean": float(np.mean(ages)),
+        "off_policy/staleness_max": float(max(ages)),
+        "off_policy/mixed_trials": float(sum(mixed)),
+    }
+
+
+def ratio_metrics(
+    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], low: float, high: float
+) -> dict[str, float]:
+    """Ratios p(trainer) / p(sampler) of the sampled tokens, before an update; N natural logs a sequence each.
+
+    `clipped_fraction`: tokens with a ratio outside `low` to `high`. `effective_sample_size`: (sum w)^2 / (n sum w^2) of
+    the ratios w of n tokens (Kong 1992), 1 when all are equal.
+    """
+    logs = np.concatenate([(t - s.logprobs_T)[s.mask_T] for s, t in zip(sequences_D, trained_D, strict=True)])
+    ratios = np.exp(logs.astype(np.float64))
+    p01, p50, p99 = np.quantile(ratios, [0.01, 0.5, 0.99])
+    return {
+        "off_policy/ratio_p01": float(p01),
+        "off_policy/ratio_p50": float(p50),
+        "off_policy/ratio_p99": float(p99),
+        "off_policy/effective_sample_size": float(ratios.sum() ** 2 / (len(ratios) * np.square(ratios).sum())),
+        "off_policy/clipped_fraction": float(np.mean((ratios < low) | (ratios > high))),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Sequences to train on, and the trials that they do not learn from."""
+
+    sequences_D: list[TrainingSequence]
+    masked: tuple[str, ...]
+
+
+def truncated(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float) -> Corrected:
+    """Sequences whose importance ratios are at most `cap` under the weights in training.
+
+    The loss importance_sampling weighs a token with w = p(trainer) / p(sampler), so a truncated weight min(w, cap)
+    (Ionides 2008; arXiv 1802.01561) is a sampling logprob of at least log p(trainer) - log cap. A trial whose geometric
+    mean ratio (arXiv 2507.18071) is outside 1/cap to cap is too far from the policy: its advantages become 0.
+    `trained_D`: N natural logs a sequence.
+    """
+    logs: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+    for sequence, trained in zip(sequences_D, trained_D, strict=True):
+        logs[sequence.trial_name].append((trained - sequence.logprobs_T)[sequence.mask_T])
+    masked = {name for name, parts in logs.items() if abs(float(np.concatenate(parts).mean())) > np.log(cap)}
+    corrected: list[TrainingSequence] = []
+    for sequence, trained in zip(sequences_D, trained_D, strict=True):
+        least = np.where(sequence.mask_T, trained - np.log(cap), sequence.logprobs_T)
+        capped = replace(sequence, logprobs_T=np.maximum(sequence.logprobs_T, least).astype(np.float32))
+        if sequence.trial_name in masked:
+            capped = capped.with_advantages(np.zeros_like(sequence.advantages_T))
+        corrected.append(capped)
+    return Corrected(corrected, tuple(sorted(masked)))

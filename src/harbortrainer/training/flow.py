@@ -1,0 +1,216 @@
+"""Groups of trials from their start to the step that trains on them; beside the updates, as far as settings allow."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Self
+
+from harbortrainer.learning.pace import OpenGroup, Pace, Place
+from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
+from harbortrainer.rollout.attempts import OnTrajectory
+from harbortrainer.rollout.phases import n_containers
+from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.trajectories import read_batch, write_trajectory
+from harbortrainer.stopping import End, Stop, Stopped, cancel_all, run_until
+from harbortrainer.training.schedule import SettingsByStep
+
+
+class Flow:
+    """Starts groups in the order of tasks and gives each step its batch, by the rules of `Pace`.
+
+    With max_steps_off_policy=0 only the groups of one batch are open, and a batch starts when its step asks for it.
+    Otherwise groups of later batches run on during updates. A new flow continues with the trials on disk: steps that
+    were composed before get the same groups again. Use it as a context: at its end all trials have ended.
+    """
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        ledger: Ledger,
+        stop: Stop,
+        schedule: SettingsByStep,
+        run: RunDirectory,
+        show: OnTrajectory,
+        ends: Callable[[], Iterable[End]],
+    ) -> None:
+        """`show` gets each finished trial, in a thread; `ends`: why waiting for trials may end early."""
+        self._rollouts, self._ledger, self._stop, self._schedule = rollouts, ledger, stop, schedule
+        self._run, self._show, self._ends = run, show, ends
+        config = schedule.configs[-1]
+        self._k = config.max_steps_off_policy
+        self._most_trials = n_containers(config)
+        self._size = functools.cache(schedule.size)
+        self._pace = Pace(self._k, self._size)
+        self._frontier = max(ledger.composed, default=-1) + 1  # the first step that was never composed
+        self._again: list[Place] | None = None  # the groups of a step that is made again
+        self._patience = rollouts.patience()
+        self._complete: dict[Place, TrajectoryGroup] = {}
+        self._running: dict[Place, int] = {}  # trials that have not ended
+        self._groups_left: dict[int, int] = {}  # of each batch that began
+        self._begun: dict[Place, int] = {}  # of an earlier process: the oldest weights of their finished trials
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starts = False  # whether groups are being started
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        if self._k:
+            self._begun = await asyncio.to_thread(self._find_begun)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await cancel_all([*self._tasks])
+        for batch in self._groups_left:
+            await self._write_job(batch)
+
+    async def batch(self, step: int) -> list[TrajectoryGroup]:
+        """The groups that `step` trains on, in the order of tasks, once their trials have ended.
+
+        Raises EnvironmentFault or BackendError when no trial can be run; DiskFault; ServerLost; Stopped.
+        """
+        if not self._stop.may_continue():
+            raise Stopped(self._stop.why)
+        await self._begin(step)
+        places = await run_until(self._composed(), self._stop.stopped(trials=True), *self._ends())
+        groups_P = [self._complete.pop(place) for place in places]
+        self._rollouts.refuse_all_lost(groups_P)
+        if self._k and step >= self._frontier:
+            await asyncio.to_thread(self._ledger.compose, step, places)
+        return groups_P
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Groups that run, and complete groups that wait for their step; none where no group outlives its step."""
+        if not self._k:
+            return {}
+        return {
+            "off_policy/groups_running": float(len(self._running)),
+            "off_policy/groups_waiting": float(len(self._complete)),
+        }
+
+    async def _begin(self, step: int) -> None:
+        self._patience = self._rollouts.patience()
+        self._pace.advance(step)
+        self._again = self._ledger.composed[step] if step < self._frontier else None
+        for place in self._again or ():
+            await self._start(place, OpenGroup(place, step))
+        if self._again is None:
+            begun, self._begun = self._begun, {}
+            for place, since in sorted(begun.items()):
+                await self._start(place, self._pace.start(place, since))
+        if not self._starts:
+            self._starts = True
+            self._spawn(self._start_all(0 if self._k else step, {*self._begun}))
+        self._changed.set()
+
+    async def _composed(self) -> list[Place]:
+        """The groups of this step, once they are complete. Raises what ended a group; Stopped once all have ended."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._stop.asked:  # what has not run to its end is no result
+                if not self._running:
+                    raise Stopped(self._stop.why)
+            elif self._again is not None:
+                if all(place in self._complete for place in self._again):
+                    return self._again
+            elif (places := self._pace.compose()) is not None:
+                return places
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _start_all(self, batch: int, begun: set[Place]) -> None:
+        """Start the groups from `batch` on, each as soon as the pace and a free environment allow it."""
+        known = begun | {group.place for group in self._pace.open}
+        known |= {place for places in self._ledger.composed.values() for place in places}
+        while size := self._size(batch):
+            for place in (Place(batch, problem) for problem in range(size)):
+                if place in known:
+                    continue
+                while not self._may_start():
+                    self._changed.clear()
+                    await self._changed.wait()
+                await self._start(place, self._pace.start(place))
+            batch += 1
+
+    def _may_start(self) -> bool:
+        if self._stop.asked or self._again is not None:
+            return False
+        return sum(self._running.values()) < self._most_trials and self._pace.may_start()
+
+    async def _start(self, place: Place, group: OpenGroup) -> None:
+        request = await asyncio.to_thread(self._request, place)
+        self._groups_left.setdefault(place.batch, self._size(place.batch))
+        self._running[place] = request.size - len({TrialName.parse(name).first for name in request.done})
+        self._spawn(self._run_group(request, place, group))
+
+    async def _run_group(self, request: GroupRequest, place: Place, group: OpenGroup) -> None:
+        try:
+            result = await self._rollouts.run_group(request, self._patience)
+        finally:
+            del self._running[place]
+        self._complete[place] = result
+        group.complete = True
+        self._changed.set()
+        self._groups_left[place.batch] -= 1
+        if not self._groups_left[place.batch]:
+            del self._groups_left[place.batch]
+            await self._write_job(place.batch)
+
+    def _trial_ended(self, place: Place) -> None:
+        if place in self._running:
+            self._running[place] -= 1
+            self._changed.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._failure = self._failure or failure
+        self._changed.set()
+
+    async def _write_job(self, batch: int) -> None:
+        trials = self._size(batch) * self._schedule.at(batch).config.group_size
+        await asyncio.to_thread(self._rollouts.write_job, self._run.batch("step", batch), trials)
+
+    def _find_begun(self) -> dict[Place, int]:
+        """Groups with trials on disk that no step was composed of, and the oldest weights of these. Blocks."""
+        composed = {place for places in self._ledger.composed.values() for place in places}
+        found: dict[Place, int] = {}
+        for folder in sorted(self._run.trajectories("step", 0).parent.glob("step_" + "[0-9]" * 6)):
+            for name, trial in self._ledger.reusable("step", read_batch(folder)).items():
+                parsed = TrialName.parse(name)
+                place = Place(parsed.step, parsed.problem)
+                if place not in composed and trial.turns:
+                    oldest = min(turn.weights_version for turn in trial.turns)
+                    found[place] = min(oldest, found.get(place, oldest))
+        return found
+
+    def _request(self, place: Place) -> GroupRequest:
+        """Blocks. Raises UserError for a damaged trajectory, DiskFault."""
+        config = self._schedule.at(self._pace.step).config
+        folder = self._run.trajectories("step", place.batch)
+        prefix = str(TrialName("step", *place, 0)).rpartition("-g")[0]
+
+        def ended(trajectory: Trajectory) -> None:
+            write_trajectory(folder, trajectory)
+            self._loop.call_soon_threadsafe(self._trial_ended, place)
+            self._show(trajectory)
+
+        return GroupRequest(
+            self._schedule.batch(place.batch)[place.problem],
+            "step",
+            *place,
+            config.group_size,
+            self._run.batch("step", place.batch),
+            config.temperature,
+            ended,
+            self._ledger.reusable("step", read_batch(folder, f"{prefix}-*")),
+        )

@@ -1,0 +1,137 @@
+"""The rules that start groups and compose batches: no group too old, none discarded, no step that waits for ever."""
+
+import heapq
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from harbortrainer.learning.pace import OpenGroup, Pace, Place
+
+
+def pace(k: int, size: int = 2, steps: int = 10) -> Pace:
+    return Pace(k, lambda step: size if step < steps else 0)
+
+
+def started(rules: Pace, n: int, batch: int = 0) -> list[OpenGroup]:
+    return [rules.start(Place(batch, problem)) for problem in range(n)]
+
+
+def test_without_staleness_only_one_batch_is_open_and_a_step_waits_for_all_of_it() -> None:
+    rules = pace(0)
+    one, two = started(rules, 2)
+    assert not rules.may_start()
+    two.complete = True
+    assert rules.compose() is None
+    one.complete = True
+    assert rules.compose() == [(0, 0), (0, 1)]
+    assert not rules.may_start(), "not during the update"
+    rules.advance(1)
+    assert rules.may_start() and not rules.open
+
+
+def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_would_be_too_old() -> None:
+    rules = pace(1)
+    slow, *fast = started(rules, 4)
+    assert not rules.may_start(), "two steps of two groups"
+    for group in fast:
+        group.complete = True
+    assert rules.compose() == [(0, 1), (0, 2)], "the slow one can be trained on at the next step"
+    rules.advance(1)
+    newer = started(rules, 2, batch=1)
+    newer[0].complete = newer[1].complete = True
+    assert rules.compose() is None, "not without the slow one, which would be 2 steps old at the next"
+    slow.complete = True
+    assert rules.compose() == [(0, 0), (0, 3)]
+
+
+def test_a_short_last_step_leaves_no_room_for_more() -> None:
+    rules = Pace(2, lambda step: (2, 2, 1)[step] if step < 3 else 0)
+    started(rules, 5)
+    assert not rules.may_start()
+
+
+def test_groups_of_an_earlier_process_keep_their_age() -> None:
+    rules = pace(1)
+    rules.advance(3)
+    old, new = rules.start(Place(1, 1), since=2), rules.start(Place(2, 0))
+    others = started(rules, 2, batch=3)
+    for group in (new, *others):
+        group.complete = True
+    assert rules.compose() is None, "the old one is due now"
+    old.complete = True
+    assert rules.compose() == [(1, 1), (2, 0)]
+
+
+@dataclass
+class Simulation:
+    """A run with random durations of groups and updates, and kills; one clock, `slots` groups at once."""
+
+    rng: random.Random
+    k: int
+    size: int
+    steps: int
+    slots: int
+    ages: list[int] = field(default_factory=list)
+    trained: list[Place] = field(default_factory=list)
+    begun: dict[Place, int] = field(default_factory=dict)  # groups with finished trials at a kill: since
+    finished: set[Place] = field(default_factory=set)  # complete groups at a kill
+    step: int = 0
+
+    def run(self) -> None:
+        while self.step < self.steps:
+            self.process(self.rng.expovariate(1 / 30))
+
+    def process(self, lives: float) -> None:
+        """One process, killed at clock time `lives`; the next one goes on from what it left."""
+        rules = Pace(self.k, lambda step: self.size if step < self.steps else 0)
+        if len(self.trained) > self.step * self.size:  # killed in an update: it is made again of the same groups
+            self.step += 1
+        rules.advance(self.step)
+        groups = [rules.start(place, since) for place, since in sorted(self.begun.items())]
+        events: list[tuple[float, int, OpenGroup]] = []
+        order = 0
+
+        def push(group: OpenGroup, now: float) -> None:
+            nonlocal order
+            order += 1
+            takes = 0.0 if group.place in self.finished else self.rng.paretovariate(1.1)
+            heapq.heappush(events, (now + takes, order, group))
+
+        for group in groups:
+            push(group, 0.0)
+        known = {*self.trained, *self.begun}
+        places = (Place(b, p) for b in range(self.steps) for p in range(self.size) if Place(b, p) not in known)
+        now, update_ends = 0.0, None
+        while self.step < self.steps and now <= lives:
+            while len(events) < self.slots and rules.may_start():
+                push(rules.start(next(places)), now)
+            if update_ends is None and (chosen := rules.compose()) is not None:
+                self.ages += [self.step - group.since for group in rules.open if group.taken]
+                self.trained += chosen
+                update_ends = now + self.rng.expovariate(0.5)
+            assert events or update_ends is not None, "a step waits for nothing that runs"
+            if events and (update_ends is None or events[0][0] <= update_ends):
+                now, _, group = heapq.heappop(events)
+                group.complete = True
+            elif update_ends is not None:
+                now, update_ends = update_ends, None
+                self.step += 1
+                rules.advance(self.step)
+        left = [group for group in rules.open if not group.taken and (group.complete or self.rng.random() < 0.5)]
+        self.begun = {group.place: group.since for group in left}
+        self.finished = {group.place for group in left if group.complete}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_adversarial_timings_and_kills_never_make_a_sample_too_old(seed: int) -> None:
+    """50 runs each: 1,000 in all."""
+    rng = random.Random(seed)
+    for _ in range(50):
+        k, size, steps = rng.randrange(5), rng.randrange(1, 6), rng.randrange(1, 12)
+        run = Simulation(rng, k, size, steps, slots=rng.randrange(1, 3 * size + 2))
+        run.run()
+        assert max(run.ages) <= k
+        places = [Place(b, p) for b in range(steps) for p in range(size)]
+        assert sorted(run.trained) == places, "each group once, none discarded"
+        assert k or run.trained == places
