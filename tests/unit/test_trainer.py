@@ -177,6 +177,7 @@ class Run:
         earlier: Sequence[tuple[int, Config]] = (),
         changed_from: int = 0,
         references: References | None = None,
+        kind: type[FakeRollouts] = FakeRollouts,
         **changes: Any,
     ) -> None:
         """`earlier`: settings of earlier processes by first step; those of this one hold from `changed_from` on."""
@@ -186,7 +187,7 @@ class Run:
         self.calls: list[str] = []
         self.policy = policy(self.calls)
         self.sampler = FakeSampler(self.calls)
-        self.rollouts = FakeRollouts(self.sampler, **(rollouts or {}))
+        self.rollouts = kind(self.sampler, **(rollouts or {}))
         train, self.held_out = TASKS[held_out:], TASKS[:held_out]
         c = self.config
         schedule = SettingsByStep(train, [*earlier, (changed_from, c)])

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from harbortrainer.learning.trajectory import TrialName
+
 
 class Place(NamedTuple):
-    """A group in the order of tasks; its trials have the names s{batch}-p{problem}-g*."""
+    """A group in the order of tasks. Written `s000003-p01`, as the names of its trials begin."""
 
     batch: int
     problem: int
+
+    def __str__(self) -> str:
+        return str(TrialName("step", self.batch, self.problem, 0)).rpartition("-g")[0]
 
 
 @dataclass(slots=True)

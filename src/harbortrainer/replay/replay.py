@@ -20,6 +20,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
+from harbortrainer.learning.pace import Place
 from harbortrainer.learning.suspicion import marked
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName, group_trajectories
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
@@ -35,6 +36,11 @@ class Journal:
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._schedule = SettingsByStep((), ConfigHistory(run, Config).configs())
+        self._composed = {
+            record["step"]: [Place(*group) for group in record["groups"]]
+            for record in read_lines(run.ledger, checked=True)
+            if record["event"] == "composed"
+        }
         self.records = _trained(run)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged
@@ -45,7 +51,7 @@ class Journal:
 
     def groups(self, step: int) -> list[TrajectoryGroup]:
         """The batch as the trainer had it, without slots in which no trial ended."""
-        stored = read_batch(self._run.trajectories("step", step)).values()
+        stored = self._stored(step)
         slots: dict[TrialName, Trajectory] = {}
         for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a graded trial takes the slot first
             slots.setdefault(TrialName.parse(trajectory.trial_name).first, trajectory)
@@ -54,6 +60,14 @@ class Journal:
         ]
         groups_P = [group_trajectories(members[0].task_name, members) for members in members_P]
         return marked(groups_P, self.records[step].get("suspect", {}))
+
+    def _stored(self, step: int) -> list[Trajectory]:
+        if step not in self._composed:
+            return [*read_batch(self._run.trajectories("step", step)).values()]
+        found: list[Trajectory] = []
+        for place in self._composed[step]:
+            found += read_batch(self._run.trajectories("step", place.batch), f"{place}-*").values()
+        return found
 
 
 def _trained(run: RunDirectory) -> dict[int, dict[str, Any]]:

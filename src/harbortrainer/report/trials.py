@@ -33,6 +33,7 @@ class TrialRow:
     use: str = ""
     advantage: float | None = None
     suspect: str = ""  # why its reward may not come from the work
+    composed: int | None = None  # the step that its group was composed for, where the ledger names it
 
     @property
     def kind(self) -> str:
@@ -46,8 +47,10 @@ class TrialRow:
 
     @property
     def step(self) -> int | None:
-        """`global_step` of the row of metrics.jsonl that its batch is in."""
+        """`global_step` of the row of metrics.jsonl that it is in."""
         name = self._parsed
+        if self.composed is not None:
+            return self.composed + 1
         return None if name is None else name.step + (name.kind == "step")
 
     @property
@@ -61,6 +64,7 @@ class TrialRow:
 def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
     """One row a trial name, in order of start; the last of repeated lines counts."""
     rows: dict[str, TrialRow] = {}
+    composed: dict[tuple[int, int], int] = {}
     for record in records:
         match record.get("event"):
             case "started":
@@ -71,7 +75,11 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
                 _end(rows.setdefault(record["trial"], TrialRow(record["trial"])), record)
             case "trained":
                 _train(rows, record)
+            case "composed":
+                composed |= dict.fromkeys(map(tuple, record["groups"]), record["step"])
     for row in rows.values():
+        if composed and row.kind == TRAIN:
+            row.composed = composed.get(TrialName.parse(row.name).group[1:])
         row.use = row.use or _unused(row)
     return list(rows.values())
 

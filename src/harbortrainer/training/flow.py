@@ -98,9 +98,10 @@ class Flow:
         for place in self._again or ():
             await self._start(place, OpenGroup(place, step))
         if self._again is None:
-            begun, self._begun = self._begun, {}
-            for place, since in sorted(begun.items()):
-                await self._start(place, self._pace.start(place, since))
+            begun = [(place, self._pace.start(place, since)) for place, since in sorted(self._begun.items())]
+            self._begun = {}
+            for place, group in begun:  # all of them are open before any other group may start
+                await self._start(place, group)
         if not self._starts:
             self._starts = True
             self._spawn(self._start_all(0 if self._k else step, {*self._begun}))
@@ -119,6 +120,8 @@ class Flow:
                     return self._again
             elif (places := self._pace.compose()) is not None:
                 return places
+            if not self._running and not self._may_start():
+                raise AssertionError(f"step {self._pace.step} waits for nothing that runs: {self._pace.open}")
             self._changed.clear()
             await self._changed.wait()
 
@@ -142,6 +145,7 @@ class Flow:
         return sum(self._running.values()) < self._most_trials and self._pace.may_start()
 
     async def _start(self, place: Place, group: OpenGroup) -> None:
+        self._running[place] = 1
         request = await asyncio.to_thread(self._request, place)
         self._groups_left.setdefault(place.batch, self._size(place.batch))
         self._running[place] = request.size - len({TrialName.parse(name).first for name in request.done})
@@ -197,7 +201,6 @@ class Flow:
         """Blocks. Raises UserError for a damaged trajectory, DiskFault."""
         config = self._schedule.at(self._pace.step).config
         folder = self._run.trajectories("step", place.batch)
-        prefix = str(TrialName("step", *place, 0)).rpartition("-g")[0]
 
         def ended(trajectory: Trajectory) -> None:
             write_trajectory(folder, trajectory)
@@ -212,5 +215,5 @@ class Flow:
             self._run.batch("step", place.batch),
             config.temperature,
             ended,
-            self._ledger.reusable("step", read_batch(folder, f"{prefix}-*")),
+            self._ledger.reusable("step", read_batch(folder, f"{place}-*")),
         )

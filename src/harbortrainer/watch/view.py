@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -45,7 +46,7 @@ class Batch:
     failed: int = 0
     replaced: int = 0
     tokens: int = 0
-    groups: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # problem -> rewards
+    groups: defaultdict[tuple[Any, ...], list[float]] = field(default_factory=lambda: defaultdict(list))  # rewards
 
     @property
     def with_signal(self) -> int:
@@ -106,7 +107,7 @@ class RunState:
                 return
             batch.done += 1
             if batch.training == (name.kind == "step"):
-                batch.groups[name.problem].append(trajectory.reward)
+                batch.groups[name.group].append(trajectory.reward)
 
     kept = finished
 

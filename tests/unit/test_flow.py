@@ -1,0 +1,205 @@
+"""Trials that run on during updates: the whole loop with trials that take time, kills, stops and a lost server."""
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.pace import Place
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, TrialName, Turn, group_trajectories
+from harbortrainer.rollout.rollouts import GroupRequest
+from harbortrainer.run.trajectories import read_batch
+from harbortrainer.stopping import SIGNAL_STATUS, Stopped
+from harbortrainer.tasks.task import Task
+from harbortrainer.training import outage
+from tests.unit.test_recovery import FragilePolicy
+from tests.unit.test_trainer import FakePolicy, FakeRollouts, Run
+
+K = 2
+SETTINGS = {"max_steps_off_policy": K, "n_epochs": 6, "save_every": 3, "held_out": 0}  # 4 tasks, 12 steps of 2 groups
+STEPS, SIZE = 12, 2
+
+
+class TimedRollouts(FakeRollouts):
+    """Each trial takes two turns and a random time; its turns carry the weights of their time."""
+
+    def __init__(self, sampler: Any, seed: int = 0, slowest: str = "", **how: Any) -> None:
+        super().__init__(sampler, **how)
+        self.rng = random.Random(seed)
+        self.slowest = slowest
+        self.running = 0
+        self.wait_for = asyncio.Event()  # of the slowest trial
+
+    async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
+        trials = [self._timed(group, member) for member in range(group.size)]
+        self.running += 1
+        try:
+            return group_trajectories(group.task.name, await asyncio.gather(*trials))
+        finally:
+            self.running -= 1
+
+    async def _timed(self, group: GroupRequest, member: int) -> Trajectory:
+        name = str(TrialName(group.kind, group.step, group.problem, member))
+        if name in group.done:
+            return group.done[name]
+        first = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), weights_version=self.sampler.version)
+        await asyncio.sleep(min(0.03, 0.002 * self.rng.paretovariate(1.2)) if self.rng.random() < 0.8 else 0)
+        if name == self.slowest:
+            await self.wait_for.wait()
+        last = Turn(0, (5,), (6,), (-0.5,), weights_version=self.sampler.version)
+        reward = float(member == 0)
+        trial = Trajectory(group.task.name, name, (first, last), reward, Outcome.COMPLETED)
+        self.names.append(name)
+        group.on_trajectory(trial)
+        return trial
+
+    def _trial(self, name: str, task: Task, member: int) -> Trajectory:
+        return super()._trial(name, task, member)
+
+
+class SlowPolicy(FakePolicy):
+    async def update(self, sequences_D: Any, **how: Any) -> Any:
+        await asyncio.sleep(0.003)
+        return await super().update(sequences_D, **how)
+
+    async def logprobs(self, sequences_D: Any) -> Any:
+        return [s.logprobs_T for s in sequences_D]
+
+
+def made(folder: Path, seed: int = 0, **settings: Any) -> Run:
+    folder.mkdir(exist_ok=True)
+    records = read_lines(folder / "checkpoints.jsonl") if (folder / "checkpoints.jsonl").exists() else []
+    rollouts = {"seed": seed} | settings.pop("rollouts", {})
+    start = records[-1]["step"] if records else 0
+    given = {"policy": SlowPolicy, "kind": TimedRollouts} | SETTINGS | settings
+    return Run(folder, start_step=start, rollouts=rollouts, **given)
+
+
+def check(run: Run, k: int = K) -> None:
+    """What every run that ended leaves: each group once, in time, as its journal has it."""
+    records = read_lines(run.directory.ledger, checked=True)
+    composed: dict[int, list[list[int]]] = {}
+    for record in records:
+        if record["event"] == "composed":
+            assert composed.setdefault(record["step"], record["groups"]) == record["groups"], "composed again: the same"
+    places = [tuple(place) for groups in composed.values() for place in groups]
+    assert sorted(places) == [(batch, problem) for batch in range(STEPS) for problem in range(SIZE)]
+    trained = {r["step"]: {TrialName.parse(name).group[1:] for name in r["trials"]} for r in records if "digest" in r}
+    assert {step: sorted(groups) for step, groups in trained.items()} == {
+        step: sorted(map(tuple, groups)) for step, groups in composed.items()
+    }
+    for step, groups in composed.items():
+        for batch, problem in groups:
+            folder = run.directory.trajectories("step", batch)
+            for trial in read_batch(folder, f"{Place(batch, problem)}-*").values():
+                assert all(0 <= step - turn.weights_version <= k for turn in trial.turns), (step, trial.trial_name)
+    assert not any("differs_from" in record for record in records), "steps made again are made of the same trials"
+    assert [row["global_step"] for row in run.rows] == list(range(1, STEPS + 1))
+    assert all(row["off_policy/staleness_max"] <= k for row in run.rows)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("k", [1, 2, 4])
+async def test_each_group_is_trained_on_once_and_in_time(tmp_path: Path, k: int, seed: int) -> None:
+    run = made(tmp_path, seed, max_steps_off_policy=k)
+    await run.trainer.run()
+    check(run, k)
+    assert max(row["off_policy/staleness_max"] for row in run.rows) > 0, "trials ran on during updates"
+    assert len(run.rollouts.names) == len(set(run.rollouts.names)) == STEPS * SIZE * 2
+    assert "drain" not in run.calls
+
+
+async def test_a_slow_group_is_waited_for_only_when_it_would_be_too_old(tmp_path: Path) -> None:
+    run = made(tmp_path, rollouts={"slowest": "s000000-p00-g01"})
+    work = asyncio.create_task(run.trainer.run())
+    while len(run.policy.batches) < K or run.rollouts.running > 1:  # and everything else that may run has ended
+        await asyncio.sleep(0.001)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert len(run.policy.batches) == K and not work.done(), "steps 0 and 1 did without it, step 2 waits"
+    run.rollouts.wait_for.set()  # pyright: ignore[reportAttributeAccessIssue]
+    await work
+    check(run)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_killed_anywhere_it_repeats_no_finished_trial_and_no_group(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    names: Counter[str] = Counter()
+    for process in range(1, 100):
+        run = made(tmp_path, rng.randrange(1000))
+        work = asyncio.create_task(run.trainer.run())
+        await asyncio.wait([work], timeout=rng.uniform(0.0, 0.05 * process))
+        if work.done():
+            work.result()
+            names.update(run.rollouts.names)
+            break
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        names.update(run.rollouts.names)
+    check(run)
+    assert set(names.values()) == {1} and len(names) == STEPS * SIZE * 2
+
+
+@pytest.mark.parametrize("on_stop", ["cancel", "wait"])
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) -> None:
+    run = made(tmp_path, seed, on_stop=on_stop)
+    asyncio.get_running_loop().call_later(0.01 * (seed + 1), run.stop.request, "SIGINT", SIGNAL_STATUS)
+    with pytest.raises(Stopped):
+        await run.trainer.run()
+    assert run.rollouts.running == 0
+    saved = read_lines(run.directory.checkpoints)[-1]["step"]
+    assert saved == run.trainer.step
+    again = made(tmp_path, seed)
+    await again.trainer.run()
+    check(again)
+    assert not set(run.rollouts.names) & set(again.rollouts.names)
+    assert run.policy.batches + again.policy.batches == [
+        sorted(record["trials"]) for record in read_lines(run.directory.ledger, checked=True) if "digest" in record
+    ]
+
+
+class FragileSlowPolicy(FragilePolicy):
+    async def update(self, sequences_D: Any, **how: Any) -> Any:
+        await asyncio.sleep(0.003)
+        return await super().update(sequences_D, **how)
+
+    logprobs = SlowPolicy.logprobs
+
+
+@pytest.mark.parametrize("nth", [0, 4])
+@pytest.mark.parametrize("phase", ["before update", "after update", "publish", "before save", "after save"])
+async def test_after_a_lost_server_steps_are_made_again_of_the_same_trials(
+    tmp_path: Path, phase: str, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
+    nth = min(nth, 2) if "save" in phase else nth
+    run = made(tmp_path, policy=lambda calls: FragileSlowPolicy(calls, phase, nth))
+    await run.trainer.run()
+    assert sum(call.startswith("reload") for call in run.calls) == 1
+    check(run)
+    assert set(Counter(run.rollouts.names).values()) == {1}
+
+
+async def test_a_failing_group_ends_the_run_after_the_update(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    original = run.rollouts.run_group
+
+    async def failing(group: GroupRequest, patience: Any) -> TrajectoryGroup:
+        if group.step == 2:
+            raise OSError("no daemon")
+        return await original(group, patience)
+
+    run.rollouts.run_group = failing  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="no daemon"):
+        await run.trainer.run()
+    assert run.rollouts.running == 0
+    again = made(tmp_path)
+    await again.trainer.run()
+    check(again)

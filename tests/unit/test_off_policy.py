@@ -1,0 +1,173 @@
+"""Older samples: their measurement, the correction of importance_sampling, and the settings that ask for it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harbortrainer.backend.contract import SELF_HOSTED
+from harbortrainer.backend.policy import UpdateResult
+from harbortrainer.backend.terms import agree
+from harbortrainer.cli.arguments import validate
+from harbortrainer.errors import UserError
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.off_policy import ratio_metrics, staleness_metrics, truncated
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.training.update import Updater
+from tests.support.fakes import STOCK, ScriptedClient, chat_template, response
+from tests.unit.test_policy_sampler import ask
+from tests.unit.test_validation import config
+
+
+def sequence(name: str, sampled: list[float], advantage: float = 1.0) -> TrainingSequence:
+    """One token of the prompt, then sampled ones with these logprobs."""
+    n = len(sampled) + 1
+    mask = np.arange(n) > 0
+    logprobs = np.array([0.0, *sampled], np.float32)
+    return TrainingSequence(name, np.arange(n, dtype=np.int32), mask, logprobs, np.where(mask, advantage, 0.0))
+
+
+def test_weights_are_capped_and_trials_too_far_away_teach_nothing() -> None:
+    near, far = sequence("near", [-1.0, -1.0, -1.0, -1.0]), sequence("far", [-3.0, -3.0])
+    trained = [np.array([9.0, -1.0, 0.5, -1.5, -0.8]), np.array([9.0, -1.0, -2.0])]
+    corrected = truncated([near, far], trained, 2.0)
+    assert corrected.masked == ("far",), "its mean log-ratio is 1.5, above log 2"
+    one, two = corrected.sequences_D
+    ratios = np.exp(trained[0] - one.logprobs_T)[1:]
+    assert ratios == pytest.approx([1.0, 2.0, np.exp(-0.5), np.exp(0.2)], rel=1e-5)
+    assert one.logprobs_T[0] == 0 and np.array_equal(one.advantages_T, near.advantages_T)
+    assert not two.advantages_T.any() and near.logprobs_T[2] == -1.0, "the sequences given are not changed"
+
+
+def test_segments_of_a_trial_are_judged_together() -> None:
+    parts = [sequence("one", [-1.0]), sequence("one", [-1.0])]
+    assert truncated(parts, [np.array([0.0, 0.0]), np.array([0.0, -2.0])], 2.0).masked == ()
+    assert truncated(parts, [np.array([0.0, 0.0]), np.array([0.0, -0.1])], 2.0).masked == ("one",)
+
+
+def test_ratios() -> None:
+    equal = ratio_metrics([sequence("a", [-1.0] * 4)], [np.full(5, -1.0)], 0.8, 1.2)
+    assert equal["off_policy/effective_sample_size"] == 1 and equal["off_policy/clipped_fraction"] == 0
+    assert equal["off_policy/ratio_p50"] == 1
+    trained = np.array([0.0, -1.0, -1.0, np.log(3) - 1, np.log(0.5) - 1])
+    mixed = ratio_metrics([sequence("a", [-1.0] * 4)], [trained], 0.8, 1.2)
+    assert mixed["off_policy/clipped_fraction"] == 0.5
+    assert mixed["off_policy/effective_sample_size"] == pytest.approx(5.5**2 / (4 * (1 + 1 + 9 + 0.25)))
+
+
+def test_staleness_is_counted_by_turn() -> None:
+    turns = tuple(Turn(0, (1,), (2,), (-0.5,), weights_version=version) for version in (3, 3, 4))
+    trial = Trajectory("t", "s000004-p00-g00", turns, 1.0, Outcome.COMPLETED)
+    fresh = replace(trial, trial_name="s000004-p00-g01", turns=turns[2:])
+    measured = staleness_metrics([group_trajectories("t", [trial, fresh])], 5)
+    assert measured == {
+        "off_policy/staleness_mean": 6 / 4, "off_policy/staleness_max": 2.0, "off_policy/mixed_trials": 1.0,
+    }  # fmt: skip
+    assert staleness_metrics([], 5)["off_policy/staleness_max"] == 0
+
+
+class NotedPolicy:
+    """Scores every token with `nats` more than the sampler did."""
+
+    def __init__(self, nats: float) -> None:
+        self.nats = nats
+        self.scored = 0
+        self.sent: list[TrainingSequence] = []
+
+    async def logprobs(self, sequences_D: Any) -> list[np.ndarray]:
+        self.scored += len(sequences_D)
+        return [s.logprobs_T + self.nats for s in sequences_D]
+
+    async def update(self, sequences_D: Any, **_: Any) -> UpdateResult:
+        self.sent += sequences_D
+        return UpdateResult(tuple(s.logprobs_T + self.nats for s in sequences_D), {})
+
+
+def batch() -> Any:
+    class Batch:
+        sequences_D = (sequence("a", [-2.0, -2.0], 1.0), sequence("b", [-2.0, -2.0], -1.0))
+
+    return Batch()
+
+
+async def updated(nats: float, **settings: Any) -> tuple[NotedPolicy, dict[str, float], Updater]:
+    policy: Any = NotedPolicy(nats)
+    updater = Updater(config(**settings), policy, 10)
+    return policy, await updater.update(0, batch()), updater
+
+
+async def test_importance_sampling_is_scored_first_and_sent_with_capped_weights() -> None:
+    policy, metrics, updater = await updated(0.6, max_steps_off_policy=1)
+    assert policy.scored == 2 and metrics["off_policy/masked_trials"] == 0
+    assert metrics["off_policy/ratio_p50"] == pytest.approx(np.exp(0.6))
+    policy, metrics, updater = await updated(0.6, max_steps_off_policy=1, importance_cap=1.5)
+    assert metrics["off_policy/masked_trials"] == 2 and metrics["off_policy/clipped_fraction"] == 1
+    assert [s.logprobs_T[1] for s in policy.sent] == pytest.approx([-2.0 + 0.6 - np.log(1.5)] * 2)
+    assert metrics["logprobs/max_abs_difference"] == pytest.approx(0.6), "of the samples, not of the capped ones"
+    assert updater.log_ratios["a"] == pytest.approx([0.6, 0.6], abs=1e-3)
+
+
+async def test_a_loss_that_clips_needs_no_scoring() -> None:
+    policy, metrics, _ = await updated(0.6, max_steps_off_policy=1, loss_fn="ppo")
+    assert policy.scored == 0 and "off_policy/masked_trials" not in metrics
+    assert metrics["off_policy/clipped_fraction"] == 1
+    assert [s.logprobs_T[1] for s in policy.sent] == [-2.0, -2.0]
+
+
+async def test_on_policy_nothing_is_scored_or_reported() -> None:
+    policy, metrics, _ = await updated(0.6)
+    assert policy.scored == 0 and not any(name.startswith("off_policy/") for name in metrics)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"weights_in_flight": "keep"}, "weights_in_flight=keep: without effect while max_steps_off_policy=0"),
+        ({"importance_cap": 3.0}, "importance_cap=3.0: without effect while max_steps_off_policy=0"),
+        ({"importance_cap": 0.5, "max_steps_off_policy": 1}, "importance_cap=0.5: a probability ratio above 1"),
+        ({"max_steps_off_policy": -1}, "max_steps_off_policy=-1: must be 0 or more"),
+        (
+            {"max_steps_off_policy": 1, "loss_fn": "ppo", "importance_cap": 3.0},
+            "importance_cap=3.0: ppo clips by its own thresholds; set clip_low_threshold",
+        ),
+        (
+            {"max_steps_off_policy": 1, "eval_overlap": True, "eval_split": 0.5},
+            "eval_overlap=true: with max_steps_off_policy=1 .*leave it out",
+        ),
+    ],
+)
+def test_settings_without_effect_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        validate(config(**given))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "words"), [(False, "overwrites the weights in training"), (None, "not be measured")]
+)
+def test_a_server_whose_sampling_disturbs_training_is_refused(frozen: bool | None, words: str) -> None:
+    contract = replace(STOCK, frozen_samplers=frozen)
+    with pytest.raises(UserError, match=f"max_steps_off_policy=1: .*{words}.*set it to 0"):
+        agree(config(max_steps_off_policy=1, backend="skyrl-tx"), SELF_HOSTED, contract)
+    agree(config(backend="skyrl-tx"), SELF_HOSTED, contract)
+
+
+async def test_a_trial_keeps_the_weights_of_its_first_sample_or_switches() -> None:
+    sampler = PolicySampler()
+
+    def publish(version: int) -> None:
+        sampler.publish(ScriptedClient(lambda _: response([version]), chat_template()), version)
+
+    publish(1)
+    with sampler.of_trial(Path("t"), keep=True) as keeps, sampler.of_trial(Path("t")) as switches:
+        publish(2)
+        assert [(await ask(one)).version for one in (keeps, switches)] == [2, 2], "its first sample, not its start"
+        publish(3)
+        (kept, switched) = [await ask(one) for one in (keeps, switches)]
+        assert (kept.version, kept.tokens_T, switched.version, switched.tokens_T) == (2, (2,), 3, (3,))
+        assert sampler.versions_in_use == {2}
+    assert sampler.versions_in_use == set()
+    sampler.relabel(4)
+    assert (await ask(sampler)).version == 4
