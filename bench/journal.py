@@ -11,9 +11,9 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import digest
-from harbortrainer.learning.trajectory import TrialName, group_trajectories
+from harbortrainer.learning.trajectory import Trajectory, TrialName, group_trajectories
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.trajectories import read_batch
+from harbortrainer.run.trajectories import read_trajectory
 
 Record = Mapping[str, Any]
 
@@ -31,6 +31,7 @@ class Audit:
     made_again: int  # steps computed again after a restored state; not a fault
     differing: int  # of these, with another digest than before
     not_of_its_trials: int  # steps whose digest is not that of the trials on disk
+    too_old: int  # turns that weights more than max_steps_off_policy steps before sampled
     rows_wrong: int  # global steps in metrics.jsonl that are missing or there twice
 
 
@@ -52,6 +53,7 @@ def audit(run: RunDirectory, steps: int) -> Audit:
         made_again=made_again,
         differing=sum(len(seen) > 1 for seen in digests.values()),
         not_of_its_trials=sum(digest(rebuilt(run, record).sequences_D) != record["digest"] for record in line),
+        too_old=sum(_too_old(run, record) for record in line),
         rows_wrong=sum((Counter(rows) - Counter(range(steps + 1))).values())
         + sum((Counter(range(steps + 1)) - Counter(rows)).values()),
     )
@@ -75,10 +77,21 @@ def rebuilt(run: RunDirectory, record: Record) -> TrainingBatch:
     """The batch of a step, from its trials on disk and the run's configuration."""
     saved = read_json(run.config)
     config = Config(**{name: value for name, value in saved.items() if name in FIELDS and name != "eval_tasks"})
-    stored = read_batch(run.trajectories("step", record["step"]))
-    named = {name: stored[name] for name in sorted(stored) if name in {*record["rewards"], *record.get("masked", ())}}
-    groups = groupby(named.values(), key=lambda trajectory: TrialName.parse(trajectory.trial_name).group)
+    groups = groupby(trials(run, record), key=lambda trajectory: TrialName.parse(trajectory.trial_name).group)
     return assemble([group_trajectories((ts := list(group))[0].task_name, ts) for _, group in groups], config)
+
+
+def trials(run: RunDirectory, record: Record) -> list[Trajectory]:
+    """The graded trials of a step, from disk, in the order of their names."""
+    names = sorted({*record["rewards"], *record.get("masked", ())})
+    folders = {name: run.trajectories("step", TrialName.parse(name).step) for name in names}
+    return [read_trajectory(folder / f"{name}.npz") for name, folder in folders.items()]
+
+
+def _too_old(run: RunDirectory, record: Record) -> int:
+    most = read_json(run.config).get("max_steps_off_policy", 0)
+    turns = [turn for trial in trials(run, record) for turn in trial.turns]
+    return sum(not 0 <= record["step"] - turn.weights_version <= most for turn in turns)
 
 
 def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
@@ -93,6 +106,8 @@ def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
         elif record["event"] == "ended":
             left_open.pop(record["trial"], None)
     last = records[-1]
+    if _composed_last(records):
+        return "update"
     if left_open:
         return "evaluation" if TrialName.parse(next(iter(left_open))).kind == "eval" else "sampling"
     if last["event"] == "resumed":
@@ -102,6 +117,12 @@ def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
         ends = [r for r in records if r["event"] == "ended" and TrialName.parse(r["trial"]).group[:2] == batch]
         return "update" if sum(r["fate"] in ("graded", "dropped") for r in ends) >= n_trials else "sampling"
     return _after_update(run, save_every)
+
+
+def _composed_last(records: Sequence[Record]) -> bool:
+    """Whether a step was composed and not trained on yet."""
+    events = [record["event"] for record in records if record["event"] in ("composed", "trained")]
+    return bool(events) and events[-1] == "composed"
 
 
 def _after_update(run: RunDirectory, save_every: int) -> str:

@@ -1,6 +1,6 @@
 """kill -9 of the trainer at random instants of small runs, resumed each time; then the journal is audited.
 
-    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--seed 0] [--write]
+    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--seed 0] [--write]
 
 A real server, real containers, the quickstart's policy and tasks. Kills come, in turns, a random time after the
 start of a process, a random time after its first line in the ledger, and a random time after a phase began.
@@ -41,7 +41,15 @@ SETTINGS = (
     f"save_every={SAVE_EVERY} keep_checkpoints=2"
 ).split()
 LONGEST_WAIT_SEC = 90.0  # for a phase
-AUDITED = ("repeated", "unsettled", "skipped_or_doubled", "differing", "not_of_its_trials", "rows_wrong")  # all 0
+AUDITED = (
+    "repeated",
+    "unsettled",
+    "skipped_or_doubled",
+    "differing",
+    "not_of_its_trials",
+    "too_old",
+    "rows_wrong",
+)  # 0
 # phase -> seconds after its beginning, at most
 AIMED = {"update": 0.5, "evaluation": 2.0, "publishing, logging": 0.1, "sampling": 3.0, "saving": 0.3, "restoring": 0.5}
 
@@ -97,6 +105,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="of each run")
     parser.add_argument("--longest-life", type=float, default=30.0, help="seconds, of a process killed at random")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument("--most-stale", type=int, default=0, help="max_steps_off_policy of the runs")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     return parser.parse_args()
 
@@ -121,7 +130,7 @@ def _kill_and_finish(
     """Kill and resume until there were kills enough, then let the run end; it may end before."""
     while True:
         since = run.ledger.stat().st_size if run.ledger.exists() else 0
-        trainer = start(made, run, arguments.steps)
+        trainer = start(made, run, arguments.steps, arguments.most_stale)
         if kills.phases.total() >= arguments.kills:
             trainer.wait()
             return
@@ -185,13 +194,15 @@ def _publish(arguments: argparse.Namespace, kills: Kills, audits: list[Audit], a
         ["optimizer steps in the journal; in the last state's Adam", f"{total['optimizer_steps']}; {sum(adam)}"],
         ["steps made again after a restored state; with other datums", f"{total['made_again']}; {total['differing']}"],
         ["steps whose digest is not that of the trials on disk", str(total["not_of_its_trials"])],
+        ["turns older than max_steps_off_policy allows", str(total["too_old"])],
         ["rows of metrics.jsonl missing or doubled", str(total["rows_wrong"])],
         ["containers right after the kills; at the end", f"{kills.orphans}; {left}"],
     ]
     document = report.DOCS / "faults.md" if arguments.write else None
     wrong = [name for name in AUDITED if total[name]] + ["containers left"] * bool(left)
     wrong += ["optimizer steps"] * (total["optimizer_steps"] != sum(adam))
-    report.publish("bench.kills", "kills", ("", ""), rows, document, wrong=wrong)
+    name = f"kills-{arguments.most_stale}" if arguments.most_stale else "kills"
+    report.publish("bench.kills", name, ("", ""), rows, document, wrong=wrong)
 
 
 @contextmanager
@@ -216,12 +227,13 @@ def adam_steps(server: Server, checkpoint: str) -> int:
     return int(done.stdout)
 
 
-def start(server: Server, run: RunDirectory, steps: int) -> Trainer:
+def start(server: Server, run: RunDirectory, steps: int, most_stale: int) -> Trainer:
     """A new run, or the one in that folder resumed. Its log is beside the folder."""
     log = run.path.with_suffix(".log")
     if run.config.exists():
         return Trainer(log, f"resume={run.path}")
     names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={steps}"]
+    names.append(f"max_steps_off_policy={most_stale}")
     return Trainer(log, *SETTINGS, f"skyrl_tx_url={server.url}", *names)
 
 

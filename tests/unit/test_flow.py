@@ -32,7 +32,8 @@ class TimedRollouts(FakeRollouts):
         self.rng = random.Random(seed)
         self.slowest = slowest
         self.running = 0
-        self.wait_for = asyncio.Event()  # of the slowest trial
+        self.ended = asyncio.Event()  # a group
+        self.wait_for = asyncio.Event()  # the slowest trial's end
 
     async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
         trials = [self._timed(group, member) for member in range(group.size)]
@@ -41,6 +42,7 @@ class TimedRollouts(FakeRollouts):
             return group_trajectories(group.task.name, await asyncio.gather(*trials))
         finally:
             self.running -= 1
+            self.ended.set()
 
     async def _timed(self, group: GroupRequest, member: int) -> Trajectory:
         name = str(TrialName(group.kind, group.step, group.problem, member))
@@ -75,8 +77,13 @@ def made(folder: Path, seed: int = 0, **settings: Any) -> Run:
     records = read_lines(folder / "checkpoints.jsonl") if (folder / "checkpoints.jsonl").exists() else []
     rollouts = {"seed": seed} | settings.pop("rollouts", {})
     start = records[-1]["step"] if records else 0
-    given = {"policy": SlowPolicy, "kind": TimedRollouts} | SETTINGS | settings
+    given: dict[str, Any] = {"policy": SlowPolicy, "kind": TimedRollouts} | SETTINGS | settings
     return Run(folder, start_step=start, rollouts=rollouts, **given)
+
+
+def timed(run: Run) -> TimedRollouts:
+    assert isinstance(run.rollouts, TimedRollouts)
+    return run.rollouts
 
 
 def check(run: Run, k: int = K) -> None:
@@ -116,12 +123,12 @@ async def test_each_group_is_trained_on_once_and_in_time(tmp_path: Path, k: int,
 async def test_a_slow_group_is_waited_for_only_when_it_would_be_too_old(tmp_path: Path) -> None:
     run = made(tmp_path, rollouts={"slowest": "s000000-p00-g01"})
     work = asyncio.create_task(run.trainer.run())
-    while len(run.policy.batches) < K or run.rollouts.running > 1:  # and everything else that may run has ended
-        await asyncio.sleep(0.001)
-    for _ in range(20):
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        while run.calls.count("update") < K or timed(run).running > 1:
+            await timed(run).ended.wait()
+            timed(run).ended.clear()
     assert len(run.policy.batches) == K and not work.done(), "steps 0 and 1 did without it, step 2 waits"
-    run.rollouts.wait_for.set()  # pyright: ignore[reportAttributeAccessIssue]
+    timed(run).wait_for.set()
     await work
     check(run)
 
@@ -130,18 +137,19 @@ async def test_a_slow_group_is_waited_for_only_when_it_would_be_too_old(tmp_path
 async def test_killed_anywhere_it_repeats_no_finished_trial_and_no_group(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     names: Counter[str] = Counter()
-    for process in range(1, 100):
-        run = made(tmp_path, rng.randrange(1000))
+    run, process, over = made(tmp_path, seed), 0, False
+    while not over:
+        process += 1
         work = asyncio.create_task(run.trainer.run())
         await asyncio.wait([work], timeout=rng.uniform(0.0, 0.05 * process))
-        if work.done():
+        if over := work.done():
             work.result()
-            names.update(run.rollouts.names)
-            break
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
+        else:
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
         names.update(run.rollouts.names)
+        run = run if over else made(tmp_path, rng.randrange(1000))
     check(run)
     assert set(names.values()) == {1} and len(names) == STEPS * SIZE * 2
 
@@ -153,7 +161,7 @@ async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) ->
     asyncio.get_running_loop().call_later(0.01 * (seed + 1), run.stop.request, "SIGINT", SIGNAL_STATUS)
     with pytest.raises(Stopped):
         await run.trainer.run()
-    assert run.rollouts.running == 0
+    assert timed(run).running == 0
     saved = read_lines(run.directory.checkpoints)[-1]["step"]
     assert saved == run.trainer.step
     again = made(tmp_path, seed)
@@ -199,7 +207,7 @@ async def test_a_failing_group_ends_the_run_after_the_update(tmp_path: Path) -> 
     run.rollouts.run_group = failing  # type: ignore[method-assign]
     with pytest.raises(OSError, match="no daemon"):
         await run.trainer.run()
-    assert run.rollouts.running == 0
+    assert timed(run).running == 0
     again = made(tmp_path)
     await again.trainer.run()
     check(again)

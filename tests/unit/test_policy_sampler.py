@@ -8,7 +8,7 @@ import pytest
 import tinker
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from harbortrainer.policy.sampler import PolicySampler, SamplingError
+from harbortrainer.policy.sampler import PolicySampler, Sampler, SamplingError
 from harbortrainer.run.metrics import StepUsage
 from tests.support.fakes import Request, ScriptedClient, chat_template, response
 
@@ -19,7 +19,7 @@ def publish(sampler: PolicySampler, answer: Any, version: int = 1) -> ScriptedCl
     return client
 
 
-async def ask(sampler: PolicySampler, prompt_T: Any = (1, 2, 3)) -> Any:
+async def ask(sampler: Sampler, prompt_T: Any = (1, 2, 3)) -> Any:
     return await sampler.sample(prompt_T, max_tokens=8, temperature=1.0, stop=[9], seed=4)
 
 

@@ -1,0 +1,53 @@
+"""Trials that run on during updates, with a real server and real containers: a kill during an update, a resume."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.journal import audit, trials
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.run.directory import RunDirectory
+from tests.integration.test_train import command, containers, run, start, until
+
+K, STEPS = 2, 5
+
+
+@pytest.mark.parametrize("weights", ["switch", pytest.param("keep", marks=pytest.mark.nightly)])
+def test_killed_while_trials_run_beside_an_update_it_goes_on(
+    server_url: str, docker_ready: str, tmp_path: Path, weights: str
+) -> None:
+    settings = (
+        f"max_steps_off_policy={K}",
+        f"weights_in_flight={weights}",
+        f"max_steps={STEPS}",
+        "eval_tasks=create-6",
+    )
+    process = start(command(server_url, tmp_path, "run_name=run", *settings, "save_every=2", "n_parallel_envs=8"))
+    folder = RunDirectory(tmp_path / "run")
+
+    def composed() -> bool:
+        return folder.ledger.exists() and any(
+            r["event"] == "composed" and r["step"] == 2 for r in read_lines(folder.ledger)
+        )
+
+    until(process, composed)
+    process.kill()
+    process.communicate()
+    before = read_lines(folder.ledger, checked=True)
+    done = run([*command(server_url, tmp_path)[:3], f"resume={folder.path}"])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    seen = audit(folder, STEPS)
+    faults = ("repeated", "unsettled", "skipped_or_doubled", "differing", "not_of_its_trials", "too_old", "rows_wrong")
+    assert {name: getattr(seen, name) for name in faults} == dict.fromkeys(faults, 0)
+    records = read_lines(folder.ledger, checked=True)
+    assert records[: len(before)] == before
+    versions = [
+        [t.weights_version for t in trial.turns] for r in records if "digest" in r for trial in trials(folder, r)
+    ]
+    assert weights == "switch" or all(len(set(turns)) <= 1 for turns in versions), "a trial keeps its weights"
+    rows = read_lines(folder.metrics)
+    assert any(row.get("off_policy/staleness_max", 0) > 0 for row in rows)
+    trained = [row for row in rows if row.get("optim/steps")]
+    assert trained and all(row["off_policy/ratio_p50"] == pytest.approx(1, abs=0.2) for row in trained)
+    assert containers(folder.path) == []
