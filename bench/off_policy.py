@@ -1,19 +1,23 @@
-"""Steps an hour with trials that run on during updates, against taking turns: the whole loop, simulated trials.
+"""Steps an hour with trials that run on during updates, against taking turns: the whole loop.
 
-    python -m bench.off_policy [--most-stale 0,1,2,4] [--steps 40] [--mean-sec 0.4] [--write]
+    python -m bench.off_policy [--most-stale 0,1,2,4] [--steps 40] [--mean-sec 0.4] [--real] [--write]
 
-The policy answers at once; a trial takes a random time whose longest is four times the mean; an update takes half the
-mean. As many trials run at once as a batch has. Loop, journals and files are real, server and containers are not.
+Simulated: the policy answers at once; a trial takes a random time whose longest is four times the mean; an update takes
+half the mean. As many trials run at once as a batch has. Loop, journals and files are real.
 Bounds of a step: trials, mean time of a trial (every place is always taken); age, the mean over steps of the longest
 trial of a batch divided by K + 1 (a trial may not outlive K + 1 steps).
+--real: a server, containers and the quickstart's tasks, whose tests take as long as the simulated trials.
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
+import shutil
+import subprocess
+import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -24,11 +28,13 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 from harbor.models.trial.config import TrialConfig
 
 from bench import report
+from bench.kills import server
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
 from tests.support.recorded_run import Answer, FakeServer, FakeTrial, Recorder, fake_outside
+from tests.support.small_server import MODEL
 from tests.support.task_folder import write_task
 
 BATCH, GROUP = 8, 4
@@ -37,6 +43,14 @@ UPDATE = 0.5  # of the mean
 HEADINGS = (
     "max_steps_off_policy", "steps/hour", "against 0", "step, s", "bound: trials, s", "bound: age, s", "oldest, steps",
 )  # fmt: skip
+
+
+# in the container: mean times exp(0.7 z) times 0.8 seconds, at most LONGEST times the mean
+SLEEP = (
+    'sleep "$(awk -v seed="$(od -An -N3 -tu4 /dev/urandom)" \'BEGIN {{ srand(seed); '
+    "z = sqrt(-2 * log(1 - rand())) * cos(6.2832 * rand()); t = {mean} * 0.8 * exp(0.7 * z); "
+    'm = 4 * {mean}; printf "%.2f", t < m ? t : m }}\')"'
+)
 
 
 def trial_seconds(name: str, mean: float) -> float:
@@ -87,37 +101,68 @@ async def run(folder: Path, tasks: Path, most_stale: int, steps: int, mean: floa
         return Trials(config, recorder, mean)
 
     outside = replace(outside, new_trial=new_trial)
-    words = (
-        "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={tasks}",
-        f"batch_size={BATCH}", f"group_size={GROUP}", f"n_parallel_envs={BATCH * GROUP}", "n_warm_envs=0",
-        f"max_steps={steps}", "save_every=0", f"logs_dir={folder}", "run_name=run", "display=quiet",
-        f"max_steps_off_policy={most_stale}", "loss_fn=ppo",
-    )  # fmt: skip
+    words = ("skyrl_tx_url=http://here:1", "model_name=models/one", *settings(folder, tasks, most_stale, steps))
     await run_training(parse(words), outside=outside)
+    return read_lines(folder / "run" / "metrics.jsonl")
+
+
+def settings(folder: Path, tasks: Path, most_stale: int, steps: int) -> list[str]:
+    return [
+        "backend=skyrl-tx", f"tasks_dir={tasks}", f"batch_size={BATCH}", f"group_size={GROUP}",
+        f"n_parallel_envs={BATCH * GROUP}", "n_warm_envs=0", f"max_steps={steps}", "save_every=0",
+        f"logs_dir={folder}", "run_name=run", "display=quiet", f"max_steps_off_policy={most_stale}", "loss_fn=ppo",
+    ]  # fmt: skip
+
+
+def run_real(folder: Path, url: str, most_stale: int, steps: int, mean: float) -> list[dict[str, Any]]:
+    """The same with a real server and real containers, by the command line."""
+    tasks = folder.parent / "tasks"
+    if not tasks.exists():
+        for task in sorted((report.ROOT / "datasets" / "quickstart").glob("create-*"))[:BATCH]:
+            shutil.copytree(task, tasks / task.name)
+            test = tasks / task.name / "tests" / "test.sh"
+            test.write_text(test.read_text().replace("\nreward=0\n", f"\n{SLEEP.format(mean=mean)}\nreward=0\n", 1))
+    words = settings(folder, tasks, most_stale, steps)
+    words += [f"skyrl_tx_url={url}", f"model_name={MODEL}", *["lora_rank=8", "max_turns=4", "max_tokens=40"]]
+    words += ["context_limit=2048", "learning_rate=1e-3"]
+    subprocess.run([sys.executable, "-m", "src.train", *words], cwd=report.ROOT, check=True)
     return read_lines(folder / "run" / "metrics.jsonl")
 
 
 def main() -> None:
     arguments = _arguments()
-    rows: list[list[str]] = []
-    base = 0.0
-    mean = arguments.mean_sec
-    for most_stale in arguments.most_stale:
-        with tempfile.TemporaryDirectory() as place:
-            tasks = Path(place) / "tasks"
-            for number in range(BATCH):
-                write_task(tasks / f"task-{number}")
-            began = time.monotonic()
-            logged = asyncio.run(run(Path(place) / "runs", tasks, most_stale, arguments.steps, mean))
-            print(f"max_steps_off_policy={most_stale}: {time.monotonic() - began:.0f} s")
-        seconds = fmean(row["time/step"] for row in logged[2:])  # the first two fill the places
-        base = base or seconds
-        ages = [row.get("off_policy/staleness_max", 0.0) for row in logged]
-        bounds = _mean_trial(arguments.steps, mean), _longest(arguments.steps, mean) / (most_stale + 1)
-        numbers = [f"{3600 / seconds:,.0f}", f"{base / seconds:.2f} x", *(f"{s:.3f}" for s in (seconds, *bounds))]
-        rows.append([str(most_stale), *numbers, f"{max(ages):.0f}"])
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(server()).url if arguments.real else ""
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        rows: list[list[str]] = []
+        base = 0.0
+        for most_stale in arguments.most_stale:
+            logged = _logged(arguments, place / f"runs-{most_stale}", url, most_stale)
+            seconds = fmean(row["time/step"] for row in logged[2:])  # the first two fill the places, and compile
+            base = base or seconds
+            rows.append(_row(arguments, most_stale, logged, seconds, base / seconds))
+    name = "off-policy-real" if arguments.real else "off-policy"
     document = report.DOCS / "off_policy.md" if arguments.write else None
-    report.publish("bench.off_policy", "off-policy", HEADINGS, rows, document)
+    report.publish("bench.off_policy", name, HEADINGS, rows, document)
+
+
+def _logged(arguments: argparse.Namespace, folder: Path, url: str, most_stale: int) -> list[dict[str, Any]]:
+    if arguments.real:
+        return run_real(folder, url, most_stale, arguments.steps, arguments.mean_sec)
+    tasks = folder.parent / "tasks"
+    for number in range(BATCH):
+        write_task(tasks / f"task-{number}")
+    return asyncio.run(run(folder, tasks, most_stale, arguments.steps, arguments.mean_sec))
+
+
+def _row(
+    arguments: argparse.Namespace, most_stale: int, logged: list[dict[str, Any]], seconds: float, times: float
+) -> list[str]:
+    steps, mean = arguments.steps, arguments.mean_sec
+    bounds = _mean_trial(steps, mean), _longest(steps, mean) / (most_stale + 1)
+    oldest = max(row.get("off_policy/staleness_max", 0.0) for row in logged)
+    numbers = [f"{3600 / seconds:,.0f}", f"{times:.2f} x", *(f"{s:.3f}" for s in (seconds, *bounds))]
+    return [str(most_stale), *numbers, f"{oldest:.0f}"]
 
 
 def _names(step: int) -> list[str]:
@@ -137,6 +182,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--most-stale", type=lambda text: [int(word) for word in text.split(",")], default=[0, 1, 2, 4])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--mean-sec", type=float, default=0.4)
+    parser.add_argument("--real", action="store_true", help="a real server and real containers")
     parser.add_argument("--write", action="store_true", help="put the table into docs/off_policy.md")
     return parser.parse_args()
 
