@@ -13,6 +13,7 @@ from harbortrainer.learning.trajectory import TrajectoryGroup, batch_name
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.evaluation import run_both
+from tests.support.fakes import let_others_act
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import Run
 from tests.unit.test_validation import config
@@ -42,7 +43,7 @@ def before_each_batch(run: Run, act: Callable[[str], None]) -> None:
 
     async def run_groups(tasks_P: Any, group_size: int, trials_dir: Path, **how: Any) -> list[TrajectoryGroup]:
         act(batch_name(how["kind"], how["step"]))
-        await asyncio.sleep(0.01)
+        await let_others_act()
         return await sample(tasks_P, group_size, trials_dir, **how)
 
     run.rollouts.run_groups = run_groups
