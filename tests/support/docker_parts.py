@@ -60,16 +60,35 @@ def environment_of[E: BaseEnvironment](
 
 
 @asynccontextmanager
-async def started(task: Path, run_id: str, **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
-    """The environment in its agent's phase, with a trial's folder of its own; removed at the end."""
+async def started(task: Path, run_id: str, *, once: str = "", **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
+    """The environment in its agent's phase, with a trial's folder of its own; removed at the end.
+
+    `once`: the phase begins when this command succeeds, as when the image's entrypoint has done its part.
+    """
     environment = environment_of(task, run_id, **kwargs)
     environment.trial_paths = TrialPaths(task.parent / uuid.uuid4().hex)
     await environment.start(force_build=False)
     try:
+        if once:
+            await environment.exec(f"until {once}; do sleep 0.05; done", user="root", timeout_sec=600)
         await environment.open_agent_phase()
         yield environment
     finally:
         await environment.stop(delete=True)
+
+
+def a_run(name: str) -> str:
+    """A run's id that no other process of the tests has, and no earlier one had."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def remove_run(run_id: str) -> None:
+    """Remove the run's containers, its network holders too, and nothing that others have left.
+
+    `reap` takes what any dead process left; a test in another process may wait for just that.
+    """
+    for container in engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"}):
+        cleaning.remove_container(container["Id"])
 
 
 def containers(run_id: str) -> list[str]:
