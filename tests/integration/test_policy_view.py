@@ -10,7 +10,7 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.harbor import MODE
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.trial import TrialRequest, run_trial
-from tests.support.docker_parts import a_run, environment_of, write_task
+from tests.support.docker_parts import a_run, environment_of, let_processes_end, write_task
 from tests.support.fakes import Request, chat_template
 from tests.support.trial_parts import answer, make_task, settings
 
@@ -60,7 +60,10 @@ async def test_the_verifier_sees_the_mode_and_the_policy_does_not(
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_what_a_steps_verifier_left_does_not_show_the_mode_to_the_next_step(tmp_path: Path, user: str) -> None:
+async def test_what_a_steps_verifier_left_does_not_show_the_mode_to_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    let_processes_end(monkeypatch)
     environment = environment_of(write_task(tmp_path / "steps"), a_run("test-view"))
     seen = f"grep -als {MODE[:-2]} /proc/[0-9]*/environ | wc -l"
     count = "pgrep -xfc 'sleep 100{0}[12]'"

@@ -12,7 +12,7 @@ from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.trial import run_trial
 from tests.support import docker_parts
-from tests.support.docker_parts import BASE, a_run, started, write_task
+from tests.support.docker_parts import BASE, a_run, let_processes_end, started, write_task
 from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -120,7 +120,10 @@ async def beats(environment: DockerEngineEnvironment, name: str) -> bool:
     return await said(environment, wait) != "100"
 
 
-async def test_between_two_steps_the_agents_processes_stand_still(tmp_path: Path) -> None:
+async def test_between_two_steps_the_agents_processes_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_processes_end(monkeypatch)
     async with started(write_task(tmp_path / "steps"), RUN) as environment:
         await environment.exec(BEAT.format(name="agent"))
         await environment.exec(WIN)
@@ -134,7 +137,10 @@ async def test_between_two_steps_the_agents_processes_stand_still(tmp_path: Path
         assert not await beats(environment, "agent")
 
 
-async def test_services_of_the_image_go_on_and_its_own_tests_stay(tmp_path: Path) -> None:
+async def test_services_of_the_image_go_on_and_its_own_tests_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_processes_end(monkeypatch)
     service = f'#!/bin/sh\n{BEAT.format(name="service")}\nexec "$@"\n'
     dockerfile = (
         f"{BASE}COPY entry.sh data /given/\nRUN chmod +x /given/entry.sh && mkdir /tests && mv /given/data /tests/\n"

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.task.config import TaskConfig as HarborTaskConfig
@@ -15,7 +16,7 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker import agent_phases, cleaning
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.rollout.environment import environment_config
@@ -89,6 +90,12 @@ def remove_run(run_id: str) -> None:
     """
     for container in engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"}):
         cleaning.remove_container(container["Id"])
+
+
+def let_processes_end(patch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: a container is not started again because the agent's processes take long to end."""
+    patch.setattr(agent_phases, "SIGNAL_SEC", 300.0)
+    patch.setattr(agent_phases, "SEEN_SEC", 300.0)
 
 
 def containers(run_id: str) -> list[str]:
