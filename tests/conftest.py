@@ -1,6 +1,8 @@
 """Real parts for tests against live servers: tiny policy, self-hosted server, Docker engine. None is ever skipped."""
 
+import contextlib
 import gc
+import itertools
 import logging
 import os
 import shutil
@@ -35,8 +37,11 @@ REAL_CLIENTS = (
     "error::DeprecationWarning:(src|scripts|tests)",
 )
 DAEMON_WIDE = (
-    *("train", "train_refused", "budget", "server_loss", "evaluate", "docker_leaks", "task_check", "trial_isolation"),
+    *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "docker_leaks"),
+    *("task_check", "task_attacks", "trial_isolation"),
 )
+FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests
+_PORTS = itertools.count(os.getpid() % PORTS_EACH)  # another run of the tests beside this one begins elsewhere
 BASE_IMAGE = "harbortrainer/base:bookworm"
 SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
 
@@ -71,7 +76,10 @@ class Groups(LoadScopeScheduling):
 
 @cache
 def _group(file: str) -> str:
-    """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it."""
+    """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it.
+
+    Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
+    """
     if Path(file).stem.removeprefix("test_") in DAEMON_WIDE:
         return "daemon"
     with_server = "/conformance/" in file or "server_url" in (ROOT / file).read_text()
@@ -93,13 +101,20 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that the system gives to sockets by itself: nobody takes it before a server does.
+
+    Each process of the tests has ports of its own, and gives each once.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for port in itertools.islice(_PORTS, PORTS_EACH):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", FIRST_PORT + worker % 10 * PORTS_EACH + port % PORTS_EACH))
+            return probe.getsockname()[1]
+    raise OSError("no free port for a test's server")
 
 
 def run_script(
-    *command: str | Path, env: dict[str, str] | None = None, timeout_sec: float = 300
+    *command: str | Path, env: dict[str, str] | None = None, timeout_sec: float = 900
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script of the repository in its root. stderr is part of stdout."""
     return subprocess.run(
@@ -115,7 +130,7 @@ def run_script(
     )
 
 
-def succeed(*command: str | Path, env: dict[str, str] | None = None, timeout_sec: float = 300) -> str:
+def succeed(*command: str | Path, env: dict[str, str] | None = None, timeout_sec: float = 900) -> str:
     """run_script; fails the test with the script's output unless it exits with 0."""
     done = run_script(*command, env=env, timeout_sec=timeout_sec)
     if done.returncode != 0:
@@ -142,7 +157,7 @@ def live_server(model: Path, state: Path, **settings: str) -> Iterator[str]:
     """URL of a real server that serves `model`, with 7 LoRA slots and rank <= 16 unless `settings` say otherwise."""
     port = free_port()
     env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(state)} | settings
-    succeed("scripts/start_skyrl_tx.sh", "--background", model, env=env)
+    succeed("scripts/start_skyrl_tx.sh", "--background", model, env=env, timeout_sec=900)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -7,7 +7,7 @@ from .parts import LIMIT_SEC, RANK, TOKENS, adam_step, descend, logprobs, refuse
 
 
 def test_healthz_answers_ok(server_url):
-    answer = httpx.get(f"{server_url}/api/v1/healthz", timeout=10)
+    answer = httpx.get(f"{server_url}/api/v1/healthz", timeout=LIMIT_SEC)
     assert answer.status_code == 200 and answer.json()["status"] == "ok"
 
 

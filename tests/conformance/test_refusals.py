@@ -127,7 +127,9 @@ def test_a_model_that_never_was_is_refused(server_url):
         "unload_model": {},
         "get_info": {},
     }.items():
-        answer = httpx.post(f"{server_url}/api/v1/{path}", json={"model_id": "model_00000000", **body}, timeout=10)
+        answer = httpx.post(
+            f"{server_url}/api/v1/{path}", json={"model_id": "model_00000000", **body}, timeout=LIMIT_SEC
+        )
         assert answer.status_code in (400, 404), f"{path}: {answer.text}"
         assert "not found" in answer.text, path
 

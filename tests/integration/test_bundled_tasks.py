@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain, reap
+from harbortrainer.docker.cleaning import drain
 from scripts.dataset_index import DATASETS, TERMINAL, entries
 from tests.conftest import succeed
-from tests.support.docker_parts import reward, run_trial
+from tests.support.docker_parts import a_run, remove_run, reward, run_trial
 
 FOLDER = DATASETS / TERMINAL
-RUN = "test-bundled"
+RUN = a_run("test-bundled")
 PARALLEL = 4
 GREET = 'for n in ["Hello"]:\n    print(n)\n'
 # What an agent may put into the program that the verifier runs.
@@ -30,7 +30,7 @@ PROGRAMS = {
 def tools_image(docker_ready: str) -> Iterator[None]:
     succeed("scripts/setup.sh", "--tools-image", timeout_sec=900)
     yield
-    reap(RUN)
+    remove_run(RUN)
 
 
 @pytest.fixture(autouse=True)

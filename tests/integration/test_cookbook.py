@@ -31,7 +31,7 @@ def served(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def verdict(how: str, *command: str, settings: dict[str, str]) -> str:
     """What the script says of a recipe that did what it should; `how`: the pattern of its invocations."""
     name = command[0]
-    output = succeed(SCRIPT, *command, *SHORT, env=settings, timeout_sec=900)
+    output = succeed(SCRIPT, *command, *SHORT, env=settings, timeout_sec=3600)
     found = re.search(rf"^{name}: {BATCHES} batches, {how}; (.*)$", output, re.MULTILINE)
     assert found, output
     assert (WORK / name / "checkpoints.jsonl").read_text().count('"final"') == 1

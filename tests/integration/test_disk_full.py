@@ -14,11 +14,12 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.task import Task
-from tests.support.docker_parts import containers
+from tests.support.docker_parts import a_run, containers
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.trial_parts import SOLVE, make_task, settings
 
 N_TRIALS = 4
+RUN = a_run("disk-full")
 Note = Callable[[Trajectory], None]
 
 
@@ -53,7 +54,7 @@ class Batch:
             self.stored.append(trajectory.trial_name)
 
         made, client = settings(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
-        rollouts = Rollouts(made.config, made.sampler, made.template, "disk-full", self.ledger)
+        rollouts = Rollouts(made.config, made.sampler, made.template, RUN, self.ledger)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:
             await rollouts.warm_up()
@@ -79,7 +80,7 @@ async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
     assert "No space left on device; make room on that disk" in str(told.value)
     assert f"python -m src.train resume={first.run.path}" in str(told.value)
     assert len(first.stored) == 2 and not first.ledger.quarantined
-    assert containers("disk-full") == []
+    assert containers(RUN) == []
 
     second = Batch(disk, task)  # still full, but for what the trial that was cut off had taken
     with pytest.raises(DiskFault):

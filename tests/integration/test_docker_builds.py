@@ -81,7 +81,7 @@ def _builds(command: str) -> list[str]:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
@@ -99,7 +99,7 @@ async def building(task: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def _told(builder: asyncio.subprocess.Process) -> bytes:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         _, told = await builder.communicate()
     return told
 

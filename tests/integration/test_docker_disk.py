@@ -26,7 +26,7 @@ from tests.support.small_disk import daemon_on_small_disk
 RUN = "test-disk"
 PREBUILT = '[environment]\ndocker_image = "harbortrainer/base:bookworm"\n'
 # not faster than a guard can look on a slow machine
-FILL = "i=0; while i=$((i+1)); do head -c 4M /dev/zero > /fill$i || exit 9; sleep 0.05; done"
+FILL = "i=0; while i=$((i+1)); do head -c 4M /dev/zero > /fill$i || exit 9; sleep 0.2; done"
 GO_ON = "while [ ! -e /stop ]; do head -c 1M /dev/zero > /mine || exit 9; sync /mine; sleep 0.05; done"
 
 
@@ -55,7 +55,7 @@ async def test_who_fills_the_disk_is_ended_alone(
             ended = await run_trial(filler, RUN)
             assert "its container had written" in eviction_reason(ended.trial_name) and not eviction_reason("neighbour")
             assert ended.exception_info is not None and ended.verifier_result is None  # not a failure of the policy's
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(600):
                 while len(containers(RUN)) > 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             seen, real = disk_guard._below_a_container(RUN), shutil.disk_usage(small_docker.data_root)

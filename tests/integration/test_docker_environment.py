@@ -9,14 +9,23 @@ import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from harbortrainer.docker import images
-from harbortrainer.docker.cleaning import drain, reap
+from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import content_digest, prepare_images
 from harbortrainer.errors import UserError
-from tests.support.docker_parts import BASE, containers, environment_of, reward, run_trial, write_task
+from tests.support.docker_parts import (
+    BASE,
+    a_run,
+    containers,
+    environment_of,
+    remove_run,
+    reward,
+    run_trial,
+    write_task,
+)
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-RUN = "test-environment"
+RUN = a_run("test-environment")
 
 
 async def test_doing_nothing_earns_nothing(tmp_path: Path) -> None:
@@ -40,7 +49,7 @@ async def test_limits_hostname_and_labels_are_on_the_container(tmp_path: Path) -
         )
         assert attributes["Config"]["Hostname"] == "harbor"
         assert attributes["Config"]["Labels"]["harbortrainer.trial"] == "limits__env"
-        hog = await environment.exec("tail /dev/zero", timeout_sec=60)  # one endless line, all of it kept
+        hog = await environment.exec("tail /dev/zero", timeout_sec=600)  # one endless line, all of it kept
         assert hog.return_code == 137
         assert (await environment.exec("echo alive")).stdout == "alive\n"
     finally:
@@ -160,7 +169,7 @@ async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.Monkey
         assert builds == [reference, reference]
     finally:
         await drain()
-        reap(RUN)
+        remove_run(RUN)
         engine().remove_image(reference)
 
 
@@ -197,7 +206,7 @@ async def test_a_dockerfile_for_buildkit_is_built_by_the_cli(tmp_path: Path, mon
     assert await prepare_images([task]) == 1
     assert reward(await run_trial(task, RUN)) == 1.0
     await drain()
-    reap(RUN)
+    remove_run(RUN)
     engine().remove_image(f"harbortrainer/task:{content_digest(task / 'environment')[:12]}")
 
 

@@ -16,7 +16,7 @@ from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.rollout.rollouts import Rollouts
 from tests.support.own_daemon import OwnDaemon, own_daemon
-from tests.support.trial_parts import answer, make_task, settings
+from tests.support.trial_parts import SOLVE, answer, make_task, settings
 
 N_TRIALS = 4
 LONGER_SEC = float(os.environ.get("OUTAGE_SEC", "0"))  # that the daemon is away beyond the time it takes to notice
@@ -29,7 +29,7 @@ def daemon(docker_ready: str) -> Iterator[OwnDaemon]:
 
 
 class Policy:
-    """Solves the task slowly, in every turn anew; tells when that many turns were asked for as there are trials."""
+    """The first turn of each trial outlasts the daemon; tells when all have begun it. Later trials solve the task."""
 
     def __init__(self) -> None:
         self.all_running = threading.Event()
@@ -37,9 +37,9 @@ class Policy:
 
     def __call__(self, request: Any) -> str:
         self.turns += 1
-        if self.turns >= N_TRIALS:
+        if self.turns == N_TRIALS:
             self.all_running.set()
-        return answer("sleep 1; echo Hello > hello.txt\n", wait=1.5)
+        return answer("sleep 1000\n", wait=1000) if self.turns <= N_TRIALS else SOLVE[0]
 
 
 async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[TrajectoryGroup]:
@@ -94,6 +94,6 @@ def test_a_frozen_daemon_is_told_from_one_that_answers(daemon: OwnDaemon, monkey
     try:
         began = time.monotonic()
         assert "timed out" in (ping_docker() or "").lower()
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 600
     finally:
         daemon.thaw()

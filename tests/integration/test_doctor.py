@@ -72,7 +72,7 @@ def test_facts_of_stock(stock_url, measured):
 def test_nothing_is_left_behind(server, measured, request):
     url = request.getfixturevalue(server)
     measured(url)
-    api = httpx.Client(base_url=f"{url}/api/v1", timeout=30)
+    api = httpx.Client(base_url=f"{url}/api/v1", timeout=600)
     runs = api.get("training_runs", params={"limit": 100}).json()["training_runs"]
     names = []
     for run in runs:
@@ -103,7 +103,7 @@ async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=30) as http:
+    async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=600) as http:
         listed = (await http.get(f"training_runs/{model_id}/checkpoints")).json().get("checkpoints", [])
         again = await http.post("unload_model", json={"model_id": model_id})
     assert listed == []

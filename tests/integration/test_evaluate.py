@@ -43,7 +43,7 @@ def make_run(folder: Path, url: str, model: Path) -> Path:
 
 def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "src.evaluate", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -66,7 +66,7 @@ def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
         ],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 1800
     while len(list(out.glob("trajectories/eval_000000/*.npz"))) < 2:
         assert process.poll() is None and time.monotonic() < deadline, process.stdout and process.stdout.read()
         time.sleep(0.02)

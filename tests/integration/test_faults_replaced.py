@@ -13,10 +13,12 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGro
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.task import Task
+from tests.support.docker_parts import a_run
 from tests.support.fakes import Request, chat_template
 from tests.support.trial_parts import SOLVE, TEST_SH, make_task, settings
 
-RUN = {"label": ["harbortrainer.run_id=faults", "harbortrainer.trial"]}
+RUN_ID = a_run("faults")
+RUN = {"label": [f"harbortrainer.run_id={RUN_ID}", "harbortrainer.trial"]}
 VERIFIER = f"""case "$(cat /fault 2>/dev/null)" in
 crash) kill -SEGV $$ ;;
 hang) sleep 600 ;;
@@ -35,7 +37,7 @@ def out_of_memory(container: str) -> None:
     first = client.inspect_container(container)["State"]["Pid"]
     Path(f"/proc/{first}/oom_score_adj").write_text(str(OOM_SCORE_OF_FIRST_PROCESS))
     client.exec_start(client.exec_create(container, ["tail", "/dev/zero"])["Id"], detach=True)
-    client.wait(container, timeout=300)
+    client.wait(container, timeout=600)
     assert client.inspect_container(container)["State"]["ExitCode"] == 137
 
 
@@ -59,7 +61,7 @@ async def run_group(folder: Path, task: Task, policy: Any, ledger: Any) -> Traje
     """One trial at a time, as many as there are faults."""
     fields: dict[str, Any] = {"n_parallel_envs": 1, "n_warm_envs": 0, "max_attempts": 9, "quarantine_after": 0}
     made, _ = settings(policy, **fields)
-    rollouts = Rollouts(made.config, made.sampler, made.template, "faults", ledger)
+    rollouts = Rollouts(made.config, made.sampler, made.template, RUN_ID, ledger)
     try:
         (group,) = await rollouts.run_groups([task], len(FAULTS), folder / "b", step=0, temperature=1.0)
     finally:
@@ -82,7 +84,7 @@ async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path
     task = make_task(tmp_path, test=VERIFIER)
     toml = (task.path / "task.toml").read_text()
     (task.path / "task.toml").write_text(
-        toml.replace("[verifier]\ntimeout_sec = 20.0", "[verifier]\ntimeout_sec = 8.0")
+        toml.replace("[verifier]\ntimeout_sec = 300.0", "[verifier]\ntimeout_sec = 12.0")
     )
     left = [cause for cause, _, _ in FAULTS]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
-from harbortrainer.docker.cleaning import drain, reap
+from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
-from tests.support.docker_parts import environment_of, write_task
+from tests.support.docker_parts import a_run, environment_of, remove_run, write_task
 
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),
@@ -31,9 +31,9 @@ LINGER = (
 
 @pytest.fixture
 def run_id() -> Iterator[str]:
-    run_id = f"test-holders-{uuid.uuid4().hex[:8]}"
+    run_id = a_run("test-holders")
     yield run_id
-    reap(run_id)
+    remove_run(run_id)
 
 
 @contextlib.asynccontextmanager
@@ -54,7 +54,7 @@ async def mode_of_a_trial(folder: Path, run_id: str, **options: Any) -> str:
 
 
 async def said(environment: DockerEngineEnvironment, command: str) -> str:
-    return (await environment.exec(command, timeout_sec=60)).stdout or ""
+    return (await environment.exec(command, timeout_sec=600)).stdout or ""
 
 
 async def test_a_place_is_used_again_and_shows_nothing_of_the_trial_before(tmp_path: Path, run_id: str) -> None:
@@ -83,8 +83,14 @@ async def test_a_port_that_is_not_free_yet_costs_the_next_trial_nothing(tmp_path
 
 
 async def test_trials_at_once_have_a_namespace_each(tmp_path: Path, run_id: str) -> None:
-    await asyncio.gather(*(mode_of_a_trial(tmp_path, run_id) for _ in range(3)))
-    modes = await asyncio.gather(*(mode_of_a_trial(tmp_path, run_id) for _ in range(3)))
+    async def beside_two_others() -> str:
+        async with trial(tmp_path, run_id) as (_, mode):
+            await all_run.wait()  # none ends, and gives its place to another, before
+            return mode
+
+    all_run = asyncio.Barrier(3)
+    await asyncio.gather(*(beside_two_others() for _ in range(3)))
+    modes = await asyncio.gather(*(beside_two_others() for _ in range(3)))
     assert len(set(modes)) == 3 and all(mode.startswith("container:") for mode in modes)
 
 

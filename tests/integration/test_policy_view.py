@@ -10,8 +10,8 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.harbor import MODE
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.trial import TrialRequest, run_trial
-from tests.support.docker_parts import environment_of, write_task
-from tests.support.fakes import chat_template
+from tests.support.docker_parts import a_run, environment_of, let_processes_end, write_task
+from tests.support.fakes import Request, chat_template
 from tests.support.trial_parts import answer, make_task, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -21,7 +21,7 @@ LOOK = (
     "(while touch /app/watches; do grep -aqs 'HARBORTRAINER_[M]' /proc/[0-9]*/environ /proc/[0-9]*/cmdline && "
     "touch /app/caught; done) &\n"
     "{ env; cat /proc/1/environ /proc/*/environ /proc/*/cmdline /proc/*/mountinfo /etc/hosts; } "
-    "2>/dev/null > /app/seen\n"
+    "2>/dev/null > /app/seen; env; echo look''ed\n"
 )
 # A planted judge: pays for the right mode, unless the policy saw it, or what would tell it.
 JUDGE = """r=0
@@ -43,22 +43,33 @@ async def test_the_verifier_sees_the_mode_and_the_policy_does_not(
     tmp_path: Path, mode: Literal["train", "eval"]
 ) -> None:
     task = make_task(tmp_path, name="judged", test=JUDGE.format(mode=mode, numbers=NUMBERS))
-    shared, client = settings([answer(LOOK, "env\n", wait=1.0), answer(complete=True), answer(complete=True)])
+
+    def policy(request: Request) -> str:
+        """It looks until it has seen what it wants: the watcher goes on, so that no prompt ends a turn early."""
+        shown = chat_template().tokenizer.decode(request.prompt_T)
+        if "looked" in shown:
+            return answer(complete=True)
+        return answer(LOOK if len(client.requests) == 1 else "", wait=1.0)
+
+    shared, client = settings(policy, max_turns=600)
     trial = TrialRequest(f"{mode[0].replace('t', 's')}{NUMBERS}", task, tmp_path / "trials", 1.0, 5, mode=mode)
     trajectory = await run_trial(trial, shared)
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0), trajectory.detail
-    screen = client.template.tokenizer.decode(client.requests[1].prompt_T)
+    screen = client.template.tokenizer.decode(client.requests[-1].prompt_T)
     assert "PATH=" in screen and MODE + "=" not in screen
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_what_a_steps_verifier_left_does_not_show_the_mode_to_the_next_step(tmp_path: Path, user: str) -> None:
-    environment = environment_of(write_task(tmp_path / "steps"), "test-view")
+async def test_what_a_steps_verifier_left_does_not_show_the_mode_to_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    let_processes_end(monkeypatch)
+    environment = environment_of(write_task(tmp_path / "steps"), a_run("test-view"))
     seen = f"grep -als {MODE[:-2]} /proc/[0-9]*/environ | wc -l"
     count = "pgrep -xfc 'sleep 100{0}[12]'"
     service = (
         "for i in 1 2; do (setsid sleep 100{0}$i >/dev/null 2>&1 &); done; "
-        f'for i in $(seq 100); do [ "$({count})" = 2 ] && break; sleep 0.1; done; {count}'
+        f'for i in $(seq 3000); do [ "$({count})" = 2 ] && break; sleep 0.1; done; {count}'
     )
 
     async def said(command: str, **env: str) -> str:
@@ -87,7 +98,7 @@ async def test_files_and_output_with_special_strings_are_text(tmp_path: Path) ->
     (task.path / "environment" / "forged").write_text(f"{EVIL}\n")
     with (task.path / "environment" / "Dockerfile").open("a") as file:
         file.write("COPY forged /app/forged\n")
-    said = [answer("clear\n", "cat forged\n", wait=0.5), answer("printf '<|im_%s|>' start\n", wait=0.5)]
+    said = [answer("clear\n", "cat forged\n"), answer("printf '<|im_%s|>' start\n")]
     shared, client = settings([*said, answer(complete=True), answer(complete=True)])
     trajectory = await run_trial(TrialRequest("s000000-p00-g00", task, tmp_path / "trials", 1.0, 5), shared)
     assert trajectory.reward == 1.0 and len(trajectory.turns) == 4, trajectory.detail

@@ -56,9 +56,9 @@ class ScriptedTerminus(Terminus2):
 
 
 def typed(command: str) -> str:
-    """An answer that leaves the shell plenty of time: other tests may be running."""
+    """An answer that leaves the shell plenty of time: other tests may be running. A turn ends at the prompt."""
     answer = answers.answer(answers.START[0], answers.CAREFUL, command, complete=False)
-    return answer.replace('"duration": 0.1', '"duration": 1.0')
+    return answer.replace('"duration": 0.1', '"duration": 600.0')
 
 
 async def real_prompts(folder: Path, path: Path, script: list[str]) -> list[str]:
@@ -99,10 +99,12 @@ def simulated_prompts(case: Case, command: str) -> list[str]:
 async def same_prompts(folder: Path, tasks: Path, cases: dict[str, Case]) -> bool:
     """Whether real trials of these tasks ask what the simulated terminal shows, each with its longest output."""
     commands = {name: max(case.wrong, key=lambda wrong: len(wrong.shown)).typed for name, case in cases.items()}
+    few = asyncio.Semaphore(4)  # the shell's first prompt is waited for as long as the agent does, for seconds
 
     async def real(name: str) -> list[str]:
         unclosed = answers.broken(answers.START[0], answers.CAREFUL, commands[name])
-        return await real_prompts(folder, tasks / name, [unclosed, typed(commands[name]), DONE, DONE])
+        async with few:
+            return await real_prompts(folder, tasks / name, [unclosed, typed(commands[name]), DONE, DONE])
 
     try:
         found = dict(zip(cases, await asyncio.gather(*map(real, cases)), strict=True))

@@ -12,11 +12,11 @@ from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.trial import run_trial
 from tests.support import docker_parts
-from tests.support.docker_parts import BASE, started, write_task
+from tests.support.docker_parts import BASE, a_run, let_processes_end, started, write_task
 from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-RUN = "test-integrity"
+RUN = a_run("test-integrity")
 WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
 EVIL = f"#!/bin/sh\n{WIN}\necho Hello\n"
 LOOP = f"while :; do {WIN}; done 2>/dev/null"
@@ -66,7 +66,7 @@ async def test_an_attack_earns_nothing(tmp_path: Path, attack: str) -> None:
 
 
 async def test_honest_work_beside_a_running_program_earns_its_reward(tmp_path: Path) -> None:
-    assert (await run(tmp_path, answer("sleep 1000 &\n"), SOLVE[0])).reward == 1.0
+    assert (await run(tmp_path, answer("sleep 1000 &\n", wait=0.5), SOLVE[0])).reward == 1.0
 
 
 async def test_a_system_that_was_deleted_is_graded(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_separate_verifier_sees_nothing_of_the_agents_container(tmp_path
 
 
 async def said(environment: DockerEngineEnvironment, command: str) -> str:
-    return ((await environment.exec(command, timeout_sec=60)).stdout or "").strip()
+    return ((await environment.exec(command, timeout_sec=600)).stdout or "").strip()
 
 
 BEAT = "(while :; do date +%s%N > /{name}; sleep 0.05; done) >/dev/null 2>&1 & "
@@ -120,7 +120,10 @@ async def beats(environment: DockerEngineEnvironment, name: str) -> bool:
     return await said(environment, wait) != "100"
 
 
-async def test_between_two_steps_the_agents_processes_stand_still(tmp_path: Path) -> None:
+async def test_between_two_steps_the_agents_processes_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_processes_end(monkeypatch)
     async with started(write_task(tmp_path / "steps"), RUN) as environment:
         await environment.exec(BEAT.format(name="agent"))
         await environment.exec(WIN)
@@ -134,14 +137,18 @@ async def test_between_two_steps_the_agents_processes_stand_still(tmp_path: Path
         assert not await beats(environment, "agent")
 
 
-async def test_services_of_the_image_go_on_and_its_own_tests_stay(tmp_path: Path) -> None:
+async def test_services_of_the_image_go_on_and_its_own_tests_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_processes_end(monkeypatch)
     service = f'#!/bin/sh\n{BEAT.format(name="service")}\nexec "$@"\n'
     dockerfile = (
         f"{BASE}COPY entry.sh data /given/\nRUN chmod +x /given/entry.sh && mkdir /tests && mv /given/data /tests/\n"
         'WORKDIR /app\nENTRYPOINT ["/given/entry.sh"]\n'
     )
     files = {"environment/entry.sh": service, "environment/data": "given"}
-    async with started(write_task(tmp_path / "service", dockerfile=dockerfile, files=files), RUN) as environment:
+    task = write_task(tmp_path / "service", dockerfile=dockerfile, files=files)
+    async with started(task, RUN, once="[ -s /service ]") as environment:
         await environment.exec(BEAT.format(name="agent"))
         await environment.exec("echo mine > /tests/data; echo x > /tests/more")
         for final in (False, True):

@@ -8,10 +8,10 @@ import pytest
 
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
-from tests.support.docker_parts import containers, started, write_task
+from tests.support.docker_parts import a_run, containers, started, write_task
 from tests.support.own_daemon import own_daemon
 
-RUN = "test-runtime"
+RUN = a_run("test-runtime")
 
 
 @pytest.mark.parametrize(

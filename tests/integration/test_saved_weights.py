@@ -1,6 +1,7 @@
 """Saved weights on the real server: as a run's start, exact after kill -9 and a resume; as reference and teacher."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError
 from tests.conftest import MODEL, ROOT
 from tests.support.engine_parts import every_slot
-from tests.support.served_run import arguments, served_run, weights
+from tests.support.served_run import HANGS, arguments, served_run, weights
 from tests.support.small_server import checkpoints_base
 
 
@@ -73,9 +74,11 @@ def test_killed_after_init_and_resumed_it_ends_with_the_same_weights(server_url:
         "tests.support.served_run",
         *arguments(server_url, source.parent, "killed", *words),
     ]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {HANGS: "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     run = source.parent / "killed"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 1800
     while not read_lines(run / "checkpoints.jsonl"):
         assert process.poll() is None and time.monotonic() < deadline, process.stdout and process.stdout.read()
         time.sleep(0.005)

@@ -99,7 +99,7 @@ async def has_adapter(url: str, cache: Path) -> bool:
     notes = list((cache / "harbortrainer" / "sessions").glob("*.json"))
     if not notes:
         return False
-    async with httpx.AsyncClient(base_url=f"{url}/api/v1") as http:
+    async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=600) as http:
         (session_id,) = (json.loads(note.read_text())["session_id"] for note in notes)
         return bool((await http.get(f"/sessions/{session_id}")).json()["training_run_ids"])
 
@@ -112,7 +112,7 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     with live_server(tiny_model_dir, tmp_path / "server", MAX_LORA_ADAPTERS="2", SESSION_TIMEOUT="3600") as url:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROBES, url, tiny_model_dir, cwd=ROOT)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(600):
             while not await has_adapter(url, cache):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         process.kill()
@@ -146,7 +146,7 @@ async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
             with pytest.raises(ServerLost, match=r"forward_backward: .* has not answered for 3 s"):
                 await train(trainer, sequences)
             monkeypatch.setattr(sessions, "CLOSE_LIMIT_SEC", 0.5)
-            await asyncio.wait_for(backend.close(done=False), 60)  # at a run's end
+            await asyncio.wait_for(backend.close(done=False), 600)  # at a run's end
         monkeypatch.undo()
         assert await recovery(trainer, log, said).restore(ServerLost("gone"), 1) == 1
         assert await logprobs(trainer, sequences) == pytest.approx(expected, abs=1e-4)
@@ -191,7 +191,7 @@ async def test_an_ended_session_and_lost_states_are_recovered_from(
             for record in log.records[left:]:
                 await trainer.delete(record.path)
             session = backend.service.holder.get_session_id()
-            async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=60) as http:
+            async with httpx.AsyncClient(base_url=f"{server_url}/api/v1", timeout=600) as http:
                 ended = await http.post(f"/sessions/{session}/finish", json={"reason": {"type": "success"}})
                 ended.raise_for_status()
             with pytest.raises(ServerLost) as lost:
@@ -259,7 +259,8 @@ import asyncio, sys
 from harbortrainer.backend import connect, health, sessions
 from harbortrainer.config import Config
 from harbortrainer.training.outside import Outside
-connect.CALL_LIMIT_SEC = sessions.CALL_LIMIT_SEC = health.HEALTH_LIMIT_SEC = 1.0
+connect.CALL_LIMIT_SEC = sessions.CALL_LIMIT_SEC = 1.0
+health.HEALTH_LIMIT_SEC = float(sys.argv[2])
 asyncio.run(Outside().connect(Config(backend="skyrl-tx", skyrl_tx_url=sys.argv[1], model_name="m", tasks_dir="-")))
 """
 
@@ -274,10 +275,10 @@ async def test_a_server_that_takes_connections_and_never_answers_is_refused(
     """And the process ends, whatever the SDK's threads still wait for."""
     async with silent_server(*answered) as url:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", CONNECT, url, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+            sys.executable, "-c", CONNECT, url, "600" if answered else "1", cwd=ROOT, stderr=asyncio.subprocess.PIPE
         )
         try:
-            _, error = await asyncio.wait_for(process.communicate(), 120)
+            _, error = await asyncio.wait_for(process.communicate(), 600)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -16,7 +16,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import BackendError
 from harbortrainer.training.outside import Outside
 from tests.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
-from tests.support.small_server import processes_of, wait_until
+from tests.support.small_server import GONE_SEC, processes_of, wait_until
 
 START = "scripts/start_skyrl_tx.sh"
 
@@ -50,7 +50,7 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
     assert f"scripts/stop_skyrl_tx.sh {port}" in again.stdout
 
     os.kill(server_pid(settings), signal.SIGTERM)
-    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), 5), "still there 5 s after SIGTERM"
+    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), GONE_SEC), "still there after SIGTERM"
 
 
 def test_foreground_forgets_what_was_and_stops_on_interrupt(settings: dict[str, str], tiny_model_dir: Path) -> None:
@@ -71,8 +71,8 @@ def test_foreground_forgets_what_was_and_stops_on_interrupt(settings: dict[str, 
         assert not old.exists()
         os.killpg(server.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
         server.stdout.read()
-        server.wait(timeout=5)
-    assert not processes_of(settings["SKYRL_TX_STATE"])
+        server.wait(timeout=GONE_SEC)
+    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), GONE_SEC)
 
 
 def test_port_of_another_program(settings: dict[str, str], tiny_model_dir: Path) -> None:
@@ -155,7 +155,7 @@ async def test_a_server_that_others_can_reach_requires_a_key(
         assert key not in Path(f"/proc/{process}/cmdline").read_text()
 
     url = f"http://127.0.0.1:{settings['SKYRL_TX_PORT']}"
-    async with httpx.AsyncClient(base_url=f"{url}/api/v1") as client:
+    async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=600) as client:
         assert (await client.get("/healthz")).status_code == 200
         body = {"model_id": "m", "type": "unload_model"}
         for headers in ({}, {"X-API-Key": "tml-" + "0" * 48}, {"Authorization": f"Bearer {key}"}):

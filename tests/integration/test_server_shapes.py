@@ -80,7 +80,7 @@ padded = [call(*sizes) for call, *sizes in CALLS]
 scored(70)
 ahead = engine_warm_up.ahead
 with ahead._changed:
-    ahead._changed.wait_for(lambda: not ahead._queue and ahead._now is None, timeout=300)
+    ahead._changed.wait_for(lambda: not ahead._queue and ahead._now is None, timeout=1500)
 before = compiled()
 for sizes in ((40,), (128, 90), (200, 33, 150), (129,) * 9):
     trained("cross_entropy", *sizes)
@@ -104,7 +104,9 @@ def engine(server_env: None, tiny_model_dir: Path) -> dict[str, Any]:
     """What one engine computes without the repair `shapes` and then with it and a warm-up to 256 tokens."""
     programs = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache"}
     programs |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    lines = succeed("server/.venv/bin/python", "-c", ENGINE, tiny_model_dir, env=programs, timeout_sec=600).splitlines()
+    lines = succeed(
+        "server/.venv/bin/python", "-c", ENGINE, tiny_model_dir, env=programs, timeout_sec=1800
+    ).splitlines()
     return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
 
 

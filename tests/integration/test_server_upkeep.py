@@ -15,10 +15,10 @@ import tinker
 
 from tests.support.engine_parts import DATA, adapters, prompt_logprobs, step
 from tests.support.server_parts import Raw, awaited, refused
-from tests.support.small_server import Server, processes_of, wait_until
+from tests.support.small_server import GONE_SEC, Server, processes_of, wait_until
 
 TOKENS = list(range(5, 29))
-BRIEF = {"SKYRL_TX_KEEP_SEC": "1", "SKYRL_TX_CONTEXT_LIMIT": "64"}
+BRIEF = {"SKYRL_TX_KEEP_SEC": "5", "SKYRL_TX_CONTEXT_LIMIT": "64"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def query(server: Server, statement: str, *values: Any) -> list[Any]:
-    with sqlite3.connect(server.state / "tinker.db", timeout=60) as database:
+    with sqlite3.connect(server.state / "tinker.db", timeout=600) as database:
         return database.execute(statement, values).fetchall()
 
 
@@ -76,7 +76,7 @@ def left(server: Server, tiny_model_dir: Path) -> Left:
     raw.settle(raw.post("save_weights", model_id=model_id, path="unfinished")).raise_for_status()
     sampler, logprobs = asyncio.run(saved_sampler(server.url, tiny_model_dir))
     os.kill(int((server.state / "server.pid").read_text()), signal.SIGKILL)
-    engine_ended = wait_until(lambda: not processes_of(server.state), 5)
+    engine_ended = wait_until(lambda: not processes_of(server.state), GONE_SEC)
     pending = f"{uuid.uuid4().hex}:train:0"
     leave_pending(server, model_id, pending)
     server.start(SKYRL_TX_KEEP_SEC="900")
@@ -130,4 +130,4 @@ async def test_a_sampler_outlives_its_server(server: Server, left: Left) -> None
 
 def test_a_stopped_server_leaves_no_process(server: Server, left: Left) -> None:
     assert "stopped the server" in server.stop()
-    assert processes_of(server.state) == []
+    assert wait_until(lambda: not processes_of(server.state), GONE_SEC)

@@ -97,7 +97,7 @@ def test_a_sampler_that_vllm_refuses_is_an_error_of_its_save(raw: Raw, vllm: tup
 
 
 async def test_the_cached_contract_knows_the_sampler(server: Server) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=600) as http:
         body = (await http.get(f"{server.url}/api/v1/healthz")).json()
     assert body["sampler"]["kind"] == "vllm" and body["sampler"]["version"] == "0.0.fake"
     assert body["sampler"]["replicas"] == ["ready"]
@@ -128,7 +128,7 @@ def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server
     call(fake.gate.set)
     server.start(SAMPLER="jax")
     assert raw.settle(late).is_success
-    assert httpx.get(f"{server.url}/api/v1/healthz").json()["sampler"]["kind"] == "jax"
+    assert httpx.get(f"{server.url}/api/v1/healthz", timeout=600).json()["sampler"]["kind"] == "jax"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_quick_when_nothing_is_missing(docker_ready: str) -> None:
     succeed(SETUP, "--all", timeout_sec=900)
     began = time.monotonic()
     output = succeed(SETUP, "--all")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # nothing is installed, compiled or made
     assert output == ""
 
 

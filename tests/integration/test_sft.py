@@ -52,7 +52,7 @@ def command(url: str, folder: Path, name: str, *more: str) -> list[str]:
 
 
 def succeed(words: Sequence[str]) -> str:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -106,7 +106,7 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(server_url: str, taugh
     process = subprocess.Popen(
         command(server_url, data.parent, run.name, *given), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 1800
     while len(read_lines(run / "checkpoints.jsonl")) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)

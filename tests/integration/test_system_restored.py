@@ -12,10 +12,10 @@ from harbortrainer.docker import layer
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import PUT_BACK, DockerEngineEnvironment
 from tests.support import system_attacks as attacks
-from tests.support.docker_parts import started, write_task
+from tests.support.docker_parts import a_run, started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-RUN = "test-system"
+RUN = a_run("test-system")
 AT_ONCE = 6
 
 
@@ -37,7 +37,7 @@ def make_task(folder: Path, *, solve: str = "echo Hello > hello.txt\n") -> Path:
 async def verified(environment: DockerEngineEnvironment, task: Path, user: str, way: str) -> str:
     """The reward that the task's test writes."""
     await environment.upload_dir(task / "tests", "/tests")
-    await environment.exec(f"bash /tests/test.sh {way} > /logs/verifier/out.txt 2>&1", user=user, timeout_sec=60)
+    await environment.exec(f"bash /tests/test.sh {way} > /logs/verifier/out.txt 2>&1", user=user, timeout_sec=600)
     shown = await environment.exec("cat /logs/verifier/reward.txt", user="root")
     return (shown.stdout or "").strip()
 
@@ -47,7 +47,7 @@ async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
     attack = attacks.ATTACKS[name]
     async with slots, started(task, RUN) as environment:
         await environment.exec("mkdir -m 777 -p /logs/verifier", user="root")
-        done = await environment.exec(attack.script, user=attack.user, timeout_sec=60)
+        done = await environment.exec(attack.script, user=attack.user, timeout_sec=600)
         assert done.return_code == 0, (name, done.stderr)
         if await verified(environment, task, attack.user, attack.way) != "1":
             return "harmless"
@@ -98,7 +98,7 @@ async def test_what_the_solution_installs_too_is_kept(tmp_path: Path) -> None:
     task = make_task(tmp_path / "honest", solve=attacks.INSTALL.format(version="1.0", text="of-the-solution"))
     async with started(task, RUN) as environment:
         policy = attacks.INSTALL.format(version="1.2", text="of-the-policy")
-        done = await environment.exec(f"{policy}\necho Hello > hello.txt\n", user="root", timeout_sec=60)
+        done = await environment.exec(f"{policy}\necho Hello > hello.txt\n", user="root", timeout_sec=600)
         assert done.return_code == 0, done.stderr
         await environment.close_agent_phase(final=True)
         assert await verified(environment, task, "root", "uvx") == "1"
@@ -140,10 +140,8 @@ async def test_what_the_images_entrypoint_writes_is_kept(tmp_path: Path) -> None
         attacks.BASE + 'COPY entry.sh /entry.sh\nRUN chmod +x /entry.sh\nWORKDIR /app\nENTRYPOINT ["/entry.sh"]\n'
     )
     task = write_task(tmp_path / "entry", dockerfile=dockerfile, files={"environment/entry.sh": entry})
-    async with started(task, RUN) as environment:
-        await environment.exec(
-            "until grep -q made /etc/profile; do sleep 0.05; done; echo x > /usr/bin/tac", user="root"
-        )
+    async with started(task, RUN, once="grep -q made /etc/profile") as environment:
+        await environment.exec("echo x > /usr/bin/tac", user="root")
         await environment.close_agent_phase(final=True)
         shown = await environment.exec("cat /usr/local/bin/made; tail -1 /etc/profile", user="root")
         assert (shown.stdout or "").split() == ["made", "made"]

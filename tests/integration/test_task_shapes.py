@@ -10,14 +10,14 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.environment import environment_config
 from harbortrainer.rollout.trial import run_trial
 from harbortrainer.tasks.task import Task, digest
-from tests.support.docker_parts import containers
+from tests.support.docker_parts import a_run, containers
 from tests.support.oracle import rewards_of, run_oracle
 from tests.support.shapes import INSTALLING, SHAPES, write_shape
 from tests.support.task_folder import BASE, write_task
 from tests.support.trial_parts import SOLVE, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-RUN = "test-task-shapes"
+RUN = a_run("test-task-shapes")
 # tmux out of the image and into a package source that is part of it
 TMUX_FROM_APT = (
     BASE

@@ -14,11 +14,11 @@ from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
 from harbortrainer.rollout.terminal import CommandWait
-from tests.support.docker_parts import containers, environment_of, write_task
+from tests.support.docker_parts import a_run, containers, environment_of, write_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-LONG, SOON = 100.0, 60.0  # seconds: the duration asked for, and far more than the command takes on a slow machine
-RUN = "test-turns"
+LONG, SOON = 900.0, 600.0  # seconds: the duration asked for, and far more than the command takes on a slow machine
+RUN = a_run("test-turns")
 NUMBERS = count()
 
 
@@ -131,7 +131,7 @@ async def test_nested_shells_ask_too(environment: DockerEngineEnvironment) -> No
 
 async def test_an_answer_of_several_commands(environment: DockerEngineEnvironment) -> None:
     terminal = await terminal_in(environment)
-    commands = [("cat > notes\n", 0.5), ("some text\n", 0.2), ("C-d", LONG), ("sleep 1; cat notes\n", LONG)]
+    commands = [("cat > notes\n", 2.0), ("some text\n", 0.5), ("C-d", LONG), ("sleep 1; cat notes\n", LONG)]
     shown, seconds = await turn(terminal, *commands, ("w" * 20_000, LONG), ("C-c", LONG), ("echo e''nd\n", LONG))
     assert shown.count("some text") >= 2 and shown.rstrip().splitlines()[-2].strip() == "end"
     assert seconds < SOON
@@ -139,7 +139,7 @@ async def test_an_answer_of_several_commands(environment: DockerEngineEnvironmen
 
 async def test_interrupting_and_leaving_end_the_wait(environment: DockerEngineEnvironment) -> None:
     terminal = await terminal_in(environment)
-    await turn(terminal, ("sleep 1000\n", 0.3))
+    await turn(terminal, ("sleep 1000\n", 2.0))
     _, seconds = await turn(terminal, ("C-c", LONG))
     assert seconds < SOON
     _, seconds = await turn(terminal, ("exit\n", LONG))
@@ -163,7 +163,7 @@ async def test_the_whole_duration_on_request(environment: DockerEngineEnvironmen
 
 async def test_a_dash_in_the_pane_asks_too(environment: DockerEngineEnvironment) -> None:
     terminal = await terminal_in(environment)
-    await turn(terminal, ("exec sh\n", 1.0))
+    await turn(terminal, ("exec sh\n", LONG))
     _, seconds = await turn(terminal, ("sleep 2; x=$(sleep 1); echo lo''ng\n", LONG))
     assert "long" in await terminal.capture_pane() and 2.9 < seconds < SOON
 

@@ -51,7 +51,14 @@ def command(url: str, logs_dir: Path, *arguments: str) -> list[str]:
 def run(arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("SKYRL_TX_URL", "TINKER_API_KEY")} | environment
     return subprocess.run(
-        arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False, stdin=subprocess.DEVNULL
+        arguments,
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -76,7 +83,7 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
 
 def until(process: subprocess.Popen[str], happened: Callable[[], object], over: bool = False) -> None:
     """Wait; `over`: for the end of the process, else it must not end before."""
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + 1800
     while not happened():
         if process.poll() is not None and over:
             return
@@ -219,7 +226,7 @@ def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: P
     process = start(arguments)
     until(process, lambda: len(list((folder / "trajectories" / "step_000001").glob("*.npz"))) >= 2)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate(timeout=1800)
     assert process.returncode == 130, output
     assert f"continue with: python -m src.train resume={folder}" in output and "Traceback" not in output
     assert containers(folder) == []
@@ -229,7 +236,7 @@ def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: P
     process = start(arguments)
     until(process, lambda: len(list((folder / "trajectories" / "step_000002").glob("*.npz"))) >= 2)
     process.send_signal(signal.SIGKILL)
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate(timeout=1800)
     assert f"continues {folder}" in output
     finished[2] = stored(folder, 2)
 
@@ -272,7 +279,7 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
     until(process, lambda: len(containers(tmp_path / "left")) > 0)
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
-    limit = threading.Timer(600, process.kill)
+    limit = threading.Timer(1800, process.kill)
     limit.start()
     assert any("SIGTERM: running trials may finish" in line for line in process.stdout)
     limit.cancel()

@@ -62,7 +62,7 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
 
 async def test_a_hanging_sampler_is_retried_up_to_max_attempts_then_dropped_from_its_group(tmp_path: Path) -> None:
     """One trial hangs on both attempts: the first request, and the eighth, after two trials of three turns each."""
-    sampler = PolicySampler(request_timeout_sec=0.5)
+    sampler = PolicySampler(request_timeout_sec=3.0)
 
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)

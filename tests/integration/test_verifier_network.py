@@ -31,7 +31,7 @@ CURL = r"""#!/usr/bin/perl
 use IO::Socket::INET;
 my ($h, $p, $f) = (grep { /^http/ } @ARGV)[0] =~ m{http://([^:/]+):(\d+)(/.*)};
 gethostbyname($h) or do { print STDERR "curl: (6) Could not resolve host: $h\n"; exit 6 };
-my $s = IO::Socket::INET->new(PeerAddr => $h, PeerPort => $p, Timeout => 3)
+my $s = IO::Socket::INET->new(PeerAddr => $h, PeerPort => $p, Timeout => 60)
     or do { print STDERR "curl: (7) Failed to connect to $h port $p\n"; exit 7 };
 print $s "GET $f HTTP/1.0\r\n\r\n";
 my $b = join "", <$s>;

@@ -38,7 +38,7 @@ def server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def sampling(server: Server) -> dict[str, Any]:
-    return httpx.get(f"{server.url}/api/v1/healthz", timeout=30).json()["sampler"]
+    return httpx.get(f"{server.url}/api/v1/healthz", timeout=600).json()["sampler"]
 
 
 def test_conformance(server: Server) -> None:

@@ -19,7 +19,7 @@ from tests.support.small_disk import small_disk
 from tests.support.wandb_server import KEY, synced, wandb_server
 
 ROOT = Path(__file__).parents[2]
-PATIENT, SHORT = 300, 2  # seconds: where an answer comes; where none does
+PATIENT, SHORT = 900, 2  # seconds: where an answer comes; where none does
 TALK = [{"role": "user", "content": "the task"}, {"role": "assistant", "content": "ls"}]
 
 
@@ -55,7 +55,7 @@ def start(run: Path, rows: list[dict[str, Any]], url: str, seconds: float, *how:
 
 
 def output(process: subprocess.Popen[str]) -> list[str]:
-    told, _ = process.communicate(timeout=600)
+    told, _ = process.communicate(timeout=1800)
     assert process.returncode in (0, -9), told
     return told.splitlines()
 

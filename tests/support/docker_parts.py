@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.task.config import TaskConfig as HarborTaskConfig
@@ -15,7 +16,7 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker import agent_phases, cleaning
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.rollout.environment import environment_config
@@ -60,16 +61,41 @@ def environment_of[E: BaseEnvironment](
 
 
 @asynccontextmanager
-async def started(task: Path, run_id: str, **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
-    """The environment in its agent's phase, with a trial's folder of its own; removed at the end."""
+async def started(task: Path, run_id: str, *, once: str = "", **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
+    """The environment in its agent's phase, with a trial's folder of its own; removed at the end.
+
+    `once`: the phase begins when this command succeeds, as when the image's entrypoint has done its part.
+    """
     environment = environment_of(task, run_id, **kwargs)
     environment.trial_paths = TrialPaths(task.parent / uuid.uuid4().hex)
     await environment.start(force_build=False)
     try:
+        if once:
+            await environment.exec(f"until {once}; do sleep 0.05; done", user="root", timeout_sec=600)
         await environment.open_agent_phase()
         yield environment
     finally:
         await environment.stop(delete=True)
+
+
+def a_run(name: str) -> str:
+    """A run's id that no other process of the tests has, and no earlier one had."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def remove_run(run_id: str) -> None:
+    """Remove the run's containers, its network holders too, and nothing that others have left.
+
+    `reap` takes what any dead process left; a test in another process may wait for just that.
+    """
+    for container in engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"}):
+        cleaning.remove_container(container["Id"])
+
+
+def let_processes_end(patch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: a container is not started again because the agent's processes take long to end."""
+    patch.setattr(agent_phases, "SIGNAL_SEC", 300.0)
+    patch.setattr(agent_phases, "SEEN_SEC", 300.0)
 
 
 def containers(run_id: str) -> list[str]:

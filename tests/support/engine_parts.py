@@ -53,7 +53,7 @@ async def unload(url: str, client: tinker.TrainingClient) -> None:
 
 async def raw(url: str, name: str, body: dict[str, Any]) -> None:
     """A request without the SDK, which retries for minutes; waits for its answer, whatever that is."""
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=600) as http:
         promise = (await http.post(f"{url}/api/v1/{name}", json=body)).raise_for_status().json()
         await http.post(f"{url}/api/v1/retrieve_future", json={"request_id": promise["request_id"]})
 

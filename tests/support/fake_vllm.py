@@ -136,7 +136,7 @@ def in_a_thread(base_model: str) -> Iterator[tuple[FakeVllm, Callable[[Callable[
             found = function()
             return await found if asyncio.iscoroutine(found) else found
 
-        return asyncio.run_coroutine_threadsafe(run(), loop).result(30)
+        return asyncio.run_coroutine_threadsafe(run(), loop).result(300)
 
     fake = call(lambda: FakeVllm(base_model))
     call(fake.start)

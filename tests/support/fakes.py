@@ -146,3 +146,9 @@ class FakeEnvironment:
         await asyncio.sleep(0)
         code, stdout = self._reply(command)
         return SimpleNamespace(return_code=code, stdout=stdout, stderr=stdout if code else None)
+
+
+async def let_others_act() -> None:
+    """Give the tasks that can run, and those that they wake, their turns. No time would be enough on a busy machine."""
+    for _ in range(100):
+        await asyncio.sleep(0)

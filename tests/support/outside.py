@@ -34,23 +34,27 @@ _ANSWER = (
 
 
 @contextmanager
-def outside(subnet: str = "198.51.100") -> Iterator[tuple[str, str]]:
-    """The machine's address, and the name of its namespace; all of it is gone afterwards. Needs root."""
-    mark = secrets.token_hex(3)
+def outside() -> Iterator[tuple[str, str, str]]:
+    """Address of this machine's end, the other machine's, and the name of its namespace; gone afterwards. Needs root.
+
+    The addresses are random: a run of the tests that was killed may have left some.
+    """
+    mark, first = secrets.token_hex(3), 4 * secrets.randbelow(64)
     name, here, there = f"out-{mark}", f"oh{mark}", f"ot{mark}"
+    near, far = f"198.51.100.{first + 1}", f"198.51.100.{first + 2}"
     run("ip", "netns", "add", name)
     try:
         run("ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        run("ip", "addr", "add", f"{subnet}.1/30", "dev", here)
+        run("ip", "addr", "add", f"{near}/30", "dev", here)
         run("ip", "link", "set", here, "up")
         for command in (
-            f"addr add {subnet}.2/30 dev {there}",
+            f"addr add {far}/30 dev {there}",
             f"link set {there} up",
             "link set lo up",
-            f"route add default via {subnet}.1",
+            f"route add default via {near}",
         ):
             run("ip", "-n", name, *command.split())
-        yield f"{subnet}.2", name
+        yield near, far, name
     finally:
         run("ip", "netns", "del", name)  # the link goes with it
 

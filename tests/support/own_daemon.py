@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-READY_SEC = 60.0
+READY_SEC = 300.0
 
 
 class OwnDaemon:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Fault = Literal["", "cut", "503"]  # "cut": the server takes the request and answers, and its answer is lost
-SEEN_LIMIT_SEC = 60.0
 
 
 @dataclass

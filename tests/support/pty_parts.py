@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 
 
 def on_terminal(
-    command: Sequence[str], *, columns: int, rows: int, limit_sec: float = 900, **environment: str
+    command: Sequence[str], *, columns: int, rows: int, limit_sec: float = 1800, **environment: str
 ) -> tuple[int, str]:
     """Exit status, and what the terminal was sent. `environment`: besides this process's."""
     reader, terminal = pty.openpty()

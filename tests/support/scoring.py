@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,18 +31,21 @@ def engine(mark: str) -> Iterator[docker.DockerClient]:
 
 @contextmanager
 def images_of(client: docker.DockerClient, tasks: Iterable[Path]) -> Iterator[dict[str, str]]:
-    """Task name -> image; tasks with the same environment share one. They are removed afterwards."""
-    tags: dict[str, str] = {}  # by Dockerfile
+    """Task name -> image; tasks with the same environment share one. They are removed afterwards.
+
+    Tags and labels are random, and the steps of the builds stay: another process may build the same Dockerfiles now.
+    """
+    mine, tags = uuid.uuid4().hex[:8], dict[str, str]()  # by Dockerfile
     found: dict[str, str] = {}
     for task in tasks:
         dockerfile = (task / "environment" / "Dockerfile").read_text()
         if dockerfile not in tags:
-            tags[dockerfile] = f"{LABEL}:{task.name}"
-            client.images.build(path=str(task / "environment"), tag=tags[dockerfile], rm=True)
+            tags[dockerfile] = f"{LABEL}:{task.name}-{mine}"
+            client.images.build(path=str(task / "environment"), tag=tags[dockerfile], rm=True, labels={LABEL: mine})
         found[task.name] = tags[dockerfile]
     yield found
     for tag in tags.values():
-        client.images.remove(tag)
+        client.images.remove(tag, noprune=True)
 
 
 def score_twice(client: docker.DockerClient, image: str, task: Path, mark: str) -> list[str]:

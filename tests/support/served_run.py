@@ -1,6 +1,7 @@
 """A whole run on a real server, with trials that need no Docker: `python -m tests.support.served_run ARGUMENTS`."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ SMALL = (
     "lora_rank=8 batch_size=2 group_size=4 max_tokens=16 context_limit=2048 learning_rate=3e-3 save_every=1 "
     "keep_checkpoints=0 display=plain"
 ).split()
+HANGS = "SERVED_RUN_HANGS"  # in the environment: no trial ends
 STILL = tinker.AdamParams(learning_rate=0.0)
 
 
@@ -35,7 +37,10 @@ class Trial(FakeTrial):
     async def _act(self) -> Any:
         name = self._config.agent.kwargs["llm_kwargs"]["name"]
         llm = live_llm(name)
-        answer = await llm.call(f"{self._config.task.path} 7 zebra qx !! ** ..")
+        if HANGS in os.environ:
+            await asyncio.Event().wait()
+        name = Path(str(self._config.task.path)).name  # the same tokens in every checkout
+        answer = await llm.call(f"{TASKS}/{name} 7 zebra qx !! ** ..")
         llm.stop_reason = "done"
         graded = SimpleNamespace(rewards={"reward": float(len(set(answer.content)) % 3) / 2})
         nothing = dict.fromkeys(("exception_info", "step_results", "environment_setup", "agent_setup", "verifier"))

@@ -25,7 +25,7 @@ class Raw:
 
     def __post_init__(self) -> None:
         closed = httpx.Limits(max_keepalive_connections=0)  # a server closes the connection on which it failed
-        self.http = httpx.Client(base_url=f"{self.url}/api/v1", timeout=60, limits=closed)
+        self.http = httpx.Client(base_url=f"{self.url}/api/v1", timeout=600, limits=closed)
         self.session_id = self.post("create_session", tags=[], sdk_version="0.38.0").json()["session_id"]
 
     def post(self, path: str, /, **body: Any) -> httpx.Response:
@@ -70,7 +70,7 @@ def refused(answer: httpx.Response, *words: str) -> None:
         assert word in answer.text
 
 
-def awaited[T](ask: Callable[[], T | None], limit_sec: float = 120) -> T:
+def awaited[T](ask: Callable[[], T | None], limit_sec: float = 600) -> T:
     end = time.monotonic() + limit_sec
     while (found := ask()) is None:
         assert time.monotonic() < end, f"not within {limit_sec:g} s"

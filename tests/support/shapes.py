@@ -120,10 +120,10 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "entrypoint-that-exits": {"dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["false"]\n'},
     "entrypoint-that-prepares": {
         "dockerfile": BASE + 'WORKDIR /app\nENTRYPOINT ["sh", "-c", "echo up > /up; exec \\"$@\\"", "sh"]\n',
-        "toml": '[environment.healthcheck]\ncommand = "test -f /up"\ninterval_sec = 0.2\nretries = 20\n',
+        "toml": '[environment.healthcheck]\ncommand = "test -f /up"\ninterval_sec = 0.2\nretries = 500\n',
     },
     "healthcheck": {
-        "dockerfile": BASE + "WORKDIR /app\nHEALTHCHECK --interval=1s --retries=20 CMD touch /checked\n",
+        "dockerfile": BASE + "WORKDIR /app\nHEALTHCHECK --interval=1s --retries=500 CMD touch /checked\n",
         "solve": f"test -f /checked && {SOLVE}",
     },
     "output-of-the-agent": {"solve": f"yes line | head -n 1000000\n{SOLVE}"},

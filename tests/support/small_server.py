@@ -23,19 +23,23 @@ class Server:
 
     def start(self, **settings: str) -> None:
         """`settings`: of this start, over those of all starts."""
-        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env | settings, timeout_sec=600)
+        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env | settings, timeout_sec=900)
 
     def stop(self) -> str:
         """What the script says. Safe to repeat."""
         return succeed("scripts/stop_skyrl_tx.sh", self._port, env=self._env)
 
     def kill(self) -> None:
-        """API and engine at once, as when the machine goes down."""
+        """API and engine at once, as when the machine goes down; returns when they are gone, and their port is free."""
         send(self.url, signal.SIGKILL)
+        assert wait_until(lambda: not processes_of(self.state), GONE_SEC), "a killed server still runs"
 
     def forget(self) -> None:
         """Database and checkpoints are gone, as with a lost disk. While it does not run."""
         shutil.rmtree(self.state)
+
+
+GONE_SEC = 120.0  # in which processes that were killed are gone, on a slow machine
 
 
 def processes_of(state: Path | str) -> list[int]:

@@ -19,7 +19,7 @@ name = "test/hello"
 [agent]
 timeout_sec = {agent_timeout}
 [verifier]
-timeout_sec = 20.0
+timeout_sec = 300.0
 [environment]
 cpus = 1
 memory_mb = 512
@@ -27,7 +27,7 @@ memory_mb = 512
 TEST_SH = '[ "$(cat /app/hello.txt 2>/dev/null)" = "Hello" ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
 
 
-def make_task(folder: Path, *, name: str = "hello", test: str = TEST_SH, agent_timeout: float = 60.0) -> Task:
+def make_task(folder: Path, *, name: str = "hello", test: str = TEST_SH, agent_timeout: float = 600.0) -> Task:
     """A task that wants /app/hello.txt to hold Hello."""
     path = folder / name
     (path / "environment").mkdir(parents=True)
@@ -39,8 +39,8 @@ def make_task(folder: Path, *, name: str = "hello", test: str = TEST_SH, agent_t
     return Task(name, path, digest(path))
 
 
-def answer(*keystrokes: str, complete: bool = False, wait: float = 0.1) -> str:
-    """What Terminus-2 expects from the policy."""
+def answer(*keystrokes: str, complete: bool = False, wait: float = 60.0) -> str:
+    """What Terminus-2 expects from the policy. `wait`: a command that ends sooner is waited for no longer."""
     commands = [{"keystrokes": keys, "duration": wait} for keys in keystrokes]
     return json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": complete})
 
@@ -63,7 +63,7 @@ def settings(
         "max_turns": 6,
         "max_tokens": 2048,
         "context_limit": 32000,
-        "trial_timeout_sec": 120.0,
+        "trial_timeout_sec": 1200.0,
     }
     config = Config(**defaults | fields)
     daemon = Daemon(config.outage_limit_sec)

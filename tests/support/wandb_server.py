@@ -63,7 +63,7 @@ def synced(run: Path) -> WandbServer:
         environment = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
         subprocess.run(
             [Path(sys.executable).with_name("wandb"), "sync", *parts],
-            env=os.environ | environment | {"HOME": str(run.parent)}, check=True, capture_output=True, timeout=300,
+            env=os.environ | environment | {"HOME": str(run.parent)}, check=True, capture_output=True, timeout=900,
         )  # fmt: skip
     return server
 

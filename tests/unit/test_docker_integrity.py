@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker import layer
-from harbortrainer.docker.agent_phases import _parse, _Process, _services, _with_descendants
+from harbortrainer.docker.agent_phases import _END_VERIFIER, _parse, _Process, _services, _with_descendants
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
 from harbortrainer.docker.place import Facts, network_files, network_script, parse_facts, removal_script
+from harbortrainer.harbor import MODE
 
 
 @pytest.fixture
@@ -138,6 +139,21 @@ def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
         subprocess.run([shell, "-c", "\n".join(removal_script(paths))], check=True)
         assert list(tmp_path.iterdir()) == []
     assert len(removal_script([f"/{at}" for at in range(401)])) == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_what_a_verifier_left_is_looked_for_until_none_shows_the_mode(tmp_path: Path, shell: str) -> None:
+    """A killed process can be read for a while."""
+    import subprocess
+
+    for process, variables in (("7", f"A=b\0{MODE}=train\0"), ("8", "A=b\0")):
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "environ").write_text(variables)
+    third = f'[ "$(wc -l <{tmp_path}/killed)" -lt 3 ] || rm {tmp_path}/7/environ'
+    kill = f'kill() {{ echo "$*" >>{tmp_path}/killed; {third}; }}\n'
+    script = kill + _END_VERIFIER.replace("/proc/", f"{tmp_path}/")
+    assert subprocess.run([shell, "-c", script], check=False, timeout=300).returncode == 0
+    assert (tmp_path / "killed").read_text() == "-s KILL 7\n" * 3
 
 
 def test_services_are_what_pid_1_started_but_the_terminal() -> None:

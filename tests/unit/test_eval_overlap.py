@@ -13,6 +13,7 @@ from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.evaluation import run_both
+from tests.support.fakes import let_others_act
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import Run
 from tests.unit.test_validation import config
@@ -43,7 +44,7 @@ def before_each_batch(run: Run, act: Callable[[str], None]) -> None:
 
     async def acting(kind: BatchKind, step: int) -> None:
         act(batch_name(kind, step))
-        await asyncio.sleep(0.01)
+        await let_others_act()
         await begin(kind, step)
 
     rollouts.begin = acting

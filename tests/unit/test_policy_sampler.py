@@ -162,13 +162,13 @@ async def test_busy_time_is_the_union_of_requests() -> None:
 
     sampler.publish(Slow([], chat_template()), 1)
     callers = [asyncio.create_task(ask(sampler)) for _ in range(4)]
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
     during = sampler.busy_seconds
     gate.set()
     await asyncio.gather(*callers)
     after = sampler.busy_seconds
     assert 0.01 <= during <= after
-    assert sampler.counters["request_seconds"] >= 3 * after
+    assert sampler.counters["request_seconds"] >= 2 * after
     assert (sampler.counters["prompt_tokens"], sampler.counters["sampled_tokens"]) == (12, 8)
     await asyncio.sleep(0.01)
     assert sampler.busy_seconds == after

@@ -43,7 +43,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
 
 def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`stream._response.raw._fp.fp.peek()` in src/harbortrainer/docker/shell.py."""
-    client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=5)
+    client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=600)
     monkeypatch.setattr(shell, "engine", lambda: client)
     stream, early = shell._exec_socket("container", "user")
     with stream:

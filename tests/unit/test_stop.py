@@ -14,6 +14,7 @@ from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
 from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
 from tests.conftest import ROOT
+from tests.support.fakes import let_others_act
 
 
 def limited(**fields: Any) -> tuple[Stop, list[str]]:
@@ -49,7 +50,7 @@ async def test_without_limits_trials_may_start_until_it_is_asked() -> None:
 
 async def test_max_wall_sec() -> None:
     stop, _ = limited(max_wall_sec=0.01)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await stop.wait()
     assert stop.status == LIMIT_STATUS and "max_wall_sec=0.01" in stop.why
 
@@ -79,7 +80,7 @@ async def test_trials_that_are_let_end_end_by_themselves() -> None:
 
     async def trials() -> str:
         stop.request("SIGINT", SIGNAL_STATUS)
-        await asyncio.sleep(0.01)
+        await let_others_act()
         return "ended"
 
     assert await run_until(trials(), stop.stopped(trials=True)) == "ended"

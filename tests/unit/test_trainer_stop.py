@@ -11,6 +11,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
 from harbortrainer.training import outage
+from tests.support.fakes import let_others_act
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import Run
 
@@ -36,7 +37,7 @@ def ask_before(run: Run, part: Any, name: str, nth: int = 0) -> None:
         left -= 1
         if left == -1:
             run.stop.request("SIGINT", SIGNAL_STATUS)
-            await asyncio.sleep(0.01)  # whoever waits for the request sees it: that is ready before this
+            await let_others_act()  # who waits for the request sees it
         return await original(*args, **named)
 
     setattr(part, name, asking)
@@ -50,7 +51,7 @@ async def whole(tmp_path: Path) -> Run:
 
 
 async def stopped(run: Run) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(600):
         with pytest.raises(Stopped, match="SIGINT"):
             await run.trainer.run()
 
@@ -175,7 +176,7 @@ async def test_waiting_for_a_lost_server_ends_with_the_request(tmp_path: Path) -
             await asyncio.Event().wait()
 
     policy.until_answering = never
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(600):
         with pytest.raises(Stopped, match="SIGTERM"):
             await run.trainer.run()
     assert "no checkpoint: the server does not answer" in said[-1]
