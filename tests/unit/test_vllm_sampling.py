@@ -273,7 +273,7 @@ async def test_a_request_that_ends_vllms_engine_each_time_is_given_up(parts: Par
     for _ in range(vllm_sampling.MOST_LOST - 1):
         await parts.fake.arrivals(2)
         await parts.fake.stop()
-        while not parts.sampling.servers[0].down:
+        while not parts.sampling.servers[0].down:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await parts.fake.start()
     with pytest.raises(Refused, match=r"vLLM ended 3 times while it computed .* answers 500: EngineCore encountered"):
