@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import tinker
+from tinker.proto.response_conv import deserialize_sample_response
 
 from tests.conftest import MODEL
 from tests.support.engine_parts import DATA, STILL, sampler, step
@@ -62,7 +63,7 @@ class Work:
         self.state = (await self.client.save_state("state")).path
         self.norm = await step(self.client, DATA, adam=STILL)
         self.expected = {name: sequence(settled(self.raw, self.ask(name, seed=SEED))) for name in ("one", "two", "")}
-        assert len({tuple(one["tokens"]) for one in self.expected.values()}) == 3, "other weights, other samples"
+        assert len({one.tokens for one in self.expected.values()}) == 3, "other weights, other samples"
 
     async def connect(self) -> None:
         self.raw = Raw(self.url, MODEL)
@@ -81,19 +82,25 @@ class Work:
         prompt = {"chunks": [{"type": "encoded_text", "tokens": PROMPT}]}
         return self.raw.post("asample", model_path=self.samplers[name], prompt=prompt, sampling_params=settings)
 
-    async def is_of(self, name: str, sample: dict[str, Any]) -> bool:
+    async def is_of(self, name: str, sample: "Sample") -> bool:
         """Whether the trainer's engine finds the sample's log-probabilities with the weights of this name."""
         of: dict[str, Any] = {"model_path": self.samplers[name]} if name else {"base_model": str(MODEL)}
         client = await self.service.create_sampling_client(**of)
-        found = await client.compute_logprobs(tinker.ModelInput.from_ints([*PROMPT, *sample["tokens"]]))
-        apart = np.abs(np.array(found[len(PROMPT) :], float) - np.array(sample["logprobs"], float))
+        found = await client.compute_logprobs(tinker.ModelInput.from_ints([*PROMPT, *sample.tokens]))
+        apart = np.abs(np.array(found[len(PROMPT) :], float) - np.array(sample.logprobs))
         return float(apart.max()) <= CLOSE
 
 
-def sequence(answer: httpx.Response) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Sample:
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+def sequence(answer: httpx.Response) -> Sample:
     assert answer.status_code == 200, answer.text
-    [one] = answer.json()["sequences"]
-    return one
+    [one] = deserialize_sample_response(answer.content).sequences
+    return Sample(tuple(one.tokens), tuple(map(float, one.logprobs or ())))
 
 
 def kill(server: Server, what: str) -> None:
