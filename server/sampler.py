@@ -101,7 +101,8 @@ def command(plan: Plan, index: int) -> list[str]:
         values["--distributed-executor-backend"] = "uni"  # with environment(): two processes to start, not three
         switches.append("--no-enable-chunked-prefill")
     flags = [str(part) for pair in values.items() for part in pair]
-    return [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", *flags, *switches, *shlex.split(plan.flags)]
+    program = ["-m", "vllm.entrypoints.openai.api_server"] if plan.gpus else [str(HERE / "sampler_cpu.py")]
+    return [str(PYTHON), *program, *flags, *switches, *shlex.split(plan.flags)]
 
 
 def environment(plan: Plan, index: int) -> dict[str, str]:

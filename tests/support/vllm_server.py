@@ -40,7 +40,7 @@ def until_ready(url: str, replicas: int = 1) -> None:
 
 def vllm_process(state: Path, *, engine: bool, index: int = 0) -> int:
     """vLLM's API process or, where one runs, its engine; of the replica with this index."""
-    query = ["pgrep", "-f", f"vllm.entrypoints.openai.api_server --model {MODEL} .*"]
+    query = ["pgrep", "-f", f"sampler_cpu.py --model {MODEL} .*"]
     found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
     logs = {f"{state}/vllm.log", f"{state}/vllm-{index}.log"}
     mine = [int(pid) for pid in found if Path(f"/proc/{pid}/fd/1").readlink().as_posix() in logs]
