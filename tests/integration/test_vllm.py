@@ -1,5 +1,6 @@
 """SAMPLER=vllm with the real vLLM on the CPU: every promise of the server. At night. Kills: test_vllm_kills.py."""
 
+import asyncio
 import json
 import os
 import signal
@@ -67,6 +68,22 @@ async def test_sampled_logprobs_are_the_trainers_also_after_a_name_is_saved_agai
         second = await apart(client, await sampler(service, client, "again"))
     print(f"sampler against trainer: {first:.2g} and, saved again, {second:.2g} nats")
     assert max(first, second) <= CLOSE
+
+
+async def test_samples_in_one_batch_are_each_of_their_own_weights(server: Server) -> None:
+    """Two adapters fill vLLM's memory of a batch; its CPU build then gives the base model the last one's weights."""
+    prompt, params = list(range(5, 25)), tinker.SamplingParams(max_tokens=100, temperature=1.0)
+    async with adapters(server.url, MODEL) as (service, client):
+        samplers = [await service.create_sampling_client(base_model=str(MODEL))]
+        for name in ("batch-1", "batch-2"):
+            await step(client, DATA)
+            samplers.append(await sampler(service, client, name))
+        asked = [one.sample(tinker.ModelInput.from_ints(prompt), 2, params) for one in samplers * 2]
+        for one, answer in zip(samplers * 2, await asyncio.gather(*asked), strict=True):
+            for sample in answer.sequences:
+                text = tinker.ModelInput.from_ints([*prompt, *sample.tokens])
+                scored = np.array((await one.compute_logprobs(text))[len(prompt) :], float)
+                assert np.abs(scored - np.asarray(sample.logprobs, float)).max() <= CLOSE
 
 
 async def test_the_second_turn_reads_its_prompt_from_the_cache(server: Server) -> None:
