@@ -1,17 +1,23 @@
-"""vLLM's API server on a CPU, with one repair. server/sampler.py starts this file under server/vllm/.venv.
+"""vLLM's API server on a CPU, with one repair and a shorter start. server/sampler.py starts this file under server/vllm/.venv.
 
 Upstream: vllm 0.32.0, vllm/lora/ops/torch_ops/lora_ops.py, bgmv_shrink; vllm-project/vllm#48421. A token of the base
 model has the adapter's index -1, which selects the last adapter in memory: a sample of the base model, batched with
 samples of adapters, is of that adapter's weights. On a GPU the index skips the token.
-Processes that vLLM spawns import this file as their main module, and so have the repair too.
+
+vLLM spawns its engine, which imports everything once more (12 s); here the engine is a fork, as vLLM does on a GPU where
+the embedding program allows it. A CPU engine with threads bound to cores needs the spawn; sampler.py binds none.
 """
 
 # pyright: reportMissingImports=false
+import functools
+import multiprocessing
 import runpy
 from typing import Any
 
 from vllm.lora.ops import torch_ops
 from vllm.lora.ops.torch_ops import lora_ops
+from vllm.utils import system_utils
+from vllm.v1.engine import utils as engine_utils
 
 stock_shrink = lora_ops.bgmv_shrink
 
@@ -22,6 +28,8 @@ def bgmv_shrink(inputs: Any, weights: Any, output: Any, indices: Any, scaling: f
 
 
 lora_ops.bgmv_shrink = torch_ops.bgmv_shrink = bgmv_shrink  # before anything imports the name
+fork = functools.partial(multiprocessing.get_context, "fork")
+system_utils.get_mp_context = engine_utils.get_mp_context = fork
 
 if __name__ == "__main__":
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=False)

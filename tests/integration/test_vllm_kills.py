@@ -26,7 +26,7 @@ pytestmark = pytest.mark.nightly
 KILLS = int(os.environ.get("VLLM_KILLS", "4"))
 KINDS = ("vLLM's engine", "the server", "vLLM's API", "both")
 PROMPT = list(range(5, 25))
-NEW_TOKENS = 400
+NEW_TOKENS = 100
 SEED = 7
 WRONG = 1e-3  # nats: the log-probabilities are of other weights
 
