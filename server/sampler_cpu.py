@@ -1,11 +1,11 @@
-"""vLLM's API server on a CPU, with one repair and a shorter start. server/sampler.py starts this file under server/vllm/.venv.
+"""vLLM's API server on a CPU, with a repair and a shorter start; server/sampler.py starts this file.
 
-Upstream: vllm 0.32.0, vllm/lora/ops/torch_ops/lora_ops.py, bgmv_shrink; vllm-project/vllm#48421. A token of the base
-model has the adapter's index -1, which selects the last adapter in memory: a sample of the base model, batched with
-samples of adapters, is of that adapter's weights. On a GPU the index skips the token.
+It runs under server/vllm/.venv. Upstream: vllm 0.32.0, vllm/lora/ops/torch_ops/lora_ops.py, bgmv_shrink;
+vllm-project/vllm#48421. A token of the base model has the adapter's index -1, which selects the last adapter in memory:
+a sample of the base model, batched with samples of adapters, is of that adapter's weights. On a GPU the index skips it.
 
-vLLM spawns its engine, which imports everything once more (12 s); here the engine is a fork, as vLLM does on a GPU where
-the embedding program allows it. A CPU engine with threads bound to cores needs the spawn; sampler.py binds none.
+vLLM spawns its engine, which imports everything once more (12 s). Here the engine is a fork, which has the repair too.
+vLLM spawns because it binds threads to cores; server/sampler.py binds none.
 """
 
 # pyright: reportMissingImports=false
