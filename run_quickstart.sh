@@ -26,7 +26,9 @@ own_port=""
 start_server() {
   local fresh=1 said=""
   case " $* " in *" resume="* | *" run_name="*) fresh=0 ;; esac # a run that goes on needs the server's checkpoints
-  if ! scripts/setup.sh --server || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
+  local parts=(--server)
+  if [ "${SAMPLER:-jax}" = vllm ]; then parts+=(--sampler); fi
+  if ! scripts/setup.sh "${parts[@]}" || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
     scripts/start_skyrl_tx.sh --background models/quickstart 1 --backend-config '{"warm_up_tokens": 512}' 2>&1)"; then
     say ${said:+"$said"}
     kill -TERM $$

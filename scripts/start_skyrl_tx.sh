@@ -28,7 +28,7 @@
 #   VLLM_MAX_DEATHS=3        ends in ten minutes after which vLLM stays away; VLLM_FLAGS: more flags for it, one string
 #   VLLM_URLS                vLLM servers that run already, with commas between, instead of starting any; they must see
 #                            the folder SKYRL_TX_STATE/vllm-adapters, and take the key VLLM_API_KEY
-#   VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_THREADS=1    on a CPU: GiB of its cache, and its threads
+#   VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_THREADS=1 VLLM_CPU_REPLICAS=1    on a CPU: GiB of its cache, its threads, servers
 # Several GPUs: Qwen3-30B-A3B over 8, micro batch 2, and more room for rollouts:
 #   TRAIN_MICRO_BATCH_SIZE=2 SAMPLE_MAX_NUM_SEQUENCES=64 scripts/start_skyrl_tx.sh Qwen/Qwen3-30B-A3B 8
 # Any other setting of the JAX backend, added to those above:
@@ -75,7 +75,7 @@ command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "
   --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --sampler "$sampler")
 if [ "$sampler" = vllm ]; then # the engine samples no more, it scores: one slot is enough
   command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "${VLLM_MEM:-0}" --vllm-max-deaths "${VLLM_MAX_DEATHS:-3}"
-    --vllm-flags="${VLLM_FLAGS:-}" --backend-config '{"sampler_slots": 1}')
+    --vllm-cpu-replicas "${VLLM_CPU_REPLICAS:-1}" --vllm-flags="${VLLM_FLAGS:-}" --backend-config '{"sampler_slots": 1}')
   if [ -n "${VLLM_URLS:-}" ]; then command+=(--external-inference-url "$VLLM_URLS"); fi
 fi
 command+=("$@")

@@ -30,6 +30,9 @@ HERE = Path(__file__).resolve().parent
 PYTHON = HERE / "vllm" / ".venv" / "bin" / "python"
 LORAS_IN_MEMORY = 12  # more than repairs.vllm_adapters.KEEP: vLLM must never look for a deleted folder
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-rank
+# Without the list vLLM wraps the unembedding too, which the trainer does not train; two prompts scored at once then end
+# vLLM's engine on a CPU
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 DEATHS_WITHIN_SEC, LONGEST_PAUSE_SEC, POLL_SEC, STOP_SEC = 600.0, 30.0, 0.5, 5.0
 LOG_TAIL_BYTES, LONGEST_CAUSE = 65536, 300
 NO_MEMORY = ("out of memory", "free memory on device", "no available memory for the cache blocks")
@@ -87,16 +90,19 @@ def command(plan: Plan, index: int) -> list[str]:
         "--logprobs-mode": "raw_logprobs",
         "--uvicorn-log-level": "warning",
     }
-    switches = ["--enable-lora", "--enable-prompt-tokens-details", "--no-enable-log-requests"]
+    switches = ["--lora-target-modules", *ADAPTED]
+    switches += ["--enable-lora", "--enable-prompt-tokens-details", "--no-enable-log-requests"]
     if plan.stretched:  # otherwise vLLM's table of positions ends where the model's does
         values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
         values["--max-num-batched-tokens"] = plan.context
+        values["--distributed-executor-backend"] = "uni"  # with environment(): two processes to start, not three
         switches.append("--no-enable-chunked-prefill")
     flags = [str(part) for pair in values.items() for part in pair]
-    return [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", *flags, *switches, *shlex.split(plan.flags)]
+    program = ["-m", "vllm.entrypoints.openai.api_server"] if plan.gpus else [str(HERE / "sampler_cpu.py")]
+    return [str(PYTHON), *program, *flags, *switches, *shlex.split(plan.flags)]
 
 
 def environment(plan: Plan, index: int) -> dict[str, str]:
@@ -116,7 +122,7 @@ def environment(plan: Plan, index: int) -> dict[str, str]:
         {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         | kept
         | always
-        | {"OMP_NUM_THREADS": threads}
+        | {"OMP_NUM_THREADS": threads, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     )
 
 
@@ -160,10 +166,12 @@ class Replica:
         self._deaths: deque[float] = deque()
 
     async def keep(self) -> None:
-        """Returns when the replica has ended too often."""
+        """Returns when the replica has ended too often. It is started again at once if it was ready, else later."""
+        failed = 0  # starts in a row
         while True:
             start = self.log.stat().st_size if self.log.exists() else 0
             await self._run()
+            failed = 0 if self.status["state"] == "ready" else failed + 1
             now = time.monotonic()
             self._deaths.append(now)
             while self._deaths and now - self._deaths[0] > DEATHS_WITHIN_SEC:
@@ -177,7 +185,7 @@ class Replica:
             )
             if over:
                 return
-            await asyncio.sleep(min(2.0 ** (len(self._deaths) - 1), LONGEST_PAUSE_SEC))
+            await asyncio.sleep(min(2.0 ** (failed - 1), LONGEST_PAUSE_SEC) if failed else 0)
 
     async def _run(self) -> None:
         """One life of vLLM. Its whole group is gone afterwards, also when this task is cancelled."""

@@ -53,6 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--vllm-gpus", default="", help="GPUs of vLLM, one a replica, such as 1,2; empty: GPU 0, shared"
     )
     parser.add_argument("--vllm-mem", type=float, default=0.0, help="share of a GPU for vLLM; 0: 0.45 shared, else 0.9")
+    parser.add_argument("--vllm-cpu-replicas", type=int, default=1, help="vLLM servers on a CPU")
     parser.add_argument(
         "--vllm-max-deaths", type=int, default=3, help="ends in ten minutes after which vLLM stays away"
     )
@@ -132,6 +133,11 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
     if own and on_cpu:
         sys.exit(f"VLLM_GPUS={args.vllm_gpus}: this server runs on the CPU; unset VLLM_GPUS")
+    if args.vllm_cpu_replicas < 1 or (args.vllm_cpu_replicas > 1 and not on_cpu):
+        sys.exit(
+            f"VLLM_CPU_REPLICAS={args.vllm_cpu_replicas}: 1 or more, and more than 1 only on a CPU; VLLM_GPUS=1,2 "
+            "makes a replica on each GPU"
+        )
     shared = not own and not on_cpu
     values: dict[str, Any] = model_config()
     return sampler.Plan(
@@ -139,7 +145,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         dtype=values.get("dtype") or values.get("torch_dtype") or "float32",
         context=own_context(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
-        ports=free_ports(max(len(own), 1)),
+        ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
         gpus=("0",) if shared else own,
         memory=args.vllm_mem or (SHARED_MEMORY if shared else OWN_MEMORY),
         folder=str(state),

@@ -32,11 +32,14 @@ class NotServed(Exception):
 
 
 class Away(Exception):
-    """vLLM does not answer, or not with a sample; the same request may succeed later. `lost`: it was computing it."""
+    """vLLM does not answer, or not with a sample; the same request may succeed later.
 
-    def __init__(self, reason: str, lost: bool = False) -> None:
+    `life`: which life of vLLM has ended while it computed the request, or None. Raised twice for one end, it is equal.
+    """
+
+    def __init__(self, reason: str, life: tuple[str, int] | None = None) -> None:
         super().__init__(reason)
-        self.lost = lost
+        self.life = life
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Vllm:
         self.url = url
         self.in_flight = 0
         self.down = False
+        self._lives = 1
         self.prompt_tokens = self.cached_tokens = 0  # of answered samples; cached: read from the prefix cache
         self._coming: asyncio.Task[None] | None = None
         self._http = httpx.AsyncClient(
@@ -151,10 +155,14 @@ class Vllm:
             self.down = True
             self.coming()
             computing = isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)
-            raise Away(f"vLLM at {self.url}: {error or type(error).__name__}", lost=computing) from error
+            life = (self.url, self._lives) if computing else None
+            raise Away(f"vLLM at {self.url}: {error or type(error).__name__}", life) from error
+        self._lives += self.down
         self.down = False
         if answer.status_code == TOO_MANY or answer.is_server_error:
-            raise Away(f"vLLM at {self.url} answers {answer.status_code}: {message(answer)}")
+            # 500 is also what vLLM's API answers when its engine has ended, before it ends itself
+            life = (self.url, self._lives) if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR else None
+            raise Away(f"vLLM at {self.url} answers {answer.status_code}: {message(answer)}", life)
         return answer
 
     async def sample(self, ask: Ask, model: str) -> dict[str, Any]:

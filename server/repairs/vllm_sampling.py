@@ -39,16 +39,18 @@ class Sampling:
 
         `model_id`: "" for the base model. `weights`: the version of the sampler's file that was asked for.
         """
-        lost, end = 0, time.monotonic() + WAIT_SEC
+        ended: set[tuple[str, int]] = set()
+        end = time.monotonic() + WAIT_SEC
         while True:
             try:
                 return await self._try(ask, model_id, checkpoint_id, weights)
             except NotServed as error:
                 cause = f"vLLM does not serve the model: {error}"
             except Away as error:
-                cause, lost = str(error), lost + error.lost
-            if lost >= MOST_LOST:
-                raise Refused(f"vLLM ended {lost} times while it computed this request ({cause})")
+                cause = str(error)
+                ended |= {error.life} - {None}
+            if len(ended) >= MOST_LOST:
+                raise Refused(f"vLLM ended {len(ended)} times while it computed this request ({cause})")
             left = end - time.monotonic()
             if left <= 0:
                 raise Refused(f"no sample within {WAIT_SEC:.0f} s: {cause}{trouble(read_status(self._status_file))}")

@@ -266,6 +266,25 @@ async def test_a_request_that_ends_vllm_each_time_is_given_up(parts: Parts) -> N
         await asyncio.wait_for(request, 600)
 
 
+async def test_a_request_that_ends_vllms_engine_each_time_is_given_up(parts: Parts) -> None:
+    """vLLM's API answers 500, several times, before it ends too."""
+    parts.fake.faults = [(500, "EngineCore encountered an issue.")] * 1000
+    request = asyncio.create_task(parts.sample())
+    for _ in range(vllm_sampling.MOST_LOST - 1):
+        await parts.fake.arrivals(2)
+        await parts.fake.stop()
+        while not parts.sampling.servers[0].down:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await parts.fake.start()
+    with pytest.raises(Refused, match=r"vLLM ended 3 times while it computed .* answers 500: EngineCore encountered"):
+        await asyncio.wait_for(request, 5)
+
+
+async def test_an_error_of_vllm_that_lives_is_no_end(parts: Parts) -> None:
+    parts.fake.faults = [(500, "busy")] * (2 * vllm_sampling.MOST_LOST)
+    assert (await parts.sample())["sequences"]
+
+
 async def test_requests_fail_with_the_log_when_the_supervisor_has_given_up(parts: Parts) -> None:
     await parts.fake.stop()
     status = {"url": parts.fake.url, "state": "given up", "deaths": 3, "cause": "ValueError: no", "log": "/x/vllm.log"}

@@ -47,7 +47,9 @@ def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> Non
     assert cpu["--max-num-batched-tokens"] == "4096" and "--no-enable-chunked-prefill" in cpu
     assert cpu["--host"] == "127.0.0.1" and cpu["--max-lora-rank"] == "16" and "--gpu-memory-utilization" not in cpu
     assert gpu["--gpu-memory-utilization"] == "0.9" and "--no-enable-chunked-prefill" not in gpu
-    assert "--hf-overrides" not in gpu
+    assert "--hf-overrides" not in gpu and "--distributed-executor-backend" not in gpu
+    assert cpu["--distributed-executor-backend"] == "uni"
+    assert sampler.environment(plan_of(tmp_path), 0)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert json.loads(flags(plan_of(tmp_path, stretched=True))["--hf-overrides"]) == {"max_position_embeddings": 4096}
     assert gpu["--seed"] == "3" and "--enforce-eager" in gpu
 
@@ -58,6 +60,12 @@ def test_vllm_sees_its_own_gpu_and_no_setting_of_jax(tmp_path: Path, monkeypatch
     found = sampler.environment(plan_of(tmp_path, **GPU), 0)
     assert found["CUDA_VISIBLE_DEVICES"] == "1" and found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert not {"XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTHONPATH"} & found.keys()
+
+
+def test_vllm_adapts_no_unembedding(tmp_path: Path) -> None:
+    words = sampler.command(plan_of(tmp_path), 0)
+    place = words.index("--lora-target-modules") + 1
+    assert words[place : place + 8] == [*sampler.ADAPTED, "--enable-lora"] and "lm_head" not in words
 
 
 def test_more_adapters_fit_into_vllm_than_are_registered() -> None:

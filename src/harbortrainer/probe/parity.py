@@ -218,4 +218,6 @@ def show_parity(report: ParityReport, console: Console) -> None:
         cells = map(Text, (row.what, row.a, row.b, row.difference, row.tolerance))
         table.add_row(*cells, Text(row.verdict, colours.get(row.verdict, "dim")))
     console.print(table)
-    console.print("equal within the tolerances" if report.equal else "they differ")
+    missing = sum(row.verdict == "not measured" for row in report.rows)
+    note = f"; {missing} of {len(report.rows)} not measured" if missing else ""
+    console.print(("equal within the tolerances" if report.equal else "they differ") + note)
