@@ -79,6 +79,14 @@ class ContainerSpec:
         return Key(os.environ.get("DOCKER_HOST"), self.labels[RUN_ID], self.networked)
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container. `seconds`: of its creation and start alone, without a holder that was made for it."""
+
+    id: str
+    seconds: float
+
+
 def container_name(session_id: str) -> str:
     """A name that Docker accepts; unique, since the container of an earlier attempt may still exist.
 
@@ -88,8 +96,8 @@ def container_name(session_id: str) -> str:
     return f"ht-{plain[:80]}-{secrets.token_hex(4)}"
 
 
-def start_container(spec: ContainerSpec) -> str:
-    """Create and start a container; remove it if it does not start. Returns its ID.
+def start_container(spec: ContainerSpec) -> Started:
+    """Create and start a container; remove it if it does not start.
 
     Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses; EnvironmentFault.
     """
@@ -138,8 +146,8 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
     return _with_network(start)
 
 
-def _start(spec: ContainerSpec, holder: str | None = None) -> str:
-    client = engine()
+def _start(spec: ContainerSpec, holder: str | None = None) -> Started:
+    client, began = engine(), time.monotonic()
     try:
         created = _create(client, spec, holder)
     except APIError as error:
@@ -151,7 +159,7 @@ def _start(spec: ContainerSpec, holder: str | None = None) -> str:
         undo.callback(remove_container, spec.name)
         client.start(spec.name)
         undo.pop_all()
-    return created["Id"]
+    return Started(created["Id"], time.monotonic() - began)
 
 
 def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -> dict[str, str]:
