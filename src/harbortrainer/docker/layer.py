@@ -78,12 +78,19 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
 
     `listed` false: None where only `docker diff` could tell.
     """
+    upper, lowers = _folders(os.environ.get("DOCKER_HOST"), container)
+    if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
+        return OverlayLayer(upper, lowers)
+    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _folders(_host: str | None, container: str) -> tuple[str, tuple[str, ...]]:
+    """The overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
     driver = engine().inspect_container(container).get("GraphDriver") or {}
     data = driver.get("Data") or {}
     upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
-    if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
-        return OverlayLayer(upper, tuple(str(data.get("LowerDir") or "").split(":")))
-    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+    return upper or "", tuple(str(data.get("LowerDir") or "").split(":"))
 
 
 @functools.cache
