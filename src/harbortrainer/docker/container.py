@@ -30,6 +30,14 @@ _SLEEPER = (
     'if [ $# != 0 ]; then "$@" & fi; S="exec sleep 1000000000"; '
     "command -v bash >/dev/null 2>&1 && exec bash -c \"trap '' CHLD; $S\"; $S"
 )
+# The same with a first shell that reads the container's stdin (first_shell.py): job control, so that it ignores no
+# signal, a fork of its own, so that PID 1 is nothing but `sleep`. Without bash there is no first shell.
+_WITH_SHELL = (
+    'command -v bash >/dev/null 2>&1 && exec bash --noprofile --norc -c "set -m; exec 3<&0 4>&1 5>&2; '
+    "( cd /; unset SHLVL; exec bash --noprofile --norc <&3 >&4 2>&5 3<&- 4>&- 5>&- ) & "
+    "exec </dev/null >/dev/null 2>&1 3<&- 4>&- 5>&-; set +m; trap '' CHLD; exec sleep 1000000000\"; "
+    "exec sleep 1000000000 </dev/null >/dev/null 2>&1"
+)
 _ENTRYPOINT_COMMAND = ("sh", "-c", "sleep infinity")  # Harbor's
 # Docker's default set without MKNOD, NET_RAW (packets of other containers) and SETPCAP. Package managers, su, and
 # daemons that change user and listen below 1024 work with it.
@@ -38,6 +46,7 @@ _CAPABILITIES = (
     "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
 _NONE = "none"
+ROOT = ("", "0", "root")
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 HOLDERS = Holders()
 
@@ -73,6 +82,11 @@ class ContainerSpec:
         mounted = any(mount["Target"] in NETWORK_FILES for mount in self.mounts)
         starts = self.image.entrypoint or self.image.healthcheck
         return not (self.own_network or self.cap_add or starts or mounted)
+
+    @property
+    def has_shell(self) -> bool:
+        """Whether a root shell starts with the container. Where the image starts something, its stdout is a log."""
+        return self.image.user in ROOT and not self.image.entrypoint and os.geteuid() == 0
 
     @property
     def key(self) -> Key:
@@ -167,7 +181,9 @@ def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -
         spec.image.reference,
         name=spec.name,
         hostname=None if holder else HOSTNAME,  # the namespace's
-        entrypoint=["sh", "-c", _SLEEPER, "sh"],
+        entrypoint=["sh", "-c", _WITH_SHELL if spec.has_shell else _SLEEPER, "sh"],
+        stdin_open=spec.has_shell,
+        user="root" if spec.has_shell else None,  # by name, as for an exec: with root's groups
         command=[*spec.image.entrypoint, *_ENTRYPOINT_COMMAND] if spec.image.entrypoint else [],
         labels=dict(spec.labels),
         environment=dict(spec.environment),

@@ -25,6 +25,7 @@ from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.container import (
+    ROOT,
     ContainerSpec,
     Started,
     container_ended,
@@ -164,6 +165,8 @@ class DockerEngineEnvironment(BaseEnvironment):
         started = await asyncio.shield(self._creation)
         self.start_seconds = started.seconds
         self._phases.created(started.id)
+        if self._spec.has_shell:
+            await self._shells.take_first(started.id)
 
     @boundary
     async def stop(self, delete: bool) -> None:
@@ -274,7 +277,7 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     def _user(self, user: str | int | None) -> str:
         name = str(user) if user is not None else self._image.user if self._image else ""
-        return "root" if name in ("", "0", "root") else name
+        return "root" if name in ROOT else name
 
     def _directory(self, cwd: str | None) -> str:
         default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
