@@ -1,4 +1,5 @@
 import asyncio
+import io
 import os
 import socket
 import struct
@@ -76,7 +77,7 @@ async def test_a_shell_whose_stream_stays_open_ends_with_its_process(monkeypatch
     process = await asyncio.create_subprocess_exec("sleep", "1000")
     ours, daemons = socket.socketpair()
     with daemons:
-        first = Shell(*await asyncio.open_connection(sock=ours), os.pidfd_open(process.pid))
+        first = Shell(*await asyncio.open_connection(sock=ours), io.FileIO(os.pidfd_open(process.pid)))
         running = asyncio.create_task(first.run(Command("x")))
         await asyncio.sleep(0)
         process.kill()

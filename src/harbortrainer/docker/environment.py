@@ -166,7 +166,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         self.start_seconds = started.seconds
         self._phases.created(started.id)
         if self._spec.has_shell:
-            await self._shells.take_first(started.id)
+            await self._shells.take_first()
 
     @boundary
     async def stop(self, delete: bool) -> None:

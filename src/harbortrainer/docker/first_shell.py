@@ -5,6 +5,7 @@ daemon's processes on this machine. All functions block.
 """
 
 import contextlib
+import io
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.layer import remember_folders
 
 _PROC = Path("/proc")
 _STARTED_SEC, _NAP_SEC = 2.0, 0.001  # until PID 1 has become `sleep`
@@ -19,8 +21,8 @@ _STREAMS = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
 _impossible: set[str | None] = set()  # DOCKER_HOST of daemons on other machines
 
 
-def first_shell(container_id: str) -> tuple[socket.socket, bytes, int] | None:
-    """Its duplex socket, the first bytes that came, and a descriptor of its process; the caller closes both.
+def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None:
+    """Its duplex socket, the first bytes that came, and a file that becomes readable when it ends; close both.
 
     None = the image has no bash, or the process cannot be seen from here; the caller starts a shell of its own. Raises
     docker.errors.DockerException.
@@ -28,25 +30,26 @@ def first_shell(container_id: str) -> tuple[socket.socket, bytes, int] | None:
     host = os.environ.get("DOCKER_HOST")
     if host in _impossible:
         return None
-    state = engine().inspect_container(container_id)["State"]
-    if not state["Running"]:
+    found = engine().inspect_container(container)
+    remember_folders(container, found)
+    if not found["State"]["Running"]:
         return None
     try:
-        watched = _watched(state["Pid"], container_id)
+        watched = _watched(found["State"]["Pid"], found["Id"])
     except OSError:  # the daemon's processes are not on this machine
         _impossible.add(host)
         return None
     if watched is None:
         return None
     with contextlib.ExitStack() as undo:
-        undo.callback(os.close, watched)
-        raw, early = duplex(engine().attach_socket(container_id, params=dict(_STREAMS)))
+        undo.callback(watched.close)
+        raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))
         undo.pop_all()
     return raw, early, watched
 
 
-def _watched(first: int, container_id: str) -> int | None:
-    """A descriptor of the only child of PID 1, once that waits. `first`: PID 1 as the daemon's machine numbers it.
+def _watched(first: int, container_id: str) -> io.FileIO | None:
+    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1 as the daemon's machine numbers it.
 
     Raises OSError.
     """
@@ -58,7 +61,7 @@ def _watched(first: int, container_id: str) -> int | None:
             return None
         time.sleep(_NAP_SEC)
     children = (_PROC / str(first) / "task" / str(first) / "children").read_text().split()
-    return os.pidfd_open(int(children[0])) if len(children) == 1 else None
+    return io.FileIO(os.pidfd_open(int(children[0]))) if len(children) == 1 else None
 
 
 def duplex(stream: Any) -> tuple[socket.socket, bytes]:

@@ -7,7 +7,7 @@ each, on both streams, which no process in the container can guess.
 
 import asyncio
 import contextlib
-import os
+import io
 import secrets
 import shlex
 import socket
@@ -99,8 +99,10 @@ class _Stream:
 class Shell:
     """One open shell, for one command at a time. Close it after `settle` returned False, or a command saw it die."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: int | None = None) -> None:
-        """`process`: descriptor of the shell's process, where the end of the stream does not show that it has ended."""
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: io.FileIO | None = None
+    ) -> None:
+        """`process`: pidfd of the shell's process, where the end of the stream does not show that it has ended."""
         self._reader = reader
         self._writer = writer
         self._process = process
@@ -122,9 +124,9 @@ class Shell:
         return await cls._ready(raw, early)
 
     @classmethod
-    async def first(cls, container_id: str) -> "Shell | None":
+    async def first(cls, container: str) -> "Shell | None":
         """The root shell that started with the container; None = it has none, or it cannot be reached from here."""
-        if (found := await call(first_shell, container_id)) is None:
+        if (found := await call(first_shell, container)) is None:
             return None
         raw, early, process = found
         try:
@@ -133,7 +135,7 @@ class Shell:
             return None
 
     @classmethod
-    async def _ready(cls, raw: socket.socket, early: bytes, process: int | None = None) -> "Shell":
+    async def _ready(cls, raw: socket.socket, early: bytes, process: io.FileIO | None = None) -> "Shell":
         shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024), process)
         shell._unparsed += early
         if process is not None:
@@ -253,7 +255,7 @@ class Shell:
     def _unwatch(self) -> None:
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process)
-            os.close(self._process)
+            self._process.close()
             self._process = None
 
     def close(self) -> None:
@@ -345,9 +347,9 @@ class Shells:
             finally:
                 shell.close()
 
-    async def take_first(self, container_id: str) -> None:
+    async def take_first(self) -> None:
         """Run the first commands of root in the shell that started with the container, if it can be reached."""
-        if (shell := await Shell.first(container_id)) is not None:
+        if (shell := await Shell.first(self._container)) is not None:
             self._give(shell, "root")
 
     @property
