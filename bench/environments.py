@@ -65,7 +65,10 @@ def _arguments() -> argparse.Namespace:
     names = [variant.name for variant in VARIANTS]
     parser.add_argument("--variants", nargs="+", choices=names, default=names)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.write and arguments.variants != names:
+        parser.error("--write needs all variants: the table has a row for each")
+    return arguments
 
 
 async def _run(arguments: argparse.Namespace) -> None:
