@@ -126,13 +126,10 @@ class Shell:
     @classmethod
     async def first(cls, container: str) -> "Shell | None":
         """The root shell that started with the container; None = it has none, or it cannot be reached from here."""
-        if (found := await call(first_shell, container)) is None:
-            return None
-        raw, early, process = found
-        try:
-            return await cls._ready(raw, early, process)
-        except ShellGone:
-            return None
+        with contextlib.suppress(ShellGone):
+            if found := await call(first_shell, container):
+                return await cls._ready(*found)
+        return None
 
     @classmethod
     async def _ready(cls, raw: socket.socket, early: bytes, process: io.FileIO | None = None) -> "Shell":
@@ -248,7 +245,6 @@ class Shell:
             pass
 
     def _process_ended(self) -> None:
-        """End the stream once it has brought what the shell had written."""
         self._unwatch()
         asyncio.get_running_loop().call_later(self._in_flight_sec, self._writer.close)
 
