@@ -1,6 +1,6 @@
 """What trials cost in Harbor's own Docker environment, in ours, and as bare Engine API calls. The policy is instant.
 
-    python -m bench.environments [--rounds 3] [--trials 24] [--turns 20] [--parallel 8] [--write]
+    python -m bench.environments [--rounds 3] [--trials 24] [--turns 20] [--parallel 8] [--variants ours raw] [--write]
 
 Short trials have three turns (a command, and twice "done"), long ones `--turns` turns with a command each. An instant
 policy saturates the machine; ours are measured with one that takes 1 s a turn too. The variants take turns within each
@@ -62,8 +62,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=24, help="short trials a round; of stock as many as --parallel")
     parser.add_argument("--turns", type=int, default=20, help="turns of a long trial; 0 = no long trials")
     parser.add_argument("--parallel", type=int, default=8, help="trials at once")
+    names = [variant.name for variant in VARIANTS]
+    parser.add_argument("--variants", nargs="+", choices=names, default=names)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.write and arguments.variants != names:
+        parser.error("--write needs all variants: the table has a row for each")
+    return arguments
 
 
 async def _run(arguments: argparse.Namespace) -> None:
@@ -76,10 +81,11 @@ async def _run(arguments: argparse.Namespace) -> None:
 async def _compare(task: Path, arguments: argparse.Namespace) -> None:
     rounds: defaultdict[str, list[Numbers]] = defaultdict(list)
     long = Script(arguments.turns, arguments.turns)
-    for variant in VARIANTS:  # imports, caches, Docker's image store
+    variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
+    for variant in variants:  # imports, caches, Docker's image store
         await variant(task, 1, SHORT).run(1)
     for _ in range(arguments.rounds):
-        for variant in VARIANTS:
+        for variant in variants:
             rounds[variant.name].append(await _round(variant, task, arguments, long))
     rows = [[name, *_row(medians(numbers))] for name, numbers in rounds.items()]
     below = "\n".join(f"* {line}" for line in _ratios(rounds))
@@ -111,7 +117,8 @@ async def _paced(variant: Variant, n: int) -> Numbers:
     runs = await variant.run(n)
     _refuse_faults(variant.name, runs)
     turn = statistics.median(run.agent for run in runs) / PACED.turns
-    return {"paced_outside": statistics.median(run.outside for run in runs), "paced_turn": turn}
+    stages = {f"s_{name}": statistics.median(run.stages[name] for run in runs) for name in runs[0].stages}
+    return {"paced_outside": statistics.median(run.outside for run in runs), "paced_turn": turn} | stages
 
 
 async def _long(variant: Variant, n: int, turns: int) -> Numbers:
@@ -140,7 +147,7 @@ def _row(numbers: Mapping[str, float]) -> list[str]:
 def _ratios(rounds: Mapping[str, list[Numbers]]) -> list[str]:
     """Ours against the others: medians over the rounds of the ratio within a round."""
     lines = []
-    for other in ("stock", "raw"):
+    for other in {"stock", "raw"} & set(rounds) if "ours" in rounds else ():
         pairs = zip(rounds["ours"], rounds[other], strict=True)
         ratios = [ours["trials_per_s"] / theirs["trials_per_s"] for ours, theirs in pairs]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"

@@ -4,9 +4,9 @@ import asyncio
 import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +35,7 @@ with without_litellm():
 IMAGE = "harbortrainer/base:bookworm"  # made by scripts/setup.sh
 RUN_ID = "bench"
 TOKENIZER = Path(__file__).resolve().parents[1] / "models" / "quickstart"
+STAGES = ("environment", "agent_setup", "verifier", "teardown")  # of a trial's times
 _names = itertools.count()
 
 
@@ -102,11 +103,15 @@ class InstantTerminus(Terminus2):
 
 @dataclass(frozen=True)
 class Run:
-    """One trial that ended: seconds inside and outside of the agent's time, and a fault in one line."""
+    """One trial that ended: seconds inside and outside of the agent's time, and a fault in one line.
+
+    `stages`: what the seconds outside are made of.
+    """
 
     agent: float
     outside: float
     fault: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
 
 
 class Ours:
@@ -143,7 +148,10 @@ class Ours:
 def _ran(trajectory: Trajectory) -> Run:
     agent = trajectory.times.get("agent", 0.0)
     fault = "" if trajectory.reward == 1.0 else f"{trajectory.outcome} {trajectory.detail} reward {trajectory.reward}"
-    return Run(agent - trajectory.times.get("sampling", 0.0), trajectory.times["total"] - agent, fault)
+    outside = trajectory.times["total"] - agent
+    stages = {name: trajectory.times.get(name, 0.0) for name in STAGES}
+    stages["other"] = outside - sum(stages.values())
+    return Run(agent - trajectory.times.get("sampling", 0.0), outside, fault, stages)
 
 
 class Stock:

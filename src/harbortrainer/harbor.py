@@ -1,6 +1,8 @@
 """Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm, writes job files."""
 
+import functools
 import logging
+import os
 import sys
 import traceback
 import uuid
@@ -128,6 +130,31 @@ def without_litellm() -> Iterator[None]:
     finally:
         for name in stand_ins:
             del sys.modules[name]
+
+
+@functools.cache
+def hasten_task_files() -> None:
+    """Let Harbor's filter of task files skip its patterns for a task that has none: 20 ms of CPU a trial less."""
+    from harbor.models.task.file_filter import TaskFileFilter
+
+    thorough = TaskFileFilter.is_excluded
+
+    @functools.wraps(thorough)
+    def is_excluded(self: TaskFileFilter, path: Path) -> bool:
+        plain = vars(self).get("plain")
+        if plain is None:
+            plain = vars(self)["plain"] = _is_plain(self.task_dir, self.IGNORE_FILENAME)
+        return thorough(self, path) if not plain or path.name == self.IGNORE_FILENAME else False
+
+    TaskFileFilter.is_excluded = is_excluded
+
+
+def _is_plain(task: Path, rules: str) -> bool:
+    """Whether no file of the task is named `rules`, and no link could lead to one."""
+    for folder, folders, files in os.walk(task):
+        if rules in files or rules in folders or any(os.path.islink(f"{folder}/{name}") for name in (*folders, *files)):
+            return False
+    return True
 
 
 def write_job_files(trials_dir: Path, n_total_trials: int) -> None:

@@ -16,6 +16,7 @@ from harbortrainer.docker import cleaning, container, environment
 from harbortrainer.docker.cleaning import drain, owned_objects, reap
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import prepare_images
+from harbortrainer.docker.removals import removals
 from tests.support.docker_parts import BASE, a_run, containers, environment_of, reward, run_trial, write_task
 from tests.support.shapes import SHAPES
 
@@ -56,6 +57,21 @@ async def main():
 
 asyncio.run(main())
 """
+ENDED = VICTIM.replace(
+    "import environment_of", "import environment_of; from harbortrainer.docker.removals import removals"
+)
+ENDED = (
+    ENDED.partition('    print("up"')[0]
+    + """
+    with removals().starting():
+        async with removals().turn():  # the only one while a container starts
+            await asyncio.gather(*(e.stop(True) for e in environments))
+            print("ended", flush=True)
+            await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+)
 
 
 async def _cancel(work: asyncio.Task[object]) -> None:
@@ -143,6 +159,40 @@ async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Pa
     finally:
         engine().remove_container(stranger["Id"])
         await drain()
+
+
+async def test_removals_wait_behind_a_start_and_a_killed_trainers_are_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a container starts, ended ones are removed one at a time; after a kill the reaper takes them."""
+    task, at_once, most = write_task(tmp_path / "ended"), 0, 0
+    remove = cleaning.remove_container
+
+    def counted(name: str) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        remove(name)
+        at_once -= 1
+
+    monkeypatch.setattr(cleaning, "remove_container", counted)
+    environments = [environment_of(task, RUN) for _ in range(4)]
+    await asyncio.gather(*(one.start(False) for one in environments))
+    with removals().starting():
+        for one in environments:
+            await one.stop(delete=True)
+        async with asyncio.timeout(600):
+            while containers(RUN):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert most == 1, "the others wait"
+    await drain()
+    assert containers(RUN) == []
+    async with _process(ENDED, task, f"{RUN}-ended", 4) as victim:
+        assert victim.stdout is not None and await victim.stdout.readline() == b"ended\n"
+        assert victim.returncode is None and len(containers(f"{RUN}-ended")) == 4
+        await _kill(victim)
+    await asyncio.to_thread(reap)
+    assert containers(f"{RUN}-ended") == []
 
 
 async def test_what_compose_made_for_a_killed_trainer_goes_too(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
 import asyncio
+import io
+import os
+import socket
 import struct
 from typing import Any
 
@@ -66,6 +69,24 @@ async def test_a_shell_that_dies_tells_whether_the_command_had_started(reader: a
     fresh.feed_eof()
     with pytest.raises(ShellGone):
         await _shell(fresh).run(Command("x"))
+
+
+async def test_a_shell_whose_stream_stays_open_ends_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an attached container; what it wrote before its end still comes."""
+    monkeypatch.setattr(shell.secrets, "token_hex", lambda size: "MARK")
+    process = await asyncio.create_subprocess_exec("sleep", "1000")
+    ours, daemons = socket.socketpair()
+    with daemons:
+        first = Shell(*await asyncio.open_connection(sock=ours), io.FileIO(os.pidfd_open(process.pid)))
+        running = asyncio.create_task(first.run(Command("x")))
+        await asyncio.sleep(0)
+        process.kill()
+        await process.wait()
+        daemons.sendall(_frame(1, b"MARK:b\nhalf"))
+        output = await running
+        assert (output.stdout, output.return_code, output.shell_died) == (b"half", 137, True)
+        assert not first.alive
+        first.close()
 
 
 async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.StreamReader) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.rollout import phases
-from harbortrainer.rollout.phases import Gates, StartLimit, n_containers
+from harbortrainer.rollout import start_limit
+from harbortrainer.rollout.phases import Gates, n_containers
+from harbortrainer.rollout.start_limit import StartLimit
 
 
 async def most_at_once(limit: StartLimit, starts: int) -> int:
@@ -40,7 +41,7 @@ async def test_slow_starts_halve_the_limit_and_good_ones_bring_it_back(caplog: p
     await finish(limit, 0.3, 60.0)
     assert await most_at_once(limit, 20) == limit.limit == 4
     assert "4 at once instead of 8" in caplog.text and "60.0 s" in caplog.text
-    await finish(limit, *[0.3] * (4 * phases.STARTS_BEFORE_MORE))
+    await finish(limit, *[0.3] * (4 * start_limit.STARTS_BEFORE_MORE))
     assert await most_at_once(limit, 20) == limit.limit == 8
     await finish(limit, *[0.3] * 20)
     assert limit.limit == 8, "never more than the setting"
@@ -48,7 +49,7 @@ async def test_slow_starts_halve_the_limit_and_good_ones_bring_it_back(caplog: p
 
 async def test_starts_that_were_under_way_together_count_as_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(phases.time, "monotonic", lambda: now)
+    monkeypatch.setattr(start_limit.time, "monotonic", lambda: now)
     limit = StartLimit(8)
     await finish(limit, 0.1, 30.0, 30.0, 30.0)
     assert limit.limit == 4
@@ -59,7 +60,7 @@ async def test_starts_that_were_under_way_together_count_as_one_sign(monkeypatch
 
 async def test_one_start_is_always_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(phases.time, "monotonic", lambda: now)
+    monkeypatch.setattr(start_limit.time, "monotonic", lambda: now)
     limit = StartLimit(3)
     await finish(limit, 0.1)
     for _ in range(5):

@@ -12,7 +12,8 @@ from harbor.trial.hooks import TrialEvent
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
-from harbortrainer.rollout.phases import Gates, Phases, StartLimit
+from harbortrainer.rollout.phases import Gates, Phases
+from harbortrainer.rollout.start_limit import StartLimit
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
@@ -22,6 +23,8 @@ class Environment:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.put_back: tuple[str, ...] = ()
+        self.start_seconds: float | None = 0.1
+        self.start_disturbed = False
 
     async def open_agent_phase(self) -> None:
         self.calls.append("open")

@@ -91,7 +91,7 @@ class AgentPhases:
     """Of one container. `keep_processes`: the agent's processes run on while its work is graded.
 
     `task`: its folder; None = unknown. `solution` gives the footprint of the task's solution, None without one.
-    `put_back`: system paths that were restored, of all phases so far.
+    `put_back`: system paths that were restored, of all phases so far. `ended`: no process of the agent runs any more.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class AgentPhases:
         solution: Callable[[], Awaitable[Footprint | None]] | None = None,
     ) -> None:
         self.put_back: list[str] = []
+        self.ended = False
         self._container = container
         self._shells = shells
         self._run_id = run_id
@@ -222,7 +223,8 @@ class AgentPhases:
 
     async def _settle(self, final: bool) -> bool:
         if final:
-            return await self._processes.end()
+            self.ended = await self._processes.end()
+            return self.ended
         self._frozen = await self._processes.freeze()
         return self._frozen
 

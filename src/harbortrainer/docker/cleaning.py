@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.docker.daemon import call_removal, engine
 from harbortrainer.docker.host_rules import remove_rules
+from harbortrainer.docker.removals import removals
 from harbortrainer.durable.process import PID, lives, this_process
 
 LABEL = "harbortrainer"
@@ -264,10 +265,13 @@ def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return task
 
 
-async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> bool:
-    """Remove container `name` after `creation`, if that is still in progress, has ended or failed.
+async def remove_after(
+    name: str, creation: asyncio.Future[Any] | None, gone: Callable[[], object] | None = None, *, first: bool = False
+) -> bool:
+    """Remove container `name` after `creation`, if that is still in progress, has ended or failed; then call `gone`.
 
-    A daemon that does not answer is asked again until `drain` gives up. Returns whether the container is gone.
+    Removals give way to starts; `first`: this one comes before the others that wait. A daemon that does not answer is
+    asked again until `drain` gives up. Returns whether the container is gone.
     """
     if creation is not None:
         await asyncio.wait([creation])
@@ -276,7 +280,10 @@ async def remove_after(name: str, creation: asyncio.Future[Any] | None) -> bool:
     pause, refusals = FIRST_PAUSE_SEC, 0
     while True:
         try:
-            await call_removal(remove_container, name)
+            async with removals().turn(first=first):
+                await call_removal(remove_container, name)
+                if gone:
+                    await call_removal(gone)
         except (DockerException, requests.RequestException) as error:
             refusals += isinstance(error, APIError)
             if refusals >= MAX_REFUSALS:

@@ -30,6 +30,14 @@ _SLEEPER = (
     'if [ $# != 0 ]; then "$@" & fi; S="exec sleep 1000000000"; '
     "command -v bash >/dev/null 2>&1 && exec bash -c \"trap '' CHLD; $S\"; $S"
 )
+# The same with a first shell that reads the container's stdin (first_shell.py): job control, so that it ignores no
+# signal, a fork of its own, so that PID 1 is nothing but `sleep`. Without bash there is no first shell.
+_WITH_SHELL = (
+    'command -v bash >/dev/null 2>&1 && exec bash --noprofile --norc -c "set -m; exec 3<&0 4>&1 5>&2; '
+    "( cd /; unset SHLVL; exec bash --noprofile --norc <&3 >&4 2>&5 3<&- 4>&- 5>&- ) & "
+    "exec </dev/null >/dev/null 2>&1 3<&- 4>&- 5>&-; set +m; trap '' CHLD; exec sleep 1000000000\"; "
+    "exec sleep 1000000000 </dev/null >/dev/null 2>&1"
+)
 _ENTRYPOINT_COMMAND = ("sh", "-c", "sleep infinity")  # Harbor's
 # Docker's default set without MKNOD, NET_RAW (packets of other containers) and SETPCAP. Package managers, su, and
 # daemons that change user and listen below 1024 work with it.
@@ -38,6 +46,7 @@ _CAPABILITIES = (
     "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT",
 )  # fmt: skip
 _NONE = "none"
+ROOT = ("", "0", "root")
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 HOLDERS = Holders()
 
@@ -75,8 +84,21 @@ class ContainerSpec:
         return not (self.own_network or self.cap_add or starts or mounted)
 
     @property
+    def has_shell(self) -> bool:
+        """Whether a root shell starts with the container. Where the image starts something, its stdout is a log."""
+        return self.image.user in ROOT and not self.image.entrypoint and os.geteuid() == 0
+
+    @property
     def key(self) -> Key:
         return Key(os.environ.get("DOCKER_HOST"), self.labels[RUN_ID], self.networked)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container. `seconds`: of its creation and start alone, without a holder that was made for it."""
+
+    id: str
+    seconds: float
 
 
 def container_name(session_id: str) -> str:
@@ -88,8 +110,8 @@ def container_name(session_id: str) -> str:
     return f"ht-{plain[:80]}-{secrets.token_hex(4)}"
 
 
-def start_container(spec: ContainerSpec) -> str:
-    """Create and start a container; remove it if it does not start. Returns its ID.
+def start_container(spec: ContainerSpec) -> Started:
+    """Create and start a container; remove it if it does not start.
 
     Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses; EnvironmentFault.
     """
@@ -138,8 +160,8 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
     return _with_network(start)
 
 
-def _start(spec: ContainerSpec, holder: str | None = None) -> str:
-    client = engine()
+def _start(spec: ContainerSpec, holder: str | None = None) -> Started:
+    client, began = engine(), time.monotonic()
     try:
         created = _create(client, spec, holder)
     except APIError as error:
@@ -151,7 +173,7 @@ def _start(spec: ContainerSpec, holder: str | None = None) -> str:
         undo.callback(remove_container, spec.name)
         client.start(spec.name)
         undo.pop_all()
-    return created["Id"]
+    return Started(created["Id"], time.monotonic() - began)
 
 
 def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -> dict[str, str]:
@@ -159,7 +181,9 @@ def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -
         spec.image.reference,
         name=spec.name,
         hostname=None if holder else HOSTNAME,  # the namespace's
-        entrypoint=["sh", "-c", _SLEEPER, "sh"],
+        entrypoint=["sh", "-c", _WITH_SHELL if spec.has_shell else _SLEEPER, "sh"],
+        stdin_open=spec.has_shell,
+        user="root" if spec.has_shell else None,  # by name, as for an exec: with root's groups
         command=[*spec.image.entrypoint, *_ENTRYPOINT_COMMAND] if spec.image.entrypoint else [],
         labels=dict(spec.labels),
         environment=dict(spec.environment),

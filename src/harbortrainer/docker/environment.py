@@ -6,6 +6,7 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.container import (
+    ROOT,
     ContainerSpec,
+    Started,
     container_ended,
     container_name,
     is_running,
@@ -32,10 +35,11 @@ from harbortrainer.docker.container import (
     start_container,
     wait_healthy,
 )
-from harbortrainer.docker.daemon import call, call_removal
+from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.network import isolate_compose
+from harbortrainer.docker.removals import removals
 from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
 from harbortrainer.docker.solution import footprint_of_solution
 from harbortrainer.docker.system import Footprint
@@ -87,7 +91,9 @@ class DockerEngineEnvironment(BaseEnvironment):
         self._own_network = own_network
         self._name = container_name(self.session_id)
         self._image: images.Image | None = None
-        self._creation: asyncio.Future[str] | None = None
+        self._creation: asyncio.Future[Started] | None = None
+        self.start_seconds: float | None = None  # of the container alone; None = it has not started
+        self.start_disturbed = False  # several removals at once may have made it slow
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
@@ -121,16 +127,19 @@ class DockerEngineEnvironment(BaseEnvironment):
         )
         image_name = self.task_env_config.docker_image if prebuilt else None
         image = await images.task_image(self.environment_dir, image_name, force=force_build)
-        try:
-            await self._create(image)
-        except ImageNotFound:  # it was removed since
-            images.forget(image)
-            await self._create(await images.task_image(self.environment_dir, image_name))
-        if image.healthcheck:
-            await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
-        dirs = self._mount_targets(writable_only=True)
-        make = self._ensure_dirs_command(dirs) if dirs else "true"
-        await self._phases.prepare(self._image or image, self._directory(None), make)
+        await removals().room()
+        with removals().starting() as start:
+            try:
+                await self._create(image)
+            except ImageNotFound:  # it was removed since
+                images.forget(image)
+                await self._create(await images.task_image(self.environment_dir, image_name))
+            if image.healthcheck:
+                await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
+            dirs = self._mount_targets(writable_only=True)
+            make = self._ensure_dirs_command(dirs) if dirs else "true"
+            await self._phases.prepare(self._image or image, self._directory(None), make)
+        self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()
 
     async def _create(self, image: images.Image) -> None:
@@ -153,19 +162,20 @@ class DockerEngineEnvironment(BaseEnvironment):
         )
         self._creation = asyncio.ensure_future(call(start_container, self._spec))
         # Cancelled or not, `stop` waits for it and removes the container.
-        self._phases.created(await asyncio.shield(self._creation))
+        started = await asyncio.shield(self._creation)
+        self.start_seconds = started.seconds
+        self._phases.created(started.id)
+        if self._spec.has_shell:
+            await self._shells.take_first()
 
     @boundary
     async def stop(self, delete: bool) -> None:
         """Remove the container in the background (`cleaning.drain` waits for it). Images are kept."""
         self._shells.close()
         if self._creation is not None:
-            in_background(self._remove(self._creation))
+            gone = partial(container_ended, self._spec) if self._spec else None
+            in_background(remove_after(self._name, self._creation, gone, first=not self._phases.ended))
             self._creation = None
-
-    async def _remove(self, creation: asyncio.Future[str]) -> None:
-        if await remove_after(self._name, creation) and self._spec:
-            await call_removal(container_ended, self._spec)
 
     @boundary
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
@@ -267,7 +277,7 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     def _user(self, user: str | int | None) -> str:
         name = str(user) if user is not None else self._image.user if self._image else ""
-        return "root" if name in ("", "0", "root") else name
+        return "root" if name in ROOT else name
 
     def _directory(self, cwd: str | None) -> str:
         default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")

@@ -38,7 +38,9 @@ class Files:
         packed = await call(_pack, source, "")
         quoted = shlex.quote(target)
         inline = base64.b64encode(gzip.compress(packed, 1, mtime=0)).decode()
-        unpack = f"mkdir -p {quoted} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
+        unpack = (
+            f"{{ [ -d {quoted} ] || mkdir -p {quoted}; }} && printf %s {inline} | base64 -d | tar -xzf - -C {quoted}"
+        )
         if len(inline) <= MAX_INLINE_UPLOAD and await self._succeeds(unpack):
             return
         prefix = target.strip("/")

@@ -28,6 +28,8 @@ _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
 _OPAQUE, _REDIRECT = "trusted.overlay.opaque", "trusted.overlay.redirect"
 _MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
+_MOST_FOLDERS = 1024
+_folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
 class Kind(StrEnum):
@@ -78,12 +80,22 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
 
     `listed` false: None where only `docker diff` could tell.
     """
-    driver = engine().inspect_container(container).get("GraphDriver") or {}
+    known = _folders.get(container)
+    upper, lowers = known or remember_folders(container, engine().inspect_container(container))
+    if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
+        return OverlayLayer(upper, lowers)
+    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+
+
+def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
+    driver = inspected.get("GraphDriver") or {}
     data = driver.get("Data") or {}
     upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
-    if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
-        return OverlayLayer(upper, tuple(str(data.get("LowerDir") or "").split(":")))
-    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+    if len(_folders) >= _MOST_FOLDERS:
+        _folders.clear()
+    _folders[name] = upper or "", tuple(str(data.get("LowerDir") or "").split(":"))
+    return _folders[name]
 
 
 @functools.cache

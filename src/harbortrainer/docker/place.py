@@ -1,5 +1,6 @@
 """Facts of one container before the agent acts, and the shell text that reads them and puts its network files back."""
 
+import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,13 +70,21 @@ def _once(paths: Iterable[str]) -> tuple[str, ...]:
 
 def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
     """Blocking: reads the task's tests."""
-    return Place(
-        path=facts.path,
-        homes=facts.homes,
-        work=facts.work,
-        entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
-        tests=verifier_facts(task) if task else VerifierFacts(),
+    return _interned(
+        Place(
+            path=facts.path,
+            homes=facts.homes,
+            work=facts.work,
+            entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
+            tests=verifier_facts(task) if task else VerifierFacts(),
+        )
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _interned(place: Place) -> Place:
+    """The first equal one: it keeps what it has derived, 7 ms of CPU."""
+    return place
 
 
 def network_script(files: Mapping[str, str], *, write: bool) -> str:

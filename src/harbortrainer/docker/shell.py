@@ -7,7 +7,7 @@ each, on both streams, which no process in the container can guess.
 
 import asyncio
 import contextlib
-import os
+import io
 import secrets
 import shlex
 import socket
@@ -15,15 +15,16 @@ import struct
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from docker.errors import DockerException
 
 from harbortrainer.docker.cleaning import in_background
 from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.first_shell import duplex, first_shell
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 KILL_WAIT_SEC = 5.0
+IN_FLIGHT_SEC = 0.2  # until the output of a process that has ended is here
 _STDOUT, _STDERR = 1, 2
 _READY = b"ready\n"
 _BOOT = "echo ready; if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
@@ -98,9 +99,16 @@ class _Stream:
 class Shell:
     """One open shell, for one command at a time. Close it after `settle` returned False, or a command saw it die."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: io.FileIO | None = None
+    ) -> None:
+        """`process`: pidfd of the shell's process, where the end of the stream does not show that it has ended."""
         self._reader = reader
         self._writer = writer
+        self._process = process
+        self._in_flight_sec = IN_FLIGHT_SEC
+        if process is not None:
+            asyncio.get_running_loop().add_reader(process, self._process_ended)
         self._unparsed = bytearray()
         self._mark = b"\0"  # of no command yet
         self._streams: dict[int, _Stream] = {}
@@ -113,8 +121,22 @@ class Shell:
         Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it.
         """
         raw, early = await call(_exec_socket, container, user)
-        shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024))
+        return await cls._ready(raw, early)
+
+    @classmethod
+    async def first(cls, container: str) -> "Shell | None":
+        """The root shell that started with the container; None = it has none, or it cannot be reached from here."""
+        with contextlib.suppress(ShellGone):
+            if found := await call(first_shell, container):
+                return await cls._ready(*found)
+        return None
+
+    @classmethod
+    async def _ready(cls, raw: socket.socket, early: bytes, process: io.FileIO | None = None) -> "Shell":
+        shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024), process)
         shell._unparsed += early
+        if process is not None:
+            shell._writer.write(b"echo ready\n")
         output = _Stream(MAX_OUTPUT_BYTES)
         shell._streams = {_STDOUT: output, _STDERR: output}
         shell._take_in()
@@ -217,11 +239,23 @@ class Shell:
 
     async def last_words(self, script: str) -> None:
         """Run `script` in the shell itself, without a process if made of builtins, and end the shell."""
+        self._in_flight_sec = 0.0  # no output counts
         self._writer.write(f"{script}\nexit 0\n".encode())
         while await self._pump():
             pass
 
+    def _process_ended(self) -> None:
+        self._unwatch()
+        asyncio.get_running_loop().call_later(self._in_flight_sec, self._writer.close)
+
+    def _unwatch(self) -> None:
+        if self._process is not None:
+            asyncio.get_running_loop().remove_reader(self._process)
+            self._process.close()
+            self._process = None
+
     def close(self) -> None:
+        self._unwatch()
         self._writer.close()
 
 
@@ -247,12 +281,7 @@ def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
     """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking."""
     client = engine()
     exec_id = client.exec_create(container, ["sh", "-c", _BOOT], stdin=True, user=user, workdir="/")["Id"]
-    stream: Any = client.exec_start(exec_id, socket=True)
-    duplicate = socket.socket(fileno=os.dup(stream.fileno()))
-    duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
-    early = stream._response.raw._fp.fp.peek()
-    stream._response.close()
-    return duplicate, early
+    return duplex(client.exec_start(exec_id, socket=True))
 
 
 class Shells:
@@ -313,6 +342,11 @@ class Shells:
                 await shell.last_words(script)
             finally:
                 shell.close()
+
+    async def take_first(self) -> None:
+        """Run the first commands of root in the shell that started with the container, if it can be reached."""
+        if (shell := await Shell.first(self._container)) is not None:
+            self._give(shell, "root")
 
     @property
     def users(self) -> list[str]:

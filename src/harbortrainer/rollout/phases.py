@@ -1,7 +1,7 @@
 """The phases of a trial: the observer of trial states, the limits on concurrency, and the hooks that apply them."""
 
 import asyncio
-import logging
+import os
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -19,12 +21,7 @@ if TYPE_CHECKING:  # slow to import
     from harbortrainer.docker.environment import DockerEngineEnvironment
 
 
-N_PARALLEL_STARTS = 8  # environments that start at once, at most
-SLOW_START_SEC = 5.0  # a start below this is never slow,
-SLOW_RATIO = 5.0  # nor one below this many times the fastest
-STARTS_BEFORE_MORE = 8  # good starts in a row before one more at once is tried
 VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
-log = logging.getLogger("harbortrainer")
 
 
 class TrialState(StrEnum):
@@ -76,55 +73,6 @@ class ObservedTrial:
         self.moved(TrialState.COMMAND)
 
 
-class StartLimit:
-    """Allows at most `most` starts at once, and fewer while starts are slow.
-
-    Additive increase, multiplicative decrease (Chiu & Jain 1989): other programs use the daemon too.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.limit = most
-        self._most = most
-        self._under_way = 0
-        self._changed = asyncio.Event()
-        self._fastest = float("inf")
-        self._good = 0
-        self._halved = 0.0  # clock time of the last halving
-
-    async def acquire(self) -> None:
-        while self._under_way >= self.limit:
-            self._changed.clear()
-            await self._changed.wait()
-        self._under_way += 1
-
-    def release(self, seconds: float | None = None) -> None:
-        """`seconds`: how long the start took; None = it failed or was cancelled, which is not counted."""
-        self._under_way -= 1
-        self._changed.set()
-        if seconds is None:
-            return
-        self._fastest = min(self._fastest, seconds)
-        if seconds > max(SLOW_START_SEC, SLOW_RATIO * self._fastest):
-            self._slow_down(seconds)
-            return
-        self._good += 1
-        if self.limit < self._most and self._good >= STARTS_BEFORE_MORE:
-            self._good = 0
-            self.limit += 1
-
-    def _slow_down(self, seconds: float) -> None:
-        self._good = 0
-        now = time.monotonic()
-        if self.limit == 1 or now - self._halved < seconds:  # it was under way when the last halving came
-            return
-        self._halved = now
-        before, self.limit = self.limit, max(1, self.limit // 2)
-        log.warning(
-            "environments start slowly (%.1f s, fastest %.1f s): %d at once instead of %d",
-            seconds, self._fastest, self.limit, before,
-        )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Gates:
     """Concurrency limits of a run. A trial holds a container slot throughout, and one of the others at a time."""
@@ -136,9 +84,10 @@ class Gates:
 
     @classmethod
     def of(cls, config: Config) -> "Gates":
+        most = most_starts(os.cpu_count() or 1) if config.environment_type == "docker" else FIRST
         return cls(
             containers=asyncio.Semaphore(n_containers(config)),
-            starting=StartLimit(N_PARALLEL_STARTS),
+            starting=StartLimit(most),
             running=asyncio.Semaphore(config.n_parallel_envs),
             verifying=asyncio.Semaphore(config.n_parallel_envs),
         )
@@ -205,12 +154,14 @@ class Phases:
         await self._wait(self._daemon.ready())
         await self._wait(self._gates.starting.acquire())
         self._starting = time.monotonic()
+        await self._wait(removals().room())
+        self._starting = time.monotonic()
         self._observed.moved(TrialState.STARTING)
 
     @boundary
     async def _before_agent(self, _: object) -> None:
         if self._starting is not None:
-            self._gates.starting.release(time.monotonic() - self._starting)
+            self._note_start(time.monotonic() - self._starting)
             self._starting = None
         await self._enter(self._gates.running)
         self._observed.moved(TrialState.COMMAND)
@@ -219,6 +170,13 @@ class Phases:
             self._llm.deadline = due - self._reserve
         if environment := self._engine_environment():
             await environment.open_agent_phase()
+
+    def _note_start(self, seconds: float) -> None:
+        """`seconds`: since it got its slot. Image and terminal are part of them, so a container's own time counts."""
+        if (environment := self._engine_environment()) and environment.start_seconds is not None:
+            self._gates.starting.release(environment.start_seconds, disturbed=environment.start_disturbed)
+        else:
+            self._gates.starting.release(seconds)
 
     @boundary
     async def _after_agent(self, _: object) -> None:

@@ -100,7 +100,8 @@ def start_script(launch: str, session: str) -> str:
     return f"""{IN_SHELL}
 {_library()}
 drawn() {{ [ "$({column})" != 0 ]; }}
-asks() {{ no_news && drawn; }}
+up=
+asks() {{ no_news && drawn && up=1; }}
 i=$({{ {launch}; }} 9>&-) || exit
 echo "$i"
 set -- $i
@@ -109,7 +110,7 @@ begin {100 * START_LIMIT_SEC}
 if look "$P"; then L0=none; await {AT_REST_SEC}; else
     i=0; while [ $i -lt {20 * START_LIMIT_SEC} ] && ! drawn; do i=$((i + 1)); nap 0.05; done
 fi
-tmux has-session -t {session}
+[ "$up" ] && lives || tmux has-session -t {session}
 """
 
 

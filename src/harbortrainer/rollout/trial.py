@@ -13,7 +13,7 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
-from harbortrainer.harbor import MODE, forget_loggers, noting, raise_noted
+from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
 from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
@@ -36,6 +36,7 @@ CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; afte
 async def new_trial(config: "TrialConfig") -> "Trial":
     from harbor.trial.trial import Trial
 
+    hasten_task_files()
     return await Trial.create(config)
 
 

@@ -1,0 +1,73 @@
+"""The shell that starts with a container, reached by attaching to the container: an exec session costs much more.
+
+The stream of an attached container does not end with the shell. Its process is watched instead, so this needs the
+daemon's processes on this machine. All functions block.
+"""
+
+import contextlib
+import io
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.layer import remember_folders
+
+_PROC = Path("/proc")
+_STARTED_SEC, _NAP_SEC = 2.0, 0.001  # until PID 1 has become `sleep`
+_STREAMS = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
+_impossible: set[str | None] = set()  # DOCKER_HOST of daemons on other machines
+
+
+def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None:
+    """Its duplex socket, the first bytes that came, and a file that becomes readable when it ends; close both.
+
+    None = the image has no bash, or the process cannot be seen from here; the caller starts a shell of its own. Raises
+    docker.errors.DockerException.
+    """
+    host = os.environ.get("DOCKER_HOST")
+    if host in _impossible:
+        return None
+    found = engine().inspect_container(container)
+    remember_folders(container, found)
+    if not found["State"]["Running"]:
+        return None
+    try:
+        watched = _watched(found["State"]["Pid"], found["Id"])
+    except OSError:  # the daemon's processes are not on this machine
+        _impossible.add(host)
+        return None
+    if watched is None:
+        return None
+    with contextlib.ExitStack() as undo:
+        undo.callback(watched.close)
+        raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))
+        undo.pop_all()
+    return raw, early, watched
+
+
+def _watched(first: int, container_id: str) -> io.FileIO | None:
+    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1 as the daemon's machine numbers it.
+
+    Raises OSError.
+    """
+    if container_id not in (_PROC / str(first) / "mountinfo").read_text():
+        raise FileNotFoundError(f"process {first} is not the container's")
+    give_up = time.monotonic() + _STARTED_SEC
+    while (_PROC / str(first) / "comm").read_text() != "sleep\n":
+        if time.monotonic() > give_up:
+            return None
+        time.sleep(_NAP_SEC)
+    children = (_PROC / str(first) / "task" / str(first) / "children").read_text().split()
+    return io.FileIO(os.pidfd_open(int(children[0]))) if len(children) == 1 else None
+
+
+def duplex(stream: Any) -> tuple[socket.socket, bytes]:
+    """The socket of an answer of the daemon, and the bytes that came with the answer's head."""
+    duplicate = socket.socket(fileno=os.dup(stream.fileno()))
+    duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
+    early = stream._response.raw._fp.fp.peek()
+    stream._response.close()
+    return duplicate, early
