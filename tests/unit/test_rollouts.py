@@ -66,7 +66,8 @@ class Rig:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run, **fields: Any) -> None:
         self.requests: list[TrialRequest] = []
-        self.running = self.most = 0
+        self.running = self.most = self.at_once = 0
+        self.full = asyncio.Event()  # set once `at_once` trials run: none ends before
         self.folder = folder
         self.finished: list[str] = []
 
@@ -74,7 +75,10 @@ class Rig:
             self.requests.append(request)
             self.running += 1
             self.most = max(self.most, self.running)
+            if self.running >= self.at_once:
+                self.full.set()
             try:
+                await self.full.wait()
                 await asyncio.sleep(0.005)
                 return run(request)
             finally:
@@ -110,6 +114,7 @@ class Rig:
 
 async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path, monkeypatch, graded)
+    rig.at_once = 4
     groups = await rig.go()
     assert [group.task_name for group in groups] == ["a", "b", "c"]
     assert [t.trial_name for t in groups[1].trajectories_G] == [f"s000004-p01-g0{g}" for g in range(3)]
