@@ -48,7 +48,8 @@ class Sampling:
                 cause = f"vLLM does not serve the model: {error}"
             except Away as error:
                 cause = str(error)
-                ended |= {error.life} - {None}
+                if error.life is not None:
+                    ended.add(error.life)
             if len(ended) >= MOST_LOST:
                 raise Refused(f"vLLM ended {len(ended)} times while it computed this request ({cause})")
             left = end - time.monotonic()

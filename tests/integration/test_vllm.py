@@ -21,7 +21,7 @@ from tests.conftest import MODEL, ROOT, live_server
 from tests.support.engine_parts import ADAM, DATA, STILL, adapters, datum, sampler, step
 from tests.support.server_parts import Raw, awaited
 from tests.support.small_server import Server
-from tests.support.vllm_server import CLOSE, sampling, settled, until_ready, vllm_process, vllm_server
+from tests.support.vllm_server import CLOSE, WRONG, sampling, settled, until_ready, vllm_process, vllm_server
 
 pytestmark = pytest.mark.nightly
 CACHED = 0.85  # of turn 2's prompt, in blocks of 128 tokens
@@ -83,7 +83,7 @@ async def test_samples_in_one_batch_are_each_of_their_own_weights(server: Server
             for sample in answer.sequences:
                 text = tinker.ModelInput.from_ints([*prompt, *sample.tokens])
                 scored = np.array((await one.compute_logprobs(text))[len(prompt) :], float)
-                assert np.abs(scored - np.asarray(sample.logprobs, float)).max() <= CLOSE
+                assert np.abs(scored - np.asarray(sample.logprobs, float)).max() <= WRONG
 
 
 async def test_the_second_turn_reads_its_prompt_from_the_cache(server: Server) -> None:
@@ -131,8 +131,8 @@ def test_prompts_are_scored_while_others_are(server: Server) -> None:
     raw.unload()
     assert all(one is not None and len(one) == 25 and one[0] is None for one in scores)
     # a fresh adapter is the base model
-    apart = [np.abs(np.array(one[1:], float) - np.array(scores[0][1:], float)).max() for one in scores]
-    assert max(apart) <= CLOSE
+    values = np.array([one[1:] for one in scores if one is not None], float)
+    assert np.abs(values - values[0]).max() <= CLOSE
     assert vllm_process(server.state, engine=True) == before
 
 

@@ -20,7 +20,7 @@ from tests.conftest import MODEL
 from tests.support.engine_parts import DATA, STILL, sampler, step
 from tests.support.server_parts import Raw, awaited
 from tests.support.small_server import Server
-from tests.support.vllm_server import sampling, settled, until_ready, vllm_process, vllm_server
+from tests.support.vllm_server import WRONG, sampling, settled, until_ready, vllm_process, vllm_server
 
 pytestmark = pytest.mark.nightly
 KILLS = int(os.environ.get("VLLM_KILLS", "4"))
@@ -28,7 +28,6 @@ KINDS = ("vLLM's engine", "the server", "vLLM's API", "both")
 PROMPT = list(range(5, 25))
 NEW_TOKENS = 100
 SEED = 7
-WRONG = 1e-3  # nats: the log-probabilities are of other weights
 
 
 @pytest.fixture(scope="module")
