@@ -2,13 +2,16 @@
 # Every check and test, with a real Docker engine and a real server; installs what is missing first.
 # Arguments go to the integration tests' pytest: ./run_tests.sh -k server
 # TESTS_STRICT_TIME=1: fails when check and integration take more than 15 minutes, of which it otherwise warns.
+# A few integration tests that fail beside others run once more, alone; those that then pass are named at the end.
+# TESTS_TRIES=1: no second try.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib/common.sh"
 source "$ROOT/scripts/lib/docker.sh"
 cd "$ROOT"
 export HF_HUB_OFFLINE=1 WANDB_MODE=offline # no test may reach out
 LIMIT_SEC=900
-times=() failed=0
+MOST_AGAIN=3 # tests that may run once more
+times=() failed=0 again=()
 
 # stage NAME COMMAND...: runs it, keeps its time, goes on after a failure.
 stage() {
@@ -19,10 +22,32 @@ stage() {
   times+=("$(printf '%-12s %5d s  %s' "$name" $((SECONDS - began)) "$result")")
 }
 
+# integration PYTEST-ARGUMENTS...: two processes, each with servers of its own; files that must not meet are in one group
+# (tests/conftest.py). What waits for a real daemon on a busy machine fails by chance at times: the second try is alone.
+integration() {
+  local cache status=0
+  cache=$(mktemp -d)
+  local pytest=(.venv/bin/python -m pytest tests/conformance tests/integration -o "cache_dir=$cache")
+  "${pytest[@]}" --numprocesses 2 --dist loadfile "$@" || status=$?
+  if [ "$status" = 1 ] && [ "${TESTS_TRIES:-2}" != 1 ]; then
+    mapfile -t again < <(.venv/bin/python -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' \
+      "$cache/v/cache/lastfailed")
+    if [ ${#again[@]} -le "$MOST_AGAIN" ]; then
+      say "== second try, alone: ${again[*]}"
+      status=0
+      "${pytest[@]}" --numprocesses 0 --last-failed --last-failed-no-failures none "$@" || status=$?
+    fi
+    [ "$status" = 0 ] || again=()
+  fi
+  rm -rf "$cache"
+  return "$status"
+}
+
 finish() {
   local status=$?
   stop_own_dockerd
   if [ ${#times[@]} -gt 0 ]; then printf '== %s\n' "${times[@]}" >&2; fi
+  if [ ${#again[@]} -gt 0 ]; then printf '== passed only at the second try: %s\n' "${again[@]}" >&2; fi
   exit "$status"
 }
 
@@ -32,8 +57,7 @@ stage setup scripts/setup.sh --all
 [ "$failed" = 0 ] || exit 1
 began=$SECONDS
 stage check scripts/check
-# two processes, each with servers of its own; files that must not meet are in one group (tests/conftest.py)
-stage integration .venv/bin/python -m pytest tests/conformance tests/integration --numprocesses 2 --dist loadfile "$@"
+stage integration integration "$@"
 if [ $((SECONDS - began)) -gt "$LIMIT_SEC" ]; then
   say "warning: the tests took $((SECONDS - began)) s, more than $LIMIT_SEC s; the ten slowest are listed above"
   [ "${TESTS_STRICT_TIME:-0}" != 1 ] || failed=1

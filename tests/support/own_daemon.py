@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.processes import freeze
+
 READY_SEC = 300.0
 
 
@@ -50,10 +52,12 @@ class OwnDaemon:
             self._process = None
 
     def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            freeze(self._process.pid)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
 
     def load(self, image: str) -> None:
         """Copy an image of the machine's own daemon."""
@@ -61,10 +65,6 @@ class OwnDaemon:
             loaded = self._docker("load", stdin=saved.stdout)
         if loaded.returncode != 0:
             raise RuntimeError(f"docker load: {loaded.stderr.decode()}")
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            os.kill(self._process.pid, number)
 
     def _docker(self, *command: str, stdin=None) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["docker", "--host", self.host, *command], stdin=stdin, capture_output=True, check=False)

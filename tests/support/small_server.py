@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import MODEL, SMALL_SERVER, free_port, succeed
+from tests.support.processes import freeze
 
 
 class Server:
@@ -73,7 +74,7 @@ def send(url: str, number: signal.Signals, *, engine_only: bool = False) -> None
     assert apis and engines, f"no server at {url}"
     for pid in engines if engine_only else (*apis, *engines):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+            freeze(pid) if number is signal.SIGSTOP else os.kill(pid, number)
 
 
 def _apis(url: str) -> list[int]:
