@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import httpx
 import tinker
@@ -48,6 +48,15 @@ class Sample:
     seconds: float
 
 
+class Limits(TypedDict):
+    """How one completion is sampled; it ends with a sampled `stop` id."""
+
+    max_tokens: int
+    temperature: float
+    stop: Sequence[int]
+    seed: NotRequired[int | None]
+
+
 class Sampler(Protocol):
     """Samples for one trial."""
 
@@ -56,16 +65,8 @@ class Sampler(Protocol):
         """Whether an answer limited by the room left in the context gets a power of two as its limit."""
         ...
 
-    async def sample(
-        self,
-        prompt_T: Sequence[int],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[int],
-        seed: int | None = None,
-    ) -> Sample:
-        """One completion of the prompt, which ends with a sampled `stop` id. Raises SamplingError."""
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+        """One completion of the prompt. Raises SamplingError."""
         ...
 
 
@@ -166,42 +167,23 @@ class PolicySampler(Sampler):
         """Totals so far, by the names in COUNTERS."""
         return dict(self._counters)
 
-    async def sample(
-        self,
-        prompt_T: Sequence[int],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[int],
-        seed: int | None = None,
-    ) -> Sample:
-        """One completion of the prompt, which ends with a sampled `stop` id. Raises SamplingError.
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+        """One completion of the prompt. Raises SamplingError.
 
         The request of a cancelled caller runs on; `drain` waits for it.
         """
-        return await self.sample_from(
-            self._published(),
-            self.version,
-            prompt_T,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            stop=stop,
-            seed=seed,
-        )
+        return await self.sample_from(self._published(), self.version, prompt_T, **limits)
 
     async def sample_from(
-        self,
-        client: SamplingClient,
-        version: int,
-        prompt_T: Sequence[int],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[int],
-        seed: int | None = None,
+        self, client: SamplingClient, version: int, prompt_T: Sequence[int], **limits: Unpack[Limits]
     ) -> Sample:
         """`sample` from the weights of `client`, which were published as `version`."""
-        params = types.SamplingParams(max_tokens=max_tokens, temperature=temperature, stop=list(stop), seed=seed)
+        params = types.SamplingParams(
+            max_tokens=limits["max_tokens"],
+            temperature=limits["temperature"],
+            stop=list(limits["stop"]),
+            seed=limits.get("seed"),
+        )
         self._count()
         task = asyncio.create_task(self._request(client, version, prompt_T, params))
         self._in_flight.add(task)
@@ -287,19 +269,9 @@ class _Kept(Sampler):
     def powers_of_two(self) -> bool:
         return self._base.powers_of_two
 
-    async def sample(
-        self,
-        prompt_T: Sequence[int],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[int],
-        seed: int | None = None,
-    ) -> Sample:
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         self.held = self.held or self._base.hold()
-        return await self._base.sample_from(
-            *self.held, prompt_T, max_tokens=max_tokens, temperature=temperature, stop=stop, seed=seed
-        )
+        return await self._base.sample_from(*self.held, prompt_T, **limits)
 
 
 def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:

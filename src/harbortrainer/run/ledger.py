@@ -47,6 +47,7 @@ class Ledger:
         self._steps: dict[int, Mapping[str, Any]] = {}  # records of the updates that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
         self.composed: dict[int, list[Place]] = {}  # groups of each step, with max_steps_off_policy
+        self.step_of: dict[Place, int] = {}  # the same by group
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
@@ -182,10 +183,8 @@ class Ledger:
 
     def trained_on(self, trial: TrialName) -> bool:
         """Whether a step was ever trained on the group of the trial."""
-        if not self.composed:
-            return trial.step in self._digests
-        place = Place(trial.step, trial.problem)
-        return any(place in self.composed[step] for step in self.composed if step in self._digests)
+        step = self.step_of.get(Place(trial.step, trial.problem)) if self.composed else trial.step
+        return step in self._digests
 
     def _update(self, step: int, sequences_D: Sequence[TrainingSequence], optimizer_steps: int) -> dict[str, Any]:
         """The record of an update: what is the same for trials and for conversations."""
@@ -246,6 +245,7 @@ class Ledger:
                     self._digests[record["step"]] = record["digest"]
             case "composed":
                 self.composed[record["step"]] = [Place(*group) for group in record["groups"]]
+                self.step_of.update((place, record["step"]) for place in self.composed[record["step"]])
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:
                     self._forget(step)

@@ -12,7 +12,7 @@ from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
-from harbortrainer.run.trajectories import read_batch, write_trajectory
+from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
 from harbortrainer.stopping import End, Stop, Stopped, cancel_all, run_until
 from harbortrainer.training.schedule import SettingsByStep
 
@@ -127,8 +127,7 @@ class Flow:
 
     async def _start_all(self, batch: int, begun: set[Place]) -> None:
         """Start the groups from `batch` on, each as soon as the pace and a free environment allow it."""
-        known = begun | {group.place for group in self._pace.open}
-        known |= {place for places in self._ledger.composed.values() for place in places}
+        known = begun | {group.place for group in self._pace.open} | self._ledger.step_of.keys()
         while size := self._size(batch):
             for place in (Place(batch, problem) for problem in range(size)):
                 if place in known:
@@ -186,15 +185,15 @@ class Flow:
 
     def _find_begun(self) -> dict[Place, int]:
         """Groups with trials on disk that no step was composed of, and the oldest weights of these. Blocks."""
-        composed = {place for places in self._ledger.composed.values() for place in places}
         found: dict[Place, int] = {}
-        for folder in sorted(self._run.trajectories("step", 0).parent.glob("step_" + "[0-9]" * 6)):
-            for name, trial in self._ledger.reusable("step", read_batch(folder)).items():
-                parsed = TrialName.parse(name)
-                place = Place(parsed.step, parsed.problem)
-                if place not in composed and trial.turns:
-                    oldest = min(turn.weights_version for turn in trial.turns)
-                    found[place] = min(oldest, found.get(place, oldest))
+        for path in sorted(self._run.trajectories("step", 0).parent.glob(f"step_{'[0-9]' * 6}/*.npz")):
+            name = TrialName.parse(path.stem)
+            place = Place(name.step, name.problem)
+            if place in self._ledger.step_of:
+                continue
+            for trial in self._ledger.reusable("step", {path.stem: read_trajectory(path)}).values():
+                versions = [turn.weights_version for turn in trial.turns]
+                found |= {place: min([*versions, found.get(place, versions[0])])} if versions else {}
         return found
 
     def _request(self, place: Place) -> GroupRequest:
