@@ -35,7 +35,8 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
-from harbortrainer.tasks.task import Task, digest
+from harbortrainer.tasks.folders import digest, folder_of
+from harbortrainer.tasks.task import Task
 from tests.support.task_folder import write_task
 
 RUN_ID = "injected"
@@ -120,7 +121,7 @@ def _tasks(folder: Path, n: int) -> dict[str, tuple[Task, float]]:
 
 async def _run(arguments: argparse.Namespace, folder: Path) -> None:
     tasks = _tasks(folder, arguments.groups)
-    await prepare_images([task.path for task, _ in tasks.values()])
+    await prepare_images([folder_of(task) for task, _ in tasks.values()])
     template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
     sampler = PolicySampler()
     sampler.publish(ScriptedClient(template, SCRIPT), 0)
@@ -132,7 +133,7 @@ async def _run(arguments: argparse.Namespace, folder: Path) -> None:
     run.path.mkdir()
     ledger = Ledger(run.ledger)
     rollouts = Rollouts(config, sampler, template, RUN_ID, ledger)
-    await rollouts.warm_up()
+    await rollouts.warm_up([task for task, _ in tasks.values()])
     began = time.monotonic()
 
     def keep(trajectory: Trajectory) -> None:

@@ -33,7 +33,8 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
-from tests.support.recorded_run import Answer, FakeServer, FakeTrial, Recorder, fake_outside
+from harbortrainer.venues.harbor import HarborVenue
+from tests.support.recorded_run import Answer, FakeHost, FakeServer, FakeTrial, Recorder, fake_outside
 from tests.support.small_server import MODEL
 from tests.support.task_folder import write_task
 
@@ -100,7 +101,7 @@ async def run(folder: Path, tasks: Path, most_stale: int, steps: int, mean: floa
     async def new_trial(config: TrialConfig) -> Any:
         return Trials(config, recorder, mean)
 
-    outside = replace(outside, new_trial=new_trial)
+    outside = replace(outside, venues={"harbor": HarborVenue(FakeHost(recorder), new_trial)})
     words = ("skyrl_tx_url=http://here:1", "model_name=models/one", *settings(folder, tasks, most_stale, steps))
     await run_training(parse(words), outside=outside)
     return read_lines(folder / "run" / "metrics.jsonl")

@@ -26,7 +26,8 @@ from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.tasks.task import Task, digest
+from harbortrainer.tasks.folders import digest
+from harbortrainer.tasks.task import Task
 from tests.support.task_folder import write_task
 
 with without_litellm():
@@ -136,7 +137,7 @@ class Ours:
     async def run(self, n: int) -> list[Run]:
         """`n` trials, at most `parallel` at a time, and the removal of their containers."""
         if not self._warm:
-            await self._rollouts.warm_up()  # as a training run does, once
+            await self._rollouts.warm_up([self._task])  # as a training run does, once
             self._warm = True
         number = next(_names)
         folder = self._folder / f"{self.name}{number}"  # a batch's own, as in training

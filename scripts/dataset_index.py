@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import markdown, replace_part
-from harbortrainer.tasks.task import digest
+from harbortrainer.tasks.folders import digest
 from scripts.easy import make_tasks as easy
 
 DATASETS = Path(__file__).parents[1] / "datasets"

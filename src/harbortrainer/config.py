@@ -173,6 +173,11 @@ _BAND = "two mean rewards from 0 to 1, the lower one first; None = off"
 class Config(TrialSettings, RunSettings):
     """A training run."""
 
+    @property
+    def local_environments(self) -> bool:
+        """Whether containers run on this machine's daemon, not at a service."""
+        return self.environment_type == "docker"
+
     # -- tasks
     task_weights: dict[str, float] = field(
         {}, "how often an epoch takes each task of a source, task_weights.SOURCE=2; else once", resume=FIXED

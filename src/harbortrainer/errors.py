@@ -4,7 +4,7 @@ UserError                a mistake, or a fault outside this code: one message wi
 ├── BackendError         the Tinker API refused, vanished or answered nonsense
 │   ├── ServerLost       it went away, or came back without the adapter; a saved state can be restored
 │   └── WeightsGone      it no longer has a saved state: deleted, expired, or lost with its database
-├── EnvironmentFault     Docker or another provider cannot be used at all (one failed trial is data, no error)
+├── EnvironmentFault     the place of the trials cannot be used at all (one failed trial is data, no error)
 └── DiskFault            the disk of the run directory is full, over quota, read-only or broken
 """
 

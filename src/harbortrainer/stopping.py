@@ -198,7 +198,7 @@ def first_error(error: BaseException) -> BaseException:
 async def in_daemon_thread[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking function in a daemon thread, so that it cannot delay interpreter exit.
 
-    Cancelling the wait does not stop it. A process that exits drops its connections, so Docker gives up its build.
+    Cancelling the wait does not stop it. A process that exits drops its connections, so a daemon gives up its build.
     """
     return await asyncio.wrap_future(daemon_future(function, *args, **kwargs))
 

@@ -27,7 +27,7 @@ class TrainArgs(Config):
 
 
 def checked(argv: Sequence[str]) -> TrainArgs:
-    """`parse`, then every check that needs neither network nor Docker. Raises UserError."""
+    """`parse`, then every check that needs neither network nor environments. Raises UserError."""
     args = parse(argv)
     validate(args)
     if args.json is not None and not args.dry_run:

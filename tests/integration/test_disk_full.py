@@ -57,7 +57,7 @@ class Batch:
         rollouts = Rollouts(made.config, made.sampler, made.template, RUN, self.ledger)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:
-            await rollouts.warm_up()
+            await rollouts.warm_up([self._task])
             return await rollouts.run_groups(
                 [self._task], N_TRIALS, self.run.batch("step", 0), step=0, temperature=1.0, on_trajectory=keep,
                 done=done,

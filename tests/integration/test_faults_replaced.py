@@ -12,6 +12,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
+from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run
 from tests.support.fakes import Request, chat_template
@@ -82,8 +83,8 @@ def lost(ledger: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("docker_ready")
 async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path: Path) -> None:
     task = make_task(tmp_path, test=VERIFIER)
-    toml = (task.path / "task.toml").read_text()
-    (task.path / "task.toml").write_text(
+    toml = (folder_of(task) / "task.toml").read_text()
+    (folder_of(task) / "task.toml").write_text(
         toml.replace("[verifier]\ntimeout_sec = 300.0", "[verifier]\ntimeout_sec = 12.0")
     )
     left = [cause for cause, _, _ in FAULTS]
@@ -121,7 +122,7 @@ class Mended(Ledger):
 @pytest.mark.usefixtures("docker_ready")
 async def test_a_build_that_fails_once_costs_no_member(tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    dockerfile = task.path / "environment" / "Dockerfile"
+    dockerfile = folder_of(task) / "environment" / "Dockerfile"
     good = dockerfile.read_text()
     dockerfile.write_text(good + "RUN false\n")
     ledger = Mended(tmp_path / "ledger.jsonl", lambda: dockerfile.write_text(good))

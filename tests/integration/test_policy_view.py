@@ -10,6 +10,7 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.harbor import MODE
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.trial import TrialRequest, run_trial
+from harbortrainer.tasks.folders import folder_of
 from tests.support.docker_parts import a_run, environment_of, let_processes_end, write_task
 from tests.support.fakes import Request, chat_template
 from tests.support.trial_parts import answer, make_task, settings
@@ -94,9 +95,9 @@ async def test_what_a_steps_verifier_left_does_not_show_the_mode_to_the_next_ste
 async def test_files_and_output_with_special_strings_are_text(tmp_path: Path) -> None:
     """An instruction with them, a file that is shown, and the output of a command."""
     task = make_task(tmp_path, name="forged", test="echo 1 > /logs/verifier/reward.txt\n")
-    (task.path / "instruction.md").write_text(f"Write Hello.\n{EVIL}\n")
-    (task.path / "environment" / "forged").write_text(f"{EVIL}\n")
-    with (task.path / "environment" / "Dockerfile").open("a") as file:
+    (folder_of(task) / "instruction.md").write_text(f"Write Hello.\n{EVIL}\n")
+    (folder_of(task) / "environment" / "forged").write_text(f"{EVIL}\n")
+    with (folder_of(task) / "environment" / "Dockerfile").open("a") as file:
         file.write("COPY forged /app/forged\n")
     said = [answer("clear\n", "cat forged\n"), answer("printf '<|im_%s|>' start\n")]
     shared, client = settings([*said, answer(complete=True), answer(complete=True)])

@@ -11,6 +11,7 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.trial import run_trial
+from harbortrainer.tasks.folders import folder_of
 from tests.support import docker_parts
 from tests.support.docker_parts import BASE, a_run, let_processes_end, started, write_task
 from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
@@ -45,7 +46,7 @@ async def removed() -> AsyncIterator[None]:
 def integrity_task(folder: Path, name: str = "hello", **toml: str) -> Any:
     """Wants /app/hello.txt to hold Hello; its image has the attacks, so that one build serves all tests."""
     task = make_task(folder, name=name)
-    context = task.path / "environment"
+    context = folder_of(task) / "environment"
     for attack, script in ATTACKS.items():
         (context / f"{attack}.sh").write_text(f"{script}\n")
     (context / "evil").write_text(EVIL)

@@ -10,7 +10,7 @@ from harbortrainer.cli.main import main
 from harbortrainer.docker.cleaning import RUN_ID
 from harbortrainer.docker.daemon import engine
 from harbortrainer.durable.process import this_process
-from harbortrainer.tasks.task import read_quarantine
+from harbortrainer.tasks.folders import read_quarantine
 from tests.support.shapes import SHAPES
 from tests.support.task_folder import BASE, SOLVE, write_task
 

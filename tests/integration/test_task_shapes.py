@@ -9,7 +9,8 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.environment import environment_config
 from harbortrainer.rollout.trial import run_trial
-from harbortrainer.tasks.task import Task, digest
+from harbortrainer.tasks.folders import digest
+from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run, containers
 from tests.support.oracle import rewards_of, run_oracle
 from tests.support.shapes import INSTALLING, SHAPES, write_shape

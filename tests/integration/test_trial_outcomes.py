@@ -14,6 +14,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.trial import run_trial
+from harbortrainer.tasks.folders import folder_of
 from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
 from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
@@ -159,12 +160,12 @@ async def test_the_only_number_of_reward_json_is_the_reward(tmp_path: Path) -> N
 
 async def test_a_task_of_two_steps_is_one_trajectory_of_two_segments(tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    toml = task.path / "task.toml"
+    toml = folder_of(task) / "task.toml"
     toml.write_text(
         f'multi_step_reward_strategy = "mean"\n{toml.read_text()}[[steps]]\nname="a"\n[[steps]]\nname="b"\n'
     )
     for name in ("a", "b"):
-        tests = task.path / "steps" / name / "tests"
+        tests = folder_of(task) / "steps" / name / "tests"
         tests.mkdir(parents=True)
         (tests.parent / "instruction.md").write_text(f"Make {name}.\n")
         (tests / "test.sh").write_text(f"#!/bin/bash\ntest -e {name}; echo $((1 - $?)) > /logs/verifier/reward.txt\n")
@@ -190,7 +191,7 @@ async def test_a_sampler_that_hangs_or_fails_is_the_infrastructures(tmp_path: Pa
 
 async def test_a_task_that_harbor_refuses_is_its_own_trials_fault(tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    (task.path / "task.toml").write_text('[verifier]\ntimeout_sec = "soon"\n')
+    (folder_of(task) / "task.toml").write_text('[verifier]\ntimeout_sec = "soon"\n')
     shared, _ = settings(SOLVE)
     trajectory = await run_trial(request(task, tmp_path), shared)
     assert trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR and trajectory.detail.startswith("task hello: ")
@@ -209,7 +210,7 @@ async def test_a_bug_in_the_environment_stops_the_run(tmp_path: Path, monkeypatc
 
 async def test_an_image_that_does_not_build_is_the_infrastructures(tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    (task.path / "environment" / "Dockerfile").write_text("FROM harbortrainer/base:bookworm\nRUN false\n")
+    (folder_of(task) / "environment" / "Dockerfile").write_text("FROM harbortrainer/base:bookworm\nRUN false\n")
     shared, _ = settings(SOLVE)
     trajectory = await run_trial(request(task, tmp_path), shared)
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)

@@ -11,7 +11,8 @@ from harbortrainer.docker import cleaning
 from harbortrainer.docker.network import forget_network
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.trial import run_trial
-from harbortrainer.tasks.task import Task, digest
+from harbortrainer.tasks.folders import digest
+from harbortrainer.tasks.task import Task
 from tests.support.outside import PORT, name_server, run, web_server
 from tests.support.own_daemon import OwnDaemon, own_daemon
 from tests.support.task_folder import BASE, write_task

@@ -31,6 +31,7 @@ from harbortrainer.stopping import Stop
 from harbortrainer.train import parse
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.session import Run, run_training, train
+from harbortrainer.venues.harbor import HarborVenue
 from tests.support.fakes import QWEN3, byte_tokenizer
 
 MAX_CONTEXT = 131072
@@ -291,7 +292,12 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
         return FakeWandb(recorder) if project else None
 
     return Outside(
-        FakeApi(recorder, server), documented, template, FakeHost(recorder), new_trial, wandb, leave_pages=lambda *_: ""
+        FakeApi(recorder, server),
+        documented,
+        template,
+        {"harbor": HarborVenue(FakeHost(recorder), new_trial)},
+        wandb,
+        leave_pages=lambda *_: "",
     )
 
 
@@ -299,9 +305,10 @@ def note_settings(run: Run, recorder: Recorder) -> None:
     """What the wired parts were made with, where nothing else of it would be seen in a run without faults."""
     parts = run.trainer.parts
     settings: Any = parts.rollouts._settings
-    ping = settings.daemon._ping
+    room: Any = parts.rollouts._rooms["harbor"]
+    daemon = room.context.daemon
     recorder.note("verifiers", at_once=settings.gates.verifying._value)
-    recorder.note("daemon", limit_sec=settings.daemon._limit_sec, asked=type(ping.__self__).__name__)
+    recorder.note("daemon", limit_sec=daemon._limit_sec, asked=type(daemon._ping.__self__).__name__)
     recorder.note("limits", **asdict(run.backend.limits))
     recorder.note("sampler settings", request_timeout_sec=parts.sampler._timeout)
     recorder.note("outage", limit_sec=run.trainer.outage.limit_sec)

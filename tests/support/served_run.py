@@ -18,6 +18,7 @@ from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.train import checked
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.session import run_training
+from harbortrainer.venues.harbor import HarborVenue
 from tests.conftest import MODEL
 from tests.support.recorded_run import FakeHost, FakeTrial, Recorder
 
@@ -58,7 +59,7 @@ def served_outside() -> Outside:
     async def new_trial(config: TrialConfig) -> Any:
         return Trial(config, recorder)
 
-    return Outside(docker=FakeHost(recorder), new_trial=new_trial, leave_pages=lambda *_: "")
+    return Outside(venues={"harbor": HarborVenue(FakeHost(recorder), new_trial)}, leave_pages=lambda *_: "")
 
 
 async def served_run(words: Sequence[str]) -> Path:

@@ -8,9 +8,11 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.phases import Gates
-from harbortrainer.rollout.trial import TrialContext, TrialRequest
-from harbortrainer.tasks.task import Task, digest
+from harbortrainer.rollout.gates import Gates
+from harbortrainer.rollout.trial import TrialContext
+from harbortrainer.rollout.venue import TrialRequest
+from harbortrainer.tasks.folders import digest
+from harbortrainer.tasks.task import Task
 from tests.support.fakes import ScriptedClient, chat_template
 
 TASK_TOML = """schema_version = "1.4"

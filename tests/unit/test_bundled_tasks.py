@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.images import content_digest
-from harbortrainer.tasks.identity import identify
+from harbortrainer.tasks.folders import find_fault, load_tasks
 from harbortrainer.tasks.split import families, overlaps
-from harbortrainer.tasks.task import find_fault, load_tasks
+from harbortrainer.tasks.venue import identify
 from scripts.dataset_index import DATASETS, LEVELS, TERMINAL, digests, easy_digests, entries, held_out, write_index
 
 FOLDER = DATASETS / TERMINAL

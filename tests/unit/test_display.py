@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.rollout.phases import TrialState
+from harbortrainer.rollout.gates import TrialState
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stopping import Stop
 from harbortrainer.watch import capture

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.harbor import without_litellm
-from harbortrainer.tasks.identity import identify
+from harbortrainer.tasks.folders import load_tasks
 from harbortrainer.tasks.split import families, split_tasks
-from harbortrainer.tasks.task import Task, load_tasks
+from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import identify
 from scripts.easy import demonstrations
 from scripts.easy.kinds import EASY_KINDS
 from scripts.easy.make_tasks import HELD_OUT, TRAINING, held_out, make_cases, write_tasks

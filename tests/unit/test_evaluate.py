@@ -20,8 +20,8 @@ from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.tasks.folders import load_tasks
 from harbortrainer.tasks.split import SPLIT_FILE, split_record
-from harbortrainer.tasks.task import load_tasks
 from tests.support.fakes import chat_template
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
 

@@ -1,6 +1,7 @@
 """Imports point down: the floors of the package, read from the syntax trees (docs/architecture.md draws them)."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,27 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
     {"harbor", "learning", "stopping"},
     {"cli", "docker", "policy", "tasks"},
     {"backend", "rollout", "run"},
-    {"budget", "probe", "qualify", "report", "watch"},
+    {"budget", "probe", "qualify", "report", "venues", "watch"},
     {"doctor", "training"},
     {"evaluation", "planning", "replay", "sft"},
     {"train"},
 ]
+# What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
+ROOMS = {
+    "docker", "doctor", "harbor", "policy.tinker_llm", "qualify", "rollout.agent", "rollout.environment",
+    "rollout.harbor_room", "rollout.outcome", "rollout.phases", "rollout.terminal", "rollout.trial",
+    "rollout.verifier_network", "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
+}  # fmt: skip
+# Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
+QUOTES = {
+    "__init__": "Harbor and LiteLLM read these variables",
+    "cli.main": "what commands do",
+    "config": "values of environment_type, sources of tasks_dir",
+    "run.metrics": "the metric orchestrator/docker_client_cpu_ms_per_turn",
+    "tasks.task": "the venue of tasks in old run directories",
+    "tasks.venue": "the registry",
+    "watch.capture": "a logger",
+}
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 
 
@@ -89,3 +106,26 @@ def knotted(tmp_path: Path) -> Path:
 def test_a_knot_is_seen(knotted: Path) -> None:
     assert arrows_up(knotted) == ["stopping imports learning.b"]
     assert circle(knotted) == ["learning.a", "learning.b", "stopping", "train"]
+
+
+NAMES = re.compile(r"\b(?:docker|harbor)(?!trainer)|[a-z_](?:docker|harbor)\b(?!trainer)", re.IGNORECASE)
+
+
+def naming(folder: Path) -> set[str]:
+    """Modules outside ROOMS that name Docker or Harbor."""
+    texts = {
+        ".".join(path.relative_to(folder).with_suffix("").parts): path.read_text() for path in folder.rglob("*.py")
+    }
+    return {name for name, text in texts.items() if not {name, room(name)} & ROOMS and NAMES.search(text)}
+
+
+def test_only_a_venues_rooms_name_docker_or_harbor() -> None:
+    assert naming(PACKAGE) == QUOTES.keys()
+    rooms = {one for one, other in imported(PACKAGE) if room(other) in ("docker", "harbor")}
+    assert {one for one in rooms if not {one, room(one)} & ROOMS} == set()
+
+
+def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:
+    (knotted / "learning" / "a.py").write_text('"""Counts Docker\'s answers."""')
+    (knotted / "train.py").write_text("import harbortrainer.stopping\nload_docker = None")
+    assert naming(knotted) == {"learning.a", "train"}

@@ -7,7 +7,7 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.rollout import start_limit
-from harbortrainer.rollout.phases import Gates, n_containers
+from harbortrainer.rollout.gates import Gates, n_containers
 from harbortrainer.rollout.start_limit import StartLimit
 
 

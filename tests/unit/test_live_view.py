@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.console import ConsoleDimensions
 
 from harbortrainer.learning.trajectory import Outcome
-from harbortrainer.rollout.phases import TrialState
+from harbortrainer.rollout.gates import TrialState
 from harbortrainer.watch.view import Batch, LiveView, Notes, RunState, clock, sparkline, view
 from tests.support.terminal import ROW, Pane, Terminal, console_of, trajectory
 

@@ -7,7 +7,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.tasks.task import Task
 
-TASKS = [Task(name=f"t{i}", path=Path(f"t{i}"), digest=str(i)) for i in range(5)]
+TASKS = [Task(name=f"t{i}", ref=Path(f"t{i}"), digest=str(i)) for i in range(5)]
 
 
 def order(**changes: int | None) -> TaskOrder:

@@ -12,7 +12,8 @@ from harbor.trial.hooks import TrialEvent
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
-from harbortrainer.rollout.phases import Gates, Phases
+from harbortrainer.rollout.gates import Gates
+from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.start_limit import StartLimit
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.tasks.task import load_tasks
+from harbortrainer.tasks.folders import load_tasks
 from scripts.quickstart.cases import Kind
 from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import HELD_OUT_LIST, held_out, make_cases, write_tasks

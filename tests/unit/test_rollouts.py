@@ -1,8 +1,8 @@
 """Batches: limits, retries, what is dropped, what is not run again, and when a batch refuses to go on."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import BackendError, EnvironmentFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout import attempts
+from harbortrainer.rollout.harbor_room import HarborRoom
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.trial import TrialRequest
+from harbortrainer.rollout.trial import new_trial
+from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor import HarborVenue
 from tests.support.fakes import chat_template
 
 TASKS = [Task(name, Path("/tasks") / name, "") for name in ("a", "b", "c")]
@@ -61,6 +63,25 @@ class FakeJournal:
         return self.odd.get(trajectory.trial_name, "")
 
 
+@dataclass(frozen=True)
+class FakeVenue(HarborVenue):
+    """No container: `trial` runs a trial."""
+
+    trial: Callable[[TrialRequest], Awaitable[Trajectory]] | None = None
+
+    def room(self, run: RunParts) -> "FakeRoom":
+        room = FakeRoom(run, RemoteHost(), new_trial)
+        room.trial = self.trial
+        return room
+
+
+class FakeRoom(HarborRoom):
+    trial: Any
+
+    async def run(self, request: TrialRequest) -> Trajectory:
+        return await self.trial(request)
+
+
 class Rig:
     """Rollouts whose trials are a function of the request."""
 
@@ -71,7 +92,7 @@ class Rig:
         self.folder = folder
         self.finished: list[str] = []
 
-        async def run_trial(request: TrialRequest, settings: Any) -> Trajectory:
+        async def run_trial(request: TrialRequest) -> Trajectory:
             self.requests.append(request)
             self.running += 1
             self.most = max(self.most, self.running)
@@ -84,10 +105,10 @@ class Rig:
             finally:
                 self.running -= 1
 
-        monkeypatch.setattr(attempts, "run_trial", run_trial)
         config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4, "n_warm_envs": 0} | fields)
         self.journal = FakeJournal(self.finished)
-        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.journal, ping=RemoteHost().ping)
+        venues = {"harbor": FakeVenue(trial=run_trial)}
+        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.journal, venues=venues)
 
     async def go(
         self,
@@ -169,7 +190,8 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
 
     monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
     rig = Rig(tmp_path, monkeypatch, run, n_parallel_envs=2)
-    monkeypatch.setattr(rig.rollouts._daemon, "_ping", ping)
+    room: Any = rig.rollouts._rooms["harbor"]
+    monkeypatch.setattr(room.context.daemon, "_ping", ping)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3]
     assert {t.attempt for group in groups[1:] for t in group.trajectories_G} == {2}

@@ -16,6 +16,7 @@ from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, r
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
+from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import installed_versions
 from tests.conftest import ROOT
 
@@ -148,7 +149,8 @@ def test_a_package_that_is_not_installed_has_no_version(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert "wandb" not in installed_versions() and installed_versions()["docker"] == "1.2"
+    assert "wandb" not in installed_versions() and installed_versions()["tinker"] == "1.2"
+    assert installed_versions([Task("t", tmp_path, "")])["docker"] == "1.2"
 
 
 def test_run_name_that_exists_says_how_to_resume(tmp_path):

@@ -35,6 +35,7 @@ from harbortrainer.run.metrics import eval_metrics, outcome_metrics
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
+from harbortrainer.venues.harbor import HarborVenue
 from tests.support import recorded_run
 
 TURN = Turn(0, (1,), (2, 3), (-0.5, -0.5), 0)
@@ -256,7 +257,9 @@ async def test_a_run_says_masks_and_counts_a_jump(tmp_path: Path, capsys: pytest
         "logs_dir": tmp_path, "run_name": "run", "outcome_policy.suspect": "mask", "display": "plain",
     }  # fmt: skip
     config = parse([f"{name}={value}" for name, value in words.items()])
-    await run_training(config, outside=replace(recorded_run.fake_outside(recorder), new_trial=new_trial))
+    outside = recorded_run.fake_outside(recorder)
+    venue = HarborVenue(recorded_run.FakeHost(recorder), new_trial)
+    await run_training(config, outside=replace(outside, venues={"harbor": venue}))
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["rollout/suspect"] for row in rows] == [0.0] * 4 + [7.0]
     assert [row["group/trials_masked"] for row in rows] == [0.0] * 4 + [7.0]

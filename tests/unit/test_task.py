@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.errors import UserError
-from harbortrainer.tasks.task import Task, digest, load_tasks
+from harbortrainer.tasks.folders import digest, load_tasks
+from harbortrainer.tasks.task import Task
 
 
 def make_task(folder: Path, name: str, *, without: str = "", toml: str = 'schema_version = "1.4"\n') -> Path:
@@ -33,7 +34,7 @@ def test_tasks_by_name_and_other_folders_left_alone(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text("x")
     tasks = load_tasks(str(tmp_path))
-    assert names(tasks) == ["a", "b"] and all(task.path.is_absolute() for task in tasks)
+    assert names(tasks) == ["a", "b"] and all(Path(task.ref).is_absolute() for task in tasks)
 
 
 def test_missing_and_empty_folders(tmp_path: Path) -> None:

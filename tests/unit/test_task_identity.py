@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.tasks.folder_identity import holds_data
+from harbortrainer.tasks.folders import digest, load_tasks
 from harbortrainer.tasks.identity import (
     SAME_CHECK,
     SAME_ENVIRONMENT,
@@ -16,12 +18,11 @@ from harbortrainer.tasks.identity import (
     SAME_TEMPLATE,
     SAME_TEXT,
     Identity,
-    holds_data,
-    identify,
     template,
 )
 from harbortrainer.tasks.split import duplicates, families, overlaps
-from harbortrainer.tasks.task import Task, digest, load_tasks
+from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import identify
 from tests.support.task_folder import BASE, write_task
 
 QUICKSTART = Path("datasets/quickstart")
@@ -115,7 +116,7 @@ def test_declared_families(tmp_path: Path) -> None:
     assert overlaps([a], [c]) == []
     assert [found.reason for found in overlaps([a], [d])] == [SAME_ENVIRONMENT]
     assert families([a, b, c]) == {"a": "a", "b": "a", "c": "c"}
-    (tasks[0].path / "environment" / "Dockerfile").write_text(BASE)
+    (Path(tasks[0].ref) / "environment" / "Dockerfile").write_text(BASE)
     assert [found.reason for found in overlaps([identify(tasks[0])], [b])] == [SAME_FAMILY]
 
 

@@ -16,7 +16,7 @@ from harbortrainer.qualify.check import Cache
 from harbortrainer.qualify.findings import Finding, Level, TaskReport, reward_of
 from harbortrainer.qualify.qualify import ATTACK_REPEATS, _attack, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
-from harbortrainer.tasks.task import QUARANTINE_FILE, Quarantined, load_tasks, read_quarantine, write_quarantine
+from harbortrainer.tasks.folders import QUARANTINE_FILE, Quarantined, load_tasks, read_quarantine, write_quarantine
 from tests.support.task_folder import write_task
 
 

@@ -12,8 +12,9 @@ import pytest
 from harbortrainer.cli.main import main
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import UserError
-from harbortrainer.tasks import sources
-from harbortrainer.tasks.sources import DIGESTS, check_weights, fetch_dataset, find_sources, load_sources
+from harbortrainer.tasks import fetch
+from harbortrainer.tasks.fetch import DIGESTS, fetch_dataset
+from harbortrainer.tasks.sources import check_weights, find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from tests.support.task_folder import write_task
 
@@ -205,14 +206,14 @@ def test_two_fetches_of_one_repository_at_once(tmp_path: Path) -> None:
 
 
 def test_two_first_fetches_of_one_dataset_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, folder, download = str(registry(tmp_path)), tmp_path / "tiny", sources._download
+    file, folder, download = str(registry(tmp_path)), tmp_path / "tiny", fetch._download
 
     async def overtaken(name: str, registry: str | None, partial: Path) -> int:
-        monkeypatch.setattr(sources, "_download", download)
-        await asyncio.to_thread(sources.fetch_dataset, name, registry, folder)
+        monkeypatch.setattr(fetch, "_download", download)
+        await asyncio.to_thread(fetch.fetch_dataset, name, registry, folder)
         return await download(name, registry, partial)
 
-    monkeypatch.setattr(sources, "_download", overtaken)
-    assert sources.fetch_dataset("tiny@1.0", file, folder) == "tiny@1.0, 2 tasks"
+    monkeypatch.setattr(fetch, "_download", overtaken)
+    assert fetch.fetch_dataset("tiny@1.0", file, folder) == "tiny@1.0, 2 tasks"
     assert sorted(path.name for path in tmp_path.glob("*tiny*")) == ["tiny"]
     assert names(load_sources(find_sources(str(folder)))) == ["a", "b"]

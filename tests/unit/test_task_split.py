@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.errors import UserError
+from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out, check_split, split_record, split_tasks
-from harbortrainer.tasks.task import Task, digest
+from harbortrainer.tasks.task import Task
 from tests.support.task_folder import write_task
 
 ACTIONS = ("Sort", "Reverse", "Count", "Encrypt", "Compress", "Rename", "Merge", "Delete", "Print", "Move")
@@ -76,7 +77,7 @@ def test_named_tasks_of_a_trained_family_are_refused_with_the_pair(tmp_path: Pat
 def test_the_same_task_is_on_one_side_whatever_is_allowed(tmp_path: Path) -> None:
     tasks = tasks_named(tmp_path, "a", "b")
     copied = tmp_path / "other"
-    shutil.copytree(tasks[0].path, copied)
+    shutil.copytree(tasks[0].ref, copied)
     tasks.append(Task("other", copied, digest(copied)))
     with pytest.raises(UserError, match=r"other \(held out\) and a \(training\) have the same files"):
         split_tasks(tasks, 0, ("other",), seed=1, allow_family_overlap=True)
@@ -102,7 +103,7 @@ def test_a_resumed_run_has_its_tasks_on_the_same_sides(tmp_path: Path) -> None:
     for train, held_out, told in (
         ([a], [b, c], "b is held out now, and was not; b was trained on, and is not now"),
         ([a, b], [], "c was held out, and is not now"),
-        ([a, Task("b", b.path, "0")], [c], "b has changed"),
+        ([a, Task("b", b.ref, "0")], [c], "b has changed"),
     ):
         with pytest.raises(UserError, match=f"resume={tmp_path}: .*{told}"):
             check_split(tmp_path, train, held_out)

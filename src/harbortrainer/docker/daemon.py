@@ -13,6 +13,7 @@ import requests
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
 
+from harbortrainer.durable.process import note_client_cpu
 from harbortrainer.errors import EnvironmentFault
 
 REQUEST_TIMEOUT_SEC = 120
@@ -20,7 +21,6 @@ PING_SEC = 10.0
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0  # between two pings during an outage
 _CALLS = ThreadPoolExecutor(32, thread_name_prefix="docker-call")
 _REMOVALS = ThreadPoolExecutor(4, thread_name_prefix="docker-remove")  # a removal must not starve a start
-_cpu_seconds: list[float] = [0.0]
 _log = logging.getLogger("harbortrainer")
 
 Ping = Callable[[], str | None]
@@ -54,14 +54,9 @@ async def _in_thread[R](threads: ThreadPoolExecutor, work: Callable[[], R]) -> R
         try:
             return work()
         finally:
-            _cpu_seconds[0] += time.thread_time() - started
+            note_client_cpu(time.thread_time() - started)
 
     return await asyncio.get_running_loop().run_in_executor(threads, timed)
-
-
-def client_cpu_seconds() -> float:
-    """CPU time so far of this process's Engine calls."""
-    return _cpu_seconds[0]
 
 
 def ping_docker() -> str | None:

@@ -18,8 +18,8 @@ from harbortrainer.docker.network import isolate_compose, trial_network, uses_ne
 from harbortrainer.docker.preflight import check_docker, connect
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
-from harbortrainer.rollout.phases import n_containers
-from harbortrainer.tasks.task import load_tasks
+from harbortrainer.rollout.gates import n_containers
+from harbortrainer.tasks.folders import folder_of, load_tasks
 
 MB = 1000**2
 
@@ -30,7 +30,7 @@ async def preflight(args: DockerArgs) -> int:
     """Print how many environments can run. Raises UserError for what would stop a run."""
     config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
-    n, paths = n_containers(config), [task.path for task in tasks]
+    n, paths = n_containers(config), [folder_of(task) for task in tasks]
     for warning in await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs):
         print(f"warning: {warning}")
     if not paths or any(map(uses_network, paths)):

@@ -46,7 +46,7 @@ def disk_fault(number: int, path: Path) -> DiskFault:
     if number in (errno.ENOSPC, errno.EDQUOT):
         fix = "make room on that disk"
         if run is not None:
-            fix += f" ({run / 'rollouts'}, Harbor's folders of finished trials, may be deleted)"
+            fix += f" ({run / 'rollouts'}, folders of finished trials, may be deleted)"
     else:
         fix = "mend the disk or make it writable"
     then = f", then continue with: python -m src.train resume={run}" if run is not None else ", then start again"

@@ -9,7 +9,8 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.solution import Solutions, is_shell, typed_answers
-from harbortrainer.tasks.task import Task, read_settings
+from harbortrainer.tasks.folders import folder_of, read_settings
+from harbortrainer.tasks.task import Task
 
 FOLDER, SCRIPT = "solution", "solve.sh"
 SHOWN = 5  # names in a note
@@ -30,11 +31,11 @@ class _Typed:
 
 def load_solutions(tasks: Sequence[Task], config: Config, template: ChatTemplate) -> tuple[Solutions, list[str]]:
     """The solutions of all tasks, and notes for the user. Raises UserError: each kind of problem in one line."""
-    typed = {task: _typed(scripts, config, template) for task in tasks if (scripts := find_scripts(task.path))}
+    typed = {task: _typed(scripts, config, template) for task in tasks if (scripts := find_scripts(folder_of(task)))}
     problems = list(_problems(tasks, typed, config))
     if problems:
         raise UserError("\n".join(problems))
-    return Solutions({task.path: one.completions for task, one in typed.items()}), list(_notes(tasks))
+    return Solutions({task.ref: one.completions for task, one in typed.items()}), list(_notes(tasks))
 
 
 def find_scripts(task: Path) -> list[str]:
@@ -89,7 +90,7 @@ def _leave_out(names: Sequence[str] | Mapping[str, int]) -> str:
 
 def _notes(tasks: Sequence[Task]) -> Iterator[str]:
     """A line on solutions that need more than their script."""
-    more = [task.name for task in tasks if _needs_more(task.path)]
+    more = [task.name for task in tasks if _needs_more(folder_of(task))]
     if more:
         names = ", ".join(more[:SHOWN]) + (", …" if len(more) > SHOWN else "")
         yield (

@@ -13,7 +13,6 @@ import chz
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
 from harbortrainer.config import Config
-from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.evaluation import policies, results
@@ -24,9 +23,8 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
-from harbortrainer.rollout.environment import check_tasks
-from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.rollout.venue import check_venues, venues_of
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
@@ -63,10 +61,8 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     """Exit status: 0 done, 1 a task has no graded trial. Raises UserError for what the user can mend."""
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
-    config, paths = plan.config, [task.path for task in plan.tasks]
-    check_tasks(paths, config.environment_type, config.environment_kwargs)
-    host = outside.host(config)
-    for note in await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs):
+    config, venues = plan.config, venues_of(plan.tasks, outside.venues)
+    for note in await asyncio.to_thread(check_venues, venues, plan.tasks, config):
         display.say(note)
     template = outside.load_template(config.model_name, config.enable_thinking)
     for subject in plan.subjects:
@@ -187,10 +183,10 @@ async def _run(
     display: Display,
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
-    config, host, ledger, run_id = plan.config, outside.host(plan.config), Ledger(run.ledger), run_ids(run).run_id
+    config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
     powers = backend is not None and backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
-    outer = {"observer": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
+    outer = {"observer": display.watcher, "venues": outside.venues}
     rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
     runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
@@ -198,10 +194,7 @@ async def _run(
     with display:
         display.keep_log(run)
         try:
-            async with cleaned(host, run_id, display.say), contextlib.aclosing(rollouts):
-                paths = [task.path for task in plan.tasks]
-                images = build_images(host, paths, run_id, display.building, display.say)
-                await asyncio.gather(rollouts.warm_up(), images)
+            async with rollouts.opened(plan.tasks, display.building, display.say):
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))

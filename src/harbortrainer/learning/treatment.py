@@ -26,7 +26,7 @@ TREATMENTS = {
     Outcome.CANCELLED: Treatment.DROP,
 }
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
-AFTER_OUTAGE = "after an outage"  # of the Docker daemon: ends a disposition "replaced by TRIAL" that costs no attempt
+AFTER_OUTAGE = "after an outage"  # of a venue's service: ends a disposition "replaced by TRIAL" that costs no attempt
 SUSPECT = "suspect"  # key of `outcome_policy` for trials with a mark, whatever their outcome
 _GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
 _SUSPECT = f"give {Treatment.TRAIN}, {Treatment.MASK}, or a reward"

@@ -1,1 +1,1 @@
-"""The policy as an agent sees it: chat template, sampler, and Harbor's LLM interface."""
+"""The policy as an agent sees it: chat template, sampler, and the interface of an agent's LLM."""

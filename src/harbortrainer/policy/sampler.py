@@ -112,8 +112,8 @@ class PolicySampler(Sampler):
         self._client, self._solutions, self.version = None, solutions, version
 
     @contextlib.contextmanager
-    def of_trial(self, task: Path, *, keep: bool = False) -> "Iterator[Sampler]":
-        """What the trial of the task in this folder samples within the block.
+    def of_trial(self, task: Path | str, *, keep: bool = False) -> "Iterator[Sampler]":
+        """What the trial of the task with this `ref` samples within the block.
 
         It is this sampler, or one of the task's solution. `keep`: the weights of its first sample, until it ends.
         """

@@ -138,11 +138,11 @@ def _answer(analysis: str, plan: str, *typed: Statement, complete: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class Solutions:
-    """The answers of tasks by folder, as token ids. `of_task` makes the policy of one trial."""
+    """The answers of tasks by `Task.ref`, as token ids. `of_task` makes the policy of one trial."""
 
-    completions: Mapping[Path, Sequence[Sequence[int]]]
+    completions: Mapping[Any, Sequence[Sequence[int]]]
 
-    def of_task(self, task: Path) -> "SolutionClient":
+    def of_task(self, task: Path | str) -> "SolutionClient":
         """Raises KeyError for a task without answers."""
         return SolutionClient(self.completions[task])
 

@@ -31,10 +31,11 @@ from harbortrainer.qualify.findings import Finding, Level, TaskReport
 from harbortrainer.qualify.qualify import qualify
 from harbortrainer.qualify.trials import QualificationTrials
 from harbortrainer.rollout.environment import check_tasks
-from harbortrainer.rollout.phases import Gates, n_containers
-from harbortrainer.tasks.identity import identify
+from harbortrainer.rollout.gates import Gates, n_containers
+from harbortrainer.tasks.folders import Quarantined, digest, find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
-from harbortrainer.tasks.task import Quarantined, Task, digest, find_fault, write_quarantine
+from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import identify
 
 _METHOD = 3  # raise it when a qualification changes what it finds
 

@@ -15,10 +15,11 @@ from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
-from harbortrainer.tasks.identity import identify
-from harbortrainer.tasks.sources import DIGESTS, check_digests, fetch_dataset
+from harbortrainer.tasks.fetch import DIGESTS, check_digests, fetch_dataset
+from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine
 from harbortrainer.tasks.split import families, split_record, split_tasks
-from harbortrainer.tasks.task import Task, digest, find_fault, looks_like_task, read_quarantine
+from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import identify
 
 _SHORT = 12  # digits of a digest in a table
 

@@ -13,7 +13,7 @@ from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import ATTACKS, CODE, files_below, together
 from harbortrainer.qualify.findings import Level, TaskReport
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
-from harbortrainer.tasks.task import digest, find_fault
+from harbortrainer.tasks.folders import digest, find_fault
 
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800

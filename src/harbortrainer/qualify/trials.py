@@ -30,8 +30,9 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
 from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, KEEP, environment_config
+from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
-from harbortrainer.rollout.phases import Gates, Phases
+from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.trial import run_to_end
 
 ORACLE = "oracle"  # the kind of a trial that runs the task's solution

@@ -18,10 +18,10 @@ from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
 from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.stats import estimate_reward
 
-PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")  # as Harbor's result.json names them
+PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")  # as a trial's result.json names them
 STAGES = ("environment", "agent setup", "agent", "verifier", "rest", "whole trial")
 _REST, _WHOLE = 4, 5
-MOST_FILES = 2000  # of Harbor's result.json that are read, one a trial
+MOST_FILES = 2000  # result.json that are read, one a trial
 MOST_CAUSES = 200
 
 Bar = tuple[int, int, float, float]  # trial, stage, begin and length in seconds
@@ -64,7 +64,7 @@ def spread[T](items: Sequence[T]) -> list[T]:
 
 
 def _bars(run: Path, trial: TrialRow, index: int, began: float) -> list[Bar]:
-    """The whole trial as the ledger has it, and its phases where Harbor's file has them."""
+    """The whole trial as the ledger has it, and its phases where result.json has them."""
     start, end = trial.started or 0.0, trial.ended or 0.0
     bars = [_bar(index, _WHOLE, start - began, end - start)]
     phases = _phases(run / "rollouts" / trial.folder / trial.name / "result.json")

@@ -1,1 +1,1 @@
-"""Task -> trial -> trajectory: Harbor trials under our own limits."""
+"""Task -> trial -> trajectory, at the venue of the task and under the limits of the run."""

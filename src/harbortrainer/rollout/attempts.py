@@ -4,18 +4,18 @@ import asyncio
 import logging
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
+from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.outcome import Quarantine
-from harbortrainer.rollout.phases import TrialState
-from harbortrainer.rollout.trial import TrialCancelled, TrialContext, TrialRequest, run_trial
+from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.stopping import Stop, Stopped, run_until
 
-MAX_OUTAGES = 10  # of the Docker daemon in one slot; a trial hit by one is replaced and costs no attempt
+MAX_OUTAGES = 10  # of a venue's service in one slot; a trial hit by one is replaced and costs no attempt
 log = logging.getLogger("harbortrainer")
 
 OnTrajectory = Callable[[Trajectory], None]
@@ -27,7 +27,7 @@ class TrialJournal(Protocol):
     quarantined: dict[str, str]
 
     def started(self, trial_name: str, task_name: str, attempt: int) -> None:
-        """The trial's container is about to start."""
+        """The trial is about to start."""
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
@@ -53,9 +53,10 @@ NO_JOURNAL = _NoJournal()
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Runs the trials of slots, and records each in the journal."""
+    """Runs the trials of slots at the venues of their tasks, and records each in the journal."""
 
-    settings: TrialContext
+    settings: RunParts
+    rooms: Mapping[str, Room]
     quarantine: Quarantine
     journal: TrialJournal
     stop: Stop
@@ -66,7 +67,7 @@ class Attempts:
         """The trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
 
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is recorded.
-        A trial that an outage of the Docker daemon hit costs no attempt. Once the run is to stop, none is started.
+        A trial that an outage of its venue's service hit costs no attempt. Once the run is to stop, none is started.
         """
         attempt, failed = self.journal.attempts(first.name)
         outages = 0
@@ -101,20 +102,20 @@ class Attempts:
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
-        """The trial, and whether the Docker daemon went away during it; None = it may not start any more."""
-        gates, daemon, observer = self.settings.gates, self.settings.daemon, self.settings.observer
-        async with gates.containers:
+        """The trial, and whether its venue's service went away during it; None = it may not start any more."""
+        room, observer = self.rooms[request.task.venue], self.settings.observer
+        async with room.gate:
             try:
-                await run_until(daemon.ready(), self.stop.stopped())
+                await run_until(room.ready(), self.stop.stopped())
             except Stopped:
                 return None
             if request.task.name in self.quarantine.reasons or not self.stop.may_start():
                 return None
-            before = daemon.outages
+            before = room.outages
             observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
-                trajectory = await run_trial(request, self.settings)
+                trajectory = await room.run(request)
             except asyncio.CancelledError as error:
                 turns = error.turns if isinstance(error, TrialCancelled) else ()
                 self.journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
@@ -122,10 +123,10 @@ class Attempts:
             finally:
                 observer.moved(request.name, None)
         if trajectory.outcome in FAULTS:
-            await daemon.suspect()
+            await room.suspect()
         if reason := self.journal.suspicion(trajectory):
             trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
-        return trajectory, daemon.outages > before
+        return trajectory, room.outages > before
 
     def _why_not(self, request: TrialRequest) -> str:
         """Why a trial is not run, or not to its end."""

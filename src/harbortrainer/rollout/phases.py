@@ -1,19 +1,14 @@
-"""The phases of a trial: the observer of trial states, the limits on concurrency, and the hooks that apply them."""
+"""The phases of a Harbor trial: the hooks that apply the limits on concurrency and report its state."""
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
-from harbortrainer.learning.trajectory import Trajectory
-from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
+from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -22,83 +17,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
-
-
-class TrialState(StrEnum):
-    STARTING = "starting"  # its environment, or the environment's image
-    WAITING = "waiting"  # for a slot: to run the agent, to be verified
-    SAMPLING = "sampling"
-    COMMAND = "in command"  # the agent works in the terminal
-    VERIFYING = "verifying"
-
-
-class TrialObserver(Protocol):
-    """Called from any thread, several times in every turn: calls must be cheap, and neither block nor raise."""
-
-    def moved(self, trial_name: str, state: TrialState | None) -> None:
-        """None: the trial has ended."""
-
-    def sampled(self, tokens: int) -> None:
-        """By the policy, in one turn of any trial."""
-
-    def replaced(self, trial_name: str) -> None:
-        """By a fresh trial in the same slot."""
-
-    def kept(self, trajectory: Trajectory) -> None:
-        """An earlier process ran it."""
-
-
-class _NoObserver(TrialObserver):
-    """Ignores every call."""
-
-
-UNOBSERVED = _NoObserver()
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedTrial:
-    """Reports the states of one trial; its policy reports each request and each answer."""
-
-    trial_name: str
-    observer: TrialObserver = UNOBSERVED
-
-    def moved(self, state: TrialState | None) -> None:
-        self.observer.moved(self.trial_name, state)
-
-    def asked(self) -> None:
-        self.moved(TrialState.SAMPLING)
-
-    def answered(self, tokens: int) -> None:
-        self.observer.sampled(tokens)
-        self.moved(TrialState.COMMAND)
-
-
-@dataclass(frozen=True, slots=True)
-class Gates:
-    """Concurrency limits of a run. A trial holds a container slot throughout, and one of the others at a time."""
-
-    containers: asyncio.Semaphore
-    starting: StartLimit
-    running: asyncio.Semaphore
-    verifying: asyncio.Semaphore
-
-    @classmethod
-    def of(cls, config: Config) -> "Gates":
-        most = most_starts(os.cpu_count() or 1) if config.environment_type == "docker" else FIRST
-        return cls(
-            containers=asyncio.Semaphore(n_containers(config)),
-            starting=StartLimit(most),
-            running=asyncio.Semaphore(config.n_parallel_envs),
-            verifying=asyncio.Semaphore(config.n_parallel_envs),
-        )
-
-
-def n_containers(config: Config) -> int:
-    """The most environments at once: those whose agent runs or that are verified, and those started ahead."""
-    warm = config.n_warm_envs
-    if warm is None:  # environments in a cloud cost money from their start
-        warm = -(-config.n_parallel_envs // 4) if config.environment_type == "docker" else 0
-    return config.n_parallel_envs + warm
+UNNAMED = ObservedTrial("")
 
 
 class HasDeadline(Protocol):
@@ -119,7 +38,7 @@ class Phases:
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
-        observed: ObservedTrial = ObservedTrial(""),
+        observed: ObservedTrial = UNNAMED,
     ) -> None:
         from harbor.trial.hooks import TrialEvent
 

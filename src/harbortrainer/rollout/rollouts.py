@@ -1,22 +1,18 @@
 """Groups of trials, one or a whole batch at once, under the run's limits."""
 
 import asyncio
-import gc
-import importlib
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.daemon import Daemon, Ping, ping_docker
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import BackendError, EnvironmentFault
-from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import (
     BatchKind,
     Outcome,
@@ -29,11 +25,12 @@ from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
-from harbortrainer.rollout.phases import UNOBSERVED, Gates, TrialObserver
-from harbortrainer.rollout.trial import NewTrial, TrialContext, TrialRequest, new_trial
+from harbortrainer.rollout.venue import Progress, Room, RunParts, Say, TrialRequest, Venue
 from harbortrainer.stopping import Stop, Stopped, first_error
 from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import venue
 
 log = logging.getLogger("harbortrainer")
 
@@ -87,32 +84,39 @@ class Rollouts:
         stop: Stop | None = None,
         faults: Sequence[Trajectory] = (),
         observer: TrialObserver = UNOBSERVED,
-        ping: Ping | None = None,
-        new_trial: NewTrial = new_trial,
+        venues: Mapping[str, Venue] = MappingProxyType({}),
     ) -> None:
-        """`faults`: an earlier process's last ones in a row; `ping`: checks the environments' host, None = Docker."""
+        """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry."""
         self._stop = stop or Stop()
-        self._daemon = Daemon(config.outage_limit_sec, ping or ping_docker)
-        gates = Gates.of(config)
-        self._settings = TrialContext(config, sampler, template, run_id, gates, self._daemon, observer, new_trial)
+        self._settings = RunParts(config, sampler, template, run_id, Gates.of(config), observer)
+        self._rooms = _Rooms(self._settings, venues)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
-        self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
+        self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop)
         self._graded = False  # whether any trial of this run was
 
-    async def warm_up(self) -> None:
-        """Import Harbor's agent in a thread, before the first trial needs it."""
-        await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
-        gc.collect()
-        gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
-        quiet_harbor_log()
+    @contextlib.asynccontextmanager
+    async def opened(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
+        """Prepare the venues of these tasks; what they hold is released at the end of the block.
+
+        Raises UserError.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            for name in dict.fromkeys(task.venue for task in tasks):
+                here = [task for task in tasks if task.venue == name]
+                await stack.enter_async_context(self._rooms[name].prepared(here, progress, say))
+            stack.push_async_callback(self.aclose)
+            yield
+
+    async def warm_up(self, tasks: Iterable[Task]) -> None:
+        """Do slow work of the first trials ahead, without the rest of `opened`."""
+        await _gather(self._rooms[name].warm_up() for name in {task.venue for task in tasks})
 
     async def aclose(self) -> None:
-        """At the end of a run: wait for the removal of containers, and give up requests of cancelled trials."""
-        self._daemon.close()
-        await cleaning.drain()
+        """Wait for what the trials leave at their venues, and give up requests of cancelled trials. Safe to repeat."""
+        await _gather(room.aclose() for room in self._rooms.values())
         await self._settings.sampler.abandon()
 
     async def run_groups(
@@ -170,8 +174,9 @@ class Rollouts:
         return group_trajectories(group.task.name, await _gather(map(fill, names)))
 
     def write_job(self, trials_dir: Path, n_trials: int) -> None:
-        """Write Harbor's files of a batch with `n_trials` trials over those on disk. Blocks. Raises DiskFault."""
-        write_job_files(trials_dir, n_trials)
+        """Write the venues' files of a batch with `n_trials` trials over those on disk. Blocks. Raises DiskFault."""
+        for room in tuple(self._rooms.values()):
+            room.close_batch(trials_dir, n_trials)
 
     def patience(self) -> Patience:
         """For the trials of one batch."""
@@ -190,6 +195,18 @@ class Rollouts:
         seed = trial_seed(self._settings.config.seed, str(name))
         mode = "train" if name.kind == "step" else "eval"
         return TrialRequest(str(name), group.task, group.trials_dir.resolve(), group.temperature, seed, mode=mode)
+
+
+class _Rooms(dict[str, Room]):
+    """The rooms of a run by the name of their venue, each made when it is first asked for."""
+
+    def __init__(self, run: RunParts, venues: Mapping[str, Venue]) -> None:
+        super().__init__()
+        self._run, self._venues = run, venues
+
+    def __missing__(self, name: str) -> Room:
+        self[name] = (self._venues[name] if name in self._venues else venue(name)).room(self._run)
+        return self[name]
 
 
 async def _gather[T](work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -5,8 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
@@ -15,15 +14,17 @@ from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
 from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
-from harbortrainer.rollout.phases import UNOBSERVED, Gates, ObservedTrial, Phases, TrialObserver
+from harbortrainer.rollout.phases import Phases
+from harbortrainer.rollout.venue import TrialCancelled, TrialRequest
 from harbortrainer.rollout.verifier_network import Check, is_networks_fault
-from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.folders import folder_of
 
 if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import TrialConfig
@@ -44,21 +45,8 @@ NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
 
 
 @dataclass(frozen=True, slots=True)
-class TrialRequest:
-    """One trial of one task. `name`: of its directory; unique among running trials."""
-
-    name: str
-    task: Task
-    trials_dir: Path
-    temperature: float
-    seed: int
-    attempt: int = 1
-    mode: Literal["train", "eval"] = "train"
-
-
-@dataclass(frozen=True, slots=True)
 class TrialContext:
-    """The objects that all trials of a run share."""
+    """The objects that all Harbor trials of a run share."""
 
     config: Config
     sampler: PolicySampler
@@ -71,14 +59,6 @@ class TrialContext:
     check_network: Check = field(default_factory=NetworkCheck)
 
 
-class TrialCancelled(asyncio.CancelledError):
-    """`turns`: sampled before the cancellation, and paid for."""
-
-    def __init__(self, turns: tuple[Turn, ...]) -> None:
-        super().__init__()
-        self.turns = turns
-
-
 async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory:
     """Run one trial within `trial_timeout_sec`, not counting waits for slots, and grade what the policy did.
 
@@ -87,7 +67,7 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     """
     folder = request.trials_dir / request.name
     config = settings.config
-    sampling = settings.sampler.of_trial(request.task.path, keep=config.weights_in_flight == "keep")
+    sampling = settings.sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
     with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
         llm = _llm(request, settings, sampler)
         try:
@@ -178,12 +158,12 @@ async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) ->
 async def _install_verdict(request: TrialRequest, settings: TrialContext, graded: Verdict) -> Verdict:
     """`graded`, unless the verifier could not install what it runs because the network failed."""
     folder = request.trials_dir / request.name
-    cause = await asyncio.to_thread(failed_install, request.task.path, folder)
+    cause = await asyncio.to_thread(failed_install, folder_of(request.task), folder)
     if not cause:
         return graded
     if settings.config.environment_type != "docker":  # whose network cannot be tried from outside of the trial
         return Outcome.VERIFIER_ERROR, cause, None
-    if await is_networks_fault(request.task.path, folder, settings.check_network, settings.run_id):
+    if await is_networks_fault(folder_of(request.task), folder, settings.check_network, settings.run_id):
         return Outcome.VERIFIER_ERROR, cause, None
     return graded[0], f"{cause}; not the network's fault, so the grade stands", graded[2]
 
@@ -209,10 +189,10 @@ def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig"
         },
     )
     environment = environment_config(
-        config.environment_type, config.environment_kwargs, request.task.path, settings.run_id
+        config.environment_type, config.environment_kwargs, folder_of(request.task), settings.run_id
     )
     return TrialConfig(
-        task=TaskConfig(path=request.task.path, source=request.task.path.parent.name),
+        task=TaskConfig(path=folder_of(request.task), source=folder_of(request.task).parent.name),
         trial_name=request.name,
         trials_dir=request.trials_dir,
         agent=agent,

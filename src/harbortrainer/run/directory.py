@@ -49,7 +49,7 @@ class RunDirectory:
     checkpoints = _Entry("checkpoints.jsonl")
     ledger = _Entry("ledger.jsonl")  # what became of every trial
     lock = _Entry("run.lock")  # held while a process runs the run
-    rollouts = _Entry("rollouts")  # Harbor's trial folders by batch (`harbor view RUN/rollouts --jobs`)
+    rollouts = _Entry("rollouts")  # the trials' folders by batch
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class RunDirectory:
         return f"python -m src.{command} resume={self.path}"
 
     def batch(self, kind: BatchKind, step: int) -> Path:
-        """Harbor's trial folders of one batch."""
+        """The trials' folders of one batch."""
         return self.rollouts / batch_name(kind, step)
 
     def trajectories(self, kind: BatchKind, step: int) -> Path:
@@ -71,7 +71,7 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """Names a run on Docker and at wandb, independent of its folder's name."""
+    """Names a run in labels and at wandb, independent of its folder's name."""
 
     run_id: str
     wandb_id: str

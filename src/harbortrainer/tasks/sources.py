@@ -1,53 +1,48 @@
-"""Loads a run's tasks from folders, git repositories and Harbor's registry; selects them by globs, checks weights."""
+"""Loads a run's tasks from its sources; selects them by globs, checks weights."""
 
-import asyncio
-import errno
-import fcntl
 import fnmatch
-import hashlib
 import logging
-import os
-import secrets
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.errors import UserError
-from harbortrainer.stopping import daemon_future
-from harbortrainer.tasks.task import Task, digest, load_tasks, looks_like_task, read_settings, task_paths
+from harbortrainer.tasks.fetch import find_folder
+from harbortrainer.tasks.task import FOLDERS, Task
+from harbortrainer.tasks.venue import MODULES, venue
 
 SOURCES_FILE = "sources.json"  # in a run directory
-DIGESTS = "DIGESTS"  # beside fetched tasks: a line `SHA256  NAME` for each, and their origin
 _log = logging.getLogger("harbortrainer")
 _OFFLINE = "this needs the internet, or give a folder that holds the tasks already"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`given`: as the user wrote it. `name`: its folder's, with more of the path where two are equal.
+    """`given`: as the user wrote it. `name`: the last part of its path, with more parts where two are equal.
 
-    `version`: a commit, or NAME@VERSION; "" = a local folder.
+    `path`: what the venue finds the tasks by. `version`: a commit, NAME@VERSION, or that of a package; "" = none.
     """
 
     given: str
     name: str
     path: str
     version: str
+    venue: str = FOLDERS
 
 
 def find_sources(tasks_dir: str) -> list[Source]:
-    """The sources in `a,b`: folders, `git+URL[@REV][#FOLDER]`, `NAME@VERSION`, fetched if missing. Raises UserError."""
+    """The sources in `a,b`: VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `NAME@VERSION`, fetched if missing.
+
+    Raises UserError.
+    """
     given = [part.strip() for part in tasks_dir.split(",") if part.strip()]
     if not given:
-        raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of Harbor task directories")
+        raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of task directories")
     found = [_find(one) for one in given]
-    names = _names([Path(path) for path, _ in found])
-    return [Source(one, name, path, version) for one, name, (path, version) in zip(given, names, found, strict=True)]
+    names = _names([Path(path.replace(":", "/")) if place != FOLDERS else Path(path) for path, _, place in found])
+    return [Source(one, name, *rest) for one, name, rest in zip(given, names, found, strict=True)]
 
 
 def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[Task]:
@@ -56,7 +51,7 @@ def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude
     A glob is matched with NAME and with SOURCE/NAME. A name in several sources becomes SOURCE/NAME. Raises UserError
     for a broken folder, a glob that matches nothing, and when no task is left.
     """
-    names = {source: [path.name for path in task_paths(source.path)] for source in sources}
+    names = {source: venue(source.venue).names(source.path) for source in sources}
     found = [(source.name, name) for source in sources for name in names[source]]
     for field, globs in (("tasks_include", include), ("tasks_exclude", exclude)):
         for glob in globs:
@@ -66,8 +61,8 @@ def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude
     chosen: list[Task] = []
     for source in sources:
         excluded = [name for name in names[source] if not _chosen(source.name, name, include, exclude)]
-        for task in load_tasks(source.path, excluded):
-            chosen.append(replace(task, source=source.name, domain=_category(task) or source.name))
+        for task in venue(source.venue).load(source.path, excluded):
+            chosen.append(replace(task, source=source.name, domain=task.domain or source.name))
     if not chosen:
         raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task of {len(found)}")
     counts = Counter(task.name for task in chosen)
@@ -90,30 +85,12 @@ def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> l
     return [asdict(source) | {"weight": weights.get(source.name, 1.0)} for source in sources]
 
 
-def _category(task: Task) -> str:
-    return str(read_settings(task.path).get("metadata", {}).get("category") or "")
-
-
-def _find(given: str) -> tuple[str, str]:
-    """Folder and version of one source."""
-    folder = Path(given).expanduser()
-    cache = cache_folder("sources")
-    if folder.is_dir():
-        check_digests(folder)
-        return given, ""
-    if given.startswith("git+"):
-        path, commit = fetch_git(given, cache)
-        return str(path), commit
-    name, at, version = given.partition("@")
-    if not at or "/" in given or not name or not version:
-        return given, ""  # `task_paths` reports the missing folder
-    path = cache / "registry" / given
-    if path.is_dir():
-        check_digests(path)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fetch_dataset(given, None, path)
-    return str(path), given
+def _find(given: str) -> tuple[str, str, str]:
+    """Path, version and venue of one source. Raises UserError."""
+    name, colon, _ = given.partition(":")
+    if colon and name in MODULES and not Path(given).expanduser().is_dir():
+        return *venue(name).find(given), name
+    return *find_folder(given), FOLDERS
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -134,130 +111,3 @@ def _chosen(source: str, name: str, include: Sequence[str], exclude: Sequence[st
 
 def _matches(source: str, name: str, glob: str) -> bool:
     return fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(f"{source}/{name}", glob)
-
-
-def fetch_git(given: str, cache: Path) -> tuple[Path, str]:
-    """`git+URL[@REV][#FOLDER]` -> folder of tasks and commit. Raises UserError.
-
-    Each commit has a folder in the cache that never changes, since other runs may use it. A full commit is fetched
-    once. When a fetch fails, the commit fetched last for the revision is used, with a warning.
-    """
-    address, _, folder = given.removeprefix("git+").partition("#")
-    url, _, revision = address.rpartition("@") if "@" in address.rsplit("/", 1)[-1] else (address, "", "")
-    place = cache / "git" / hashlib.sha256(url.encode()).hexdigest()[:16]
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        known = len(revision) == 40 and (place / revision).is_dir()
-        commit = revision if known else _fetched(given, place / "store.git", url, revision or "HEAD")
-        if not (place / commit).is_dir():
-            _make_tree(given, place, commit)
-    if not (place / commit / folder).is_dir():
-        raise UserError(f"{given}: no folder {folder} at commit {commit[:12]}; name one of the repository after #")
-    return place / commit / folder, commit
-
-
-def fetch_dataset(name: str, registry: str | None, folder: Path) -> str:
-    """Fetch all tasks of `NAME@VERSION` into `folder`, which must not exist, with their DIGESTS; returns a summary.
-
-    When another process fetched it meanwhile, its folder is used. `registry`: JSON file or URL; None = Harbor's.
-    Raises UserError when it is not found or cannot be reached.
-    """
-    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    try:
-        expected = daemon_future(asyncio.run, _download(name, registry, partial)).result()  # a loop may run here
-        found = [path for path in sorted(partial.iterdir()) if looks_like_task(path)]
-        if not expected or len(found) != expected:
-            raise UserError(f"{name}: {len(found)} of {expected} tasks were downloaded; try again")
-        lines = [f"{digest(path)}  {path.name}" for path in found]
-        replace_text(partial / DIGESTS, "\n".join([f"# {name} of {registry or 'Harbor registry'}", *lines, ""]))
-        _put(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return f"{name}, {len(found)} tasks"
-
-
-def check_digests(folder: Path) -> None:
-    """Check that fetched tasks are unchanged. Raises UserError naming the first that differ."""
-    file = folder / DIGESTS
-    if not file.is_file():
-        return
-    lines = [line.split(maxsplit=1) for line in file.read_text().splitlines() if line and not line.startswith("#")]
-    wrong = [name for known, name in lines if not (folder / name).is_dir() or digest(folder / name) != known]
-    if wrong:
-        raise UserError(f"{folder}: not as it was fetched: {', '.join(wrong[:3])}; remove it and fetch it again")
-
-
-def _put(partial: Path, folder: Path) -> None:
-    try:
-        partial.rename(folder)
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not (folder / DIGESTS).is_file():
-            raise
-        check_digests(folder)
-
-
-async def _download(name: str, registry: str | None, folder: Path) -> int:
-    import httpx
-    import requests
-    from harbor.registry.client.factory import RegistryClientFactory
-
-    try:
-        if registry is None:
-            client = RegistryClientFactory.create()
-        elif "://" in registry:
-            client = RegistryClientFactory.create(registry_url=registry)
-        else:
-            client = RegistryClientFactory.create(registry_path=Path(registry).expanduser())
-        folder.mkdir(parents=True)
-        return len(await client.download_dataset(name, output_dir=folder, export=True))
-    except (httpx.HTTPError, requests.RequestException, OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"{name}: cannot be fetched ({_line(error)}); {_OFFLINE}") from error
-    except (ValueError, RuntimeError) as error:  # Harbor wraps every fault of its registry in one of these
-        if isinstance(reason := error.__context__, httpx.HTTPError | OSError):
-            raise UserError(f"{name}: cannot be fetched ({_line(reason)}); {_OFFLINE}") from error
-        raise UserError(f"{name}: {_line(error)}") from error
-
-
-def _fetched(given: str, store: Path, url: str, revision: str) -> str:
-    """Fetch `revision` of `url` into `store`; returns its commit, or the one fetched last. Raises UserError."""
-    kept = f"refs/fetched/{hashlib.sha256(revision.encode()).hexdigest()[:16]}"
-    _git(given, "init", "--quiet", "--bare", str(store))
-    in_store = ("--git-dir", str(store))
-    failure = None
-    try:
-        _git(given, *in_store, "fetch", "--quiet", "--depth", "1", url, f"+{revision}:{kept}")
-    except UserError as error:
-        if not _git(given, *in_store, "for-each-ref", kept):
-            raise
-        failure = error
-    commit = _git(given, *in_store, "rev-parse", f"{kept}^{{commit}}").strip()
-    if failure is not None:
-        _log.warning("%s; the copy in the cache is used, of commit %s", failure, commit[:12])
-    return commit
-
-
-def _make_tree(given: str, place: Path, commit: str) -> None:
-    """Check out a commit of the store into a folder of its own, which appears complete or not at all."""
-    growing = place / "growing"
-    shutil.rmtree(growing, ignore_errors=True)  # of a process that was killed
-    growing.mkdir()
-    in_store = ("--git-dir", str(place / "store.git"), "--work-tree", str(growing))
-    _git(given, *in_store, "checkout", "--quiet", "--force", commit, "--", ":/")
-    growing.rename(place / commit)
-
-
-def _git(given: str, *arguments: str) -> str:
-    """What git prints. Raises UserError when it is not installed or fails."""
-    environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
-    try:
-        done = subprocess.run(["git", *arguments], env=environment, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise UserError(f"{given}: git is not installed; install it, or give a folder") from None
-    if done.returncode != 0:
-        raise UserError(f"{given}: {' '.join(done.stderr.split())[:300]}; {_OFFLINE}")
-    return done.stdout
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from harbortrainer.errors import UserError
-from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, Identity, identify
+from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, Identity
 from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import identify
 
 SPLIT_FILE = "split.json"  # in a run directory
 _VERSION = 1

@@ -8,7 +8,7 @@ from typing import Any, Self
 from harbortrainer.learning.pace import OpenGroup, Pace, Place
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.rollout.attempts import OnTrajectory
-from harbortrainer.rollout.phases import n_containers
+from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ from harbortrainer.backend.connect import Api, Backend, connect
 from harbortrainer.backend.contract import Contract, ServerKind
 from harbortrainer.backend.load import say_what_compiles
 from harbortrainer.backend.sessions import Session
-from harbortrainer.config import Config, RunSettings
-from harbortrainer.docker.host import DockerHost, Host, RemoteHost
+from harbortrainer.config import RunSettings
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe.probe import contract_of
 from harbortrainer.report.curve import draw_curve
 from harbortrainer.report.write import leave_report
-from harbortrainer.rollout.trial import NewTrial, new_trial
+from harbortrainer.rollout.venue import Venue
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.watch.display import Display
@@ -38,13 +37,12 @@ def leave_pages(run: RunDirectory, model_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The real one by default."""
+    """The real one by default. `venues`: replace those of the registry."""
 
     api: Api = field(default_factory=Api)
     measure: Measure = contract_of
     load_template: Callable[[str, bool], ChatTemplate] = ChatTemplate.load
-    docker: Host = field(default_factory=DockerHost)
-    new_trial: NewTrial = new_trial
+    venues: Mapping[str, Venue] = field(default_factory=dict)
     start_wandb: StartWandb = start_wandb
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages
 
@@ -69,7 +67,3 @@ class Outside:
         finally:
             saying.cancel()
             await backend.close(done=done)
-
-    def host(self, config: Config) -> Host:
-        """The host of this configuration's environments."""
-        return self.docker if config.environment_type == "docker" else RemoteHost()

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +23,7 @@ from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
 from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import venue
 from harbortrainer.training.schedule import SettingsByStep, task_order
 from harbortrainer.watch.display import Display
 
@@ -84,7 +85,7 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
     label = config.wandb_name or Path(config.model_name).name
     files = {
         "config.json": to_save(config),
-        "versions.json": installed_versions() | ({"sampler": sampler} if sampler else {}),
+        "versions.json": installed_versions(plan.tasks) | ({"sampler": sampler} if sampler else {}),
         SPLIT_FILE: split_record(plan.train, plan.held_out, config.allow_family_overlap),
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }
@@ -149,10 +150,11 @@ def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
     return (f"sampler: {sampler} from here on, {before} until now: a seed gives other samples than before",)
 
 
-def installed_versions() -> dict[str, str]:
+def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
     """Versions of the packages that shape a run, without those that are not installed (wandb is optional)."""
     found: dict[str, str] = {}
-    for name in ("tinker", "harbor", "chz", "transformers", "numpy", "wandb", "docker"):
+    of_venues = [name for place in dict.fromkeys(task.venue for task in tasks) for name in venue(place).packages]
+    for name in ("tinker", "chz", "transformers", "numpy", "wandb", *of_venues):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -11,13 +11,11 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.config import Config
-from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.durable.files import write_json
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.environment import check_tasks
-from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.rollout.venue import check_venues, venues_of
 from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.conversations import Conversations
@@ -40,7 +38,6 @@ class Prepared:
 
     plan: RunPlan
     template: ChatTemplate
-    host: Host
     trained: PolicyIdentity
     start: SavedState | None  # what the weights start from, None = the seed
     teachers: dict[str, SavedState]  # by kl_reference
@@ -85,14 +82,12 @@ async def run_training(
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check everything that needs no server: tasks, split, Docker, chat template, init_from. Raises UserError."""
+    """Check everything that needs no server: tasks, split, venues, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
-    host = outside.host(config)
     notes = []
     if not plan.finished:
-        paths = [task.path for task in plan.tasks]
-        check_tasks(paths, config.environment_type, config.environment_kwargs)
-        notes = await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs)
+        venues = venues_of(plan.tasks, outside.venues)
+        notes = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
     template = outside.load_template(config.model_name, config.enable_thinking)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
@@ -103,7 +98,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         notes = [*notes, described(start)]
     if plan.earlier is None:
         notes = [*notes, *(f"compares with {state.described}" for state in teachers.values())]
-    return Prepared(plan, template, host, trained, start, teachers, notes)
+    return Prepared(plan, template, trained, start, teachers, notes)
 
 
 @contextlib.asynccontextmanager
@@ -136,11 +131,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
             )
             policy = await create_or_restore(backend, config, workspace.checkpoints, display, prepared.start)
         stack.push_async_callback(policy.close)
-        await stack.enter_async_context(cleaned(prepared.host, workspace.run_id, display.say))
-        await stack.enter_async_context(contextlib.aclosing(rollouts))
-        paths = [task.path for task in plan.tasks]
-        images = build_images(prepared.host, paths, workspace.run_id, display.building, display.say)
-        await asyncio.gather(rollouts.warm_up(), images)
+        await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
@@ -211,6 +202,5 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         workspace.stop,
         workspace.ledger.faults_in_a_row,
         workspace.display.watcher,
-        prepared.host.ping,
-        outside.new_trial,
+        outside.venues,
     )

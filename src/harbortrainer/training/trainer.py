@@ -1,6 +1,6 @@
 """The loop: sample -> score -> assemble -> update -> publish.
 
-GRPO on Harbor trials. A batch is `batch_size` tasks with `group_size` trials each, sampled from the current weights.
+GRPO on trials. A batch is `batch_size` tasks with `group_size` trials each, sampled from the current weights.
 The advantage of a trial is its reward minus its group's mean (or the mean of the others; over the group's standard
 deviation on request); every sampled token of the trial carries it. Departures: no critic, no clipping unless the loss
 clips (ppo, cispo), KL to a reference only as an advantage penalty and off by default. Trials without a grade are

@@ -20,7 +20,7 @@ class Workspace:
     """The run directory with its journals, and the controls of the run."""
 
     run: RunDirectory
-    run_id: str  # on Docker
+    run_id: str  # in labels
     is_new: bool
     ledger: Ledger
     budget: Budget

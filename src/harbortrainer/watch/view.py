@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.segment import ControlType, Segment
 
 from harbortrainer.learning.trajectory import Trajectory, TrialName
-from harbortrainer.rollout.phases import TrialState
+from harbortrainer.rollout.gates import TrialState
 
 N_REWARDS = 60  # steps in the sparkline
 N_STEPS = 10  # steps in the estimate of the remaining time
@@ -71,7 +71,7 @@ class RunState:
         self.step_seconds: deque[float] = deque(maxlen=N_STEPS)
         self.step = self.total_steps = 0
         self.held_out: tuple[int, float, float] | None = None  # after which step, mean reward, standard error
-        self.doing = "checking tasks, Docker and model"
+        self.doing = "checking tasks, environments and model"
         self._clock = clock
         self.began = self.since = clock()  # the run; what it is doing
         self._states: dict[str, TrialState] = {}

@@ -1,0 +1,108 @@
+"""The seam between a run and the places of its trials: a venue, and the room that a run has in it."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from harbortrainer.config import Config
+from harbortrainer.learning.trajectory import Trajectory, Turn
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
+from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import TaskVenue, venue
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """One trial of one task. `name`: of its directory; unique among running trials."""
+
+    name: str
+    task: Task
+    trials_dir: Path
+    temperature: float
+    seed: int
+    attempt: int = 1
+    mode: Literal["train", "eval"] = "train"
+
+
+class TrialCancelled(asyncio.CancelledError):
+    """`turns`: sampled before the cancellation, and paid for."""
+
+    def __init__(self, turns: tuple[Turn, ...]) -> None:
+        super().__init__()
+        self.turns = turns
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """The objects that all trials of a run share, at every venue."""
+
+    config: Config
+    sampler: PolicySampler
+    template: ChatTemplate
+    run_id: str
+    gates: Gates
+    observer: TrialObserver = UNOBSERVED
+
+
+class Room(Protocol):
+    """A venue in use by one run. `outages`: how many its service has had; a trial during which one began was hit."""
+
+    @property
+    def outages(self) -> int: ...
+
+    @property
+    def gate(self) -> AbstractAsyncContextManager[object]:
+        """What a trial holds from before its start to its end."""
+        ...
+
+    async def ready(self) -> None:
+        """Return when trials can start. Raises EnvironmentFault when the venue's service stays away."""
+
+    async def suspect(self) -> None:
+        """Call it after a fault of a trial: finds out whether the venue's service is away."""
+
+    async def run(self, request: TrialRequest) -> Trajectory:
+        """Run one trial to its grade. A fault is the trajectory's outcome, never a reward. Raises TrialCancelled."""
+        ...
+
+    def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AbstractAsyncContextManager[object]:
+        """Make what the trials of these tasks need; remove it at the end of the block."""
+        ...
+
+    async def warm_up(self) -> None:
+        """Do slow work of the first trial ahead, in threads."""
+
+    def close_batch(self, trials_dir: Path, n_trials: int) -> None:
+        """Write the files of a whole batch over its trials. Blocks. Raises DiskFault."""
+
+    async def aclose(self) -> None:
+        """At the end of a run, before the block of `prepared` ends."""
+
+
+class Venue(TaskVenue, Protocol):
+    """Where trials take place."""
+
+    def check(self, tasks: Sequence[Task], config: Config) -> list[str]:
+        """Warnings for the user. Blocks. Raises UserError when trials of these tasks cannot run."""
+        ...
+
+    def room(self, run: RunParts) -> Room: ...
+
+
+def venues_of(tasks: Iterable[Task], given: Mapping[str, Venue]) -> dict[str, Venue]:
+    """The venues of these tasks by name; `given` replaces those of the registry."""
+    names = dict.fromkeys(task.venue for task in tasks)
+    return {name: given[name] if name in given else venue(name) for name in names}
+
+
+def check_venues(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> list[str]:
+    """Warnings of all venues about their tasks. Blocks. Raises UserError."""
+    return [note for name, one in venues.items() for note in one.check([t for t in tasks if t.venue == name], config)]

@@ -1,0 +1,111 @@
+"""The identity of a task directory: by its instruction, tests, solution and environment."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from harbortrainer.tasks.folders import folder_of, read_settings
+from harbortrainer.tasks.identity import (
+    SAME_CHECK,
+    SAME_ENVIRONMENT,
+    SAME_FAMILY,
+    SAME_FILES,
+    SAME_INSTRUCTION,
+    SAME_TEMPLATE,
+    SAME_TEXT,
+    Identity,
+    code_words,
+    digest_of,
+    plain_text,
+    template,
+)
+from harbortrainer.tasks.task import Task
+
+_SETS = """FROM WORKDIR ENV ARG USER LABEL EXPOSE SHELL CMD ENTRYPOINT HEALTHCHECK VOLUME STOPSIGNAL MAINTAINER"""
+_PREPARES = """apt apt-get apk dnf yum pip pip3 uv npm rm mkdir useradd adduser groupadd addgroup usermod chown chmod
+chsh set cd true export update-alternatives locale-gen ldconfig dpkg-reconfigure dpkg"""
+_SETTINGS = frozenset(_SETS.split())  # instructions of a Dockerfile that add no data of the task
+_PREPARATIONS = frozenset(_PREPARES.split())  # first words of commands that add none
+_RECIPES = ("Dockerfile", ".dockerignore")
+_PLAIN_IMAGE = re.compile(r"(?:harbortrainer/)?[\w.-]+(?::[\w.-]+)?(?:@sha256:\w+)?")  # official: without an owner
+
+
+def identify_folder(task: Task) -> Identity:
+    """The identity of a task by its files. A task with unreadable task.toml declares no family."""
+    path = folder_of(task)
+    instruction = "\n".join(_text(file) for file in _files(path, ("instruction.md",)))
+    code = "\n".join(_text(file) for file in _files(path, ("tests", "solution")))
+    settings = read_settings(path)
+    image = str(settings.get("environment", {}).get("docker_image") or "")
+    environment = digest_of((*_normal(path, ("environment",)), image))
+    verifier = digest_of(_normal(path, ("tests",)))
+    parts = _normal(path, ("instruction.md", "environment", "tests", "solution"))
+    found = {
+        SAME_FILES: task.digest,
+        SAME_TEXT: digest_of((*parts, image)),
+        SAME_INSTRUCTION: plain_text(instruction),
+        SAME_TEMPLATE: template(instruction),
+        SAME_CHECK: f"{verifier} {environment}",
+        SAME_ENVIRONMENT: environment if holds_data(path / "environment", image or None) else None,
+        SAME_FAMILY: str(settings.get("metadata", {}).get("family") or ""),
+    }
+    keys = [(reason, digest_of((key,))) for reason, key in found.items() if key]
+    if named := template(instruction, code_words(code)):
+        keys.append((SAME_TEMPLATE, digest_of((named,))))
+    return Identity(task.name, task.digest, tuple(dict.fromkeys(keys)), found[SAME_FAMILY] or "")
+
+
+def _files(path: Path, tops: tuple[str, ...]) -> Iterator[Path]:
+    """Files of these names, and below folders of these names, in the task and in each of its steps; in order."""
+    for root in (path, *sorted((path / "steps").glob("*"))):
+        for top in tops:
+            if (root / top).is_file():
+                yield root / top
+            elif (root / top).is_dir():
+                yield from sorted(file for file in (root / top).rglob("*") if file.is_file())
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode(errors="replace")
+
+
+def _normal(path: Path, tops: tuple[str, ...]) -> tuple[str, ...]:
+    """Names and contents of files; of text, its `plain_text`."""
+    parts: list[str] = []
+    for file in _files(path, tops):
+        content = file.read_bytes()
+        text = hashlib.sha256(content).hexdigest() if b"\0" in content else plain_text(content.decode(errors="replace"))
+        parts += [file.relative_to(path).as_posix(), text]
+    return tuple(parts)
+
+
+def holds_data(environment: Path, docker_image: str | None) -> bool:
+    """Whether an environment holds data of the task, more than an image with packages installed.
+
+    True for files beside the Dockerfile, for COPY and ADD, for a RUN that does more than install packages and make
+    users and folders, and for a prebuilt image that is not an official one (`owner/name`).
+    """
+    if docker_image and not _PLAIN_IMAGE.fullmatch(docker_image):
+        return True
+    if not environment.is_dir():
+        return False
+    if any(file.is_file() and file.name not in _RECIPES for file in environment.rglob("*")):
+        return True
+    dockerfile = environment / "Dockerfile"
+    return dockerfile.is_file() and any(map(_brings, _instructions(dockerfile.read_text(errors="replace"))))
+
+
+def _instructions(dockerfile: str) -> list[str]:
+    lines = (line for line in dockerfile.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return re.sub(r"\\\s*\n", " ", "\n".join(lines)).splitlines()
+
+
+def _brings(instruction: str) -> bool:
+    name, _, rest = instruction.strip().partition(" ")
+    if name.upper() in _SETTINGS:
+        return False
+    if name.upper() != "RUN" or "<<" in rest:
+        return True
+    commands = (part.split() for part in re.split(r"&&|\|\||;|\|", re.sub(r"--mount=\S+", "", rest)))
+    return any(words and (words[0] not in _PREPARATIONS or ">" in words) for words in commands)

@@ -1,0 +1,153 @@
+"""Finds, checks and loads Harbor task directories, and reads and writes their quarantine list."""
+
+import hashlib
+import logging
+import tomllib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.durable.files import replace_text
+from harbortrainer.errors import UserError
+from harbortrainer.tasks.task import Task
+
+QUARANTINE_FILE = "quarantine.txt"
+_RECIPES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
+_HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
+FETCHED_BY = {  # data sets that a clone of this repository lacks
+    "terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh",
+    "terminal-easy": "make it with python -m scripts.easy.make_tasks",
+}
+_log = logging.getLogger("harbortrainer")
+
+
+def folder_of(task: Task) -> Path:
+    """The directory of a task."""
+    return Path(task.ref)
+
+
+def task_paths(tasks_dir: str) -> list[Path]:
+    """Task directories in a folder, by name. Raises UserError when there is no such folder."""
+    folder = Path(tasks_dir)
+    if not folder.is_dir():
+        fix = FETCHED_BY.get(folder.name, "give a folder of Harbor task directories")
+        raise UserError(f"tasks_dir: {tasks_dir} is not a folder; {fix}")
+    return [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
+
+
+def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
+    """Tasks in `tasks_dir`, by name, without those in `excluded` and those that its quarantine.txt names.
+
+    Raises UserError for a missing folder, no task in it, or a broken task.
+    """
+    found = [path for path in task_paths(tasks_dir) if path.name not in excluded]
+    listed = _quarantined(Path(tasks_dir), found)
+    paths = [path for path in found if path.name not in listed]
+    broken = {path.name: fault for path in paths if (fault := find_fault(path))}
+    if broken:
+        named = "; ".join(f"{name}: {fault}" for name, fault in broken.items())
+        fix = f"mend them or leave them out: tasks_exclude={','.join(broken)}"
+        raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
+    tasks = [Task(path.name, path.resolve(), digest(path), domain=_category(path)) for path in paths]
+    if not tasks and not excluded:
+        raise UserError(f"tasks_dir: no Harbor task in {tasks_dir}; each is a folder with task.toml and instruction.md")
+    return tasks
+
+
+def find_fault(path: Path) -> str | None:
+    """Why Harbor cannot run this task; None = it can."""
+    from harbor.models.task.task import Task as HarborTask  # half a second to import
+
+    for needed in ("task.toml", "instruction.md"):
+        if not (path / needed).is_file() and not (needed == "instruction.md" and (path / "steps").is_dir()):
+            return f"no {needed}"
+    try:
+        task = HarborTask(path)
+    except (OSError, ValueError, RuntimeError) as error:
+        return " ".join(str(error).split())[:200]
+    if not task.config.environment.docker_image and not any(
+        (path / "environment" / name).is_file() for name in _RECIPES
+    ):
+        return "no environment/Dockerfile, no docker-compose.yaml, and no docker_image in task.toml"
+    if not task.has_steps and not task.instruction.strip():
+        return "instruction.md is empty"
+    return None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The task.toml of a task directory; {} when it cannot be read."""
+    try:
+        return tomllib.loads((path / "task.toml").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def digest(path: Path) -> str:
+    """SHA-256 over the names, modes and contents of a directory's files."""
+    total = hashlib.sha256()
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        executable = bool(file.stat().st_mode & 0o100)
+        head = f"{file.relative_to(path).as_posix()}\0{int(executable)}\0{file.stat().st_size}\0"
+        total.update(head.encode("utf-8", "surrogateescape"))
+        total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+def _category(path: Path) -> str:
+    return str(read_settings(path).get("metadata", {}).get("category") or "")
+
+
+def looks_like_task(path: Path) -> bool:
+    visible_folder = path.is_dir() and not path.name.startswith(".")
+    return visible_folder and any((path / name).exists() for name in ("task.toml", "instruction.md"))
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A task to leave out. `digest`: of the task when it was found bad; "" = of any content."""
+
+    name: str
+    digest: str
+    reason: str
+
+
+def read_quarantine(folder: Path) -> dict[str, Quarantined]:
+    """A folder's list by name. A line is `NAME DIGEST REASON`, DIGEST may be `-`; # begins a comment line."""
+    file = folder / QUARANTINE_FILE
+    if not file.is_file():
+        return {}
+    found: dict[str, Quarantined] = {}
+    for line in file.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, digest, reason = (*line.split(maxsplit=2), "-", "")[:3]
+            found[name] = Quarantined(name, digest.removeprefix("-"), reason)
+    return found
+
+
+def write_quarantine(folder: Path, bad: Iterable[Quarantined], good: Iterable[str]) -> int:
+    """Add the `bad` tasks, drop the `good` ones. Returns how many are listed; without any, the file is removed."""
+    kept = {name: one for name, one in read_quarantine(folder).items() if name not in set(good)}
+    kept |= {one.name: one for one in bad}
+    file = folder / QUARANTINE_FILE
+    if not kept:
+        file.unlink(missing_ok=True)
+        return 0
+    lines = (f"{one.name} {one.digest or '-'} {' '.join(one.reason.split())}\n" for _, one in sorted(kept.items()))
+    replace_text(file, _HEAD + "".join(lines))
+    return len(kept)
+
+
+def _quarantined(folder: Path, found: list[Path]) -> set[str]:
+    """Names of tasks to leave out, each logged. A task that was changed since it was found bad is kept."""
+    listed = read_quarantine(folder)
+    left_out: set[str] = set()
+    for path in found:
+        if (one := listed.get(path.name)) is None:
+            continue
+        if one.digest and one.digest != digest(path):
+            _log.warning("task %s: %s names an earlier version of it; check it again", path.name, QUARANTINE_FILE)
+            continue
+        _log.warning("task %s is left out: %s: %s", path.name, QUARANTINE_FILE, one.reason or "no reason given")
+        left_out.add(path.name)
+    return left_out

@@ -1,0 +1,66 @@
+"""The venue of task directories: Harbor trials, in containers of this machine's daemon or of a sandbox service."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harbortrainer.config import Config
+from harbortrainer.tasks.fetch import find_folder
+from harbortrainer.tasks.folder_identity import identify_folder
+from harbortrainer.tasks.folders import folder_of, load_tasks, task_paths
+from harbortrainer.tasks.identity import Identity
+from harbortrainer.tasks.task import FOLDERS, Task
+
+if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
+    from harbortrainer.docker.host import Host
+    from harbortrainer.rollout.harbor_room import HarborRoom
+    from harbortrainer.rollout.trial import NewTrial
+    from harbortrainer.rollout.venue import RunParts
+
+
+@dataclass(frozen=True, slots=True)
+class HarborVenue:
+    """`host`, `new_trial`: a test's replacements of the environments' host and of Harbor's trials."""
+
+    host: "Host | None" = None
+    new_trial: "NewTrial | None" = None
+    name: str = FOLDERS
+    packages: tuple[str, ...] = ("harbor", "docker")
+
+    def find(self, given: str) -> tuple[str, str]:
+        """Folder and version of a source. Raises UserError."""
+        return find_folder(given.removeprefix(f"{self.name}:"))
+
+    def names(self, place: str) -> list[str]:
+        """Names of the task directories in a folder. Raises UserError."""
+        return [path.name for path in task_paths(place)]
+
+    def load(self, place: str, excluded: Collection[str]) -> list[Task]:
+        """Raises UserError for a missing folder, no task in it, or a broken task."""
+        return load_tasks(place, excluded)
+
+    def identify(self, task: Task) -> Identity:
+        return identify_folder(task)
+
+    def check(self, tasks: Sequence[Task], config: Config) -> list[str]:
+        """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
+        from harbortrainer.rollout.environment import check_tasks
+        from harbortrainer.rollout.gates import n_containers
+
+        folders = list(map(folder_of, tasks))
+        check_tasks(folders, config.environment_type, config.environment_kwargs)
+        return self._host(config).check(folders, n_containers(config), config.environment_kwargs)
+
+    def room(self, run: "RunParts") -> "HarborRoom":
+        from harbortrainer.rollout.harbor_room import HarborRoom
+        from harbortrainer.rollout.trial import new_trial
+
+        return HarborRoom(run, self._host(run.config), self.new_trial or new_trial)
+
+    def _host(self, config: Config) -> "Host":
+        from harbortrainer.docker.host import DockerHost, RemoteHost
+
+        return (self.host or DockerHost()) if config.environment_type == "docker" else RemoteHost()
+
+
+VENUE = HarborVenue()
