@@ -1,0 +1,60 @@
+"""A guard of tau2's tool `calculate`, which is `eval` over digits and `+-*/(). `: `9**9**9` would hang the process.
+
+An expression is computed here first, operator by operator, and refused before a power would get large. Everything else
+is left to the tool, so that its answers and its errors stay what they are.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MOST_BITS = 20_000  # of an integer power; a float has 1,024
+MOST_CHARACTERS = 2_000  # beyond that the tool would compile for long
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.UAdd: operator.pos, ast.USub: operator.neg,
+}  # fmt: skip
+
+
+class TooLarge(Exception):
+    """A power of the expression has too many digits."""
+
+
+def refusal(arguments: Mapping[str, Any]) -> str | None:
+    """Why `calculate` may not run with these arguments; None = it may."""
+    expression = arguments.get("expression")
+    if not isinstance(expression, str):
+        return None
+    if len(expression) > MOST_CHARACTERS:
+        return f"Expression longer than {MOST_CHARACTERS} characters"
+    try:
+        _value(ast.parse(expression.strip(), mode="eval").body)
+    except TooLarge:
+        return "int too large to convert to float"  # as Python says of a large integer that it has computed
+    except (SyntaxError, ArithmeticError, TypeError, ValueError, RecursionError, MemoryError):
+        return None  # the tool fails in the same way, as quickly
+    return None
+
+
+def _value(node: ast.AST) -> Any:
+    """Raises TooLarge, and what Python raises for the expression."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp):
+        return _OPERATORS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Pow):
+            _refuse_large(left, right)
+        return _OPERATORS[type(node.op)](left, right)
+    for child in ast.iter_child_nodes(node):  # `2(3)`: Python computes the parts before it fails
+        if isinstance(child, ast.expr):
+            _value(child)
+    raise TypeError("not arithmetic")
+
+
+def _refuse_large(base: Any, exponent: Any) -> None:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > MOST_BITS:
+        if abs(base) > 1:  # powers of 0, 1 and -1 stay small
+            raise TooLarge
