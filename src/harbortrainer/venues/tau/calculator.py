@@ -55,6 +55,7 @@ def _value(node: ast.AST) -> Any:
 
 
 def _refuse_large(base: Any, exponent: Any) -> None:
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > MOST_BITS:
-        if abs(base) > 1:  # powers of 0, 1 and -1 stay small
-            raise TooLarge
+    if not isinstance(base, int) or not isinstance(exponent, int) or abs(base) < 2:  # powers of 0 and 1 stay small
+        return
+    if base.bit_length() * exponent > MOST_BITS:
+        raise TooLarge

@@ -23,7 +23,7 @@ class CopyOnRead(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401 -- this is `get`
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)

@@ -6,6 +6,7 @@ The package `tau2` of the package index is another project; only the distributio
 import importlib
 import importlib.util
 import os
+import sys
 import warnings
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -33,14 +34,14 @@ def data_folder() -> Path:
         )
     spec = importlib.util.find_spec("tau2")
     if spec is None or spec.origin is None:
-        raise UserError(
-            f"tasks_dir=tau: {DISTRIBUTION} is damaged, its modules are missing; run scripts/setup.sh --tau"
-        )
+        raise UserError(f"tasks_dir=tau: {DISTRIBUTION} has no modules; remove it and run scripts/setup.sh --tau")
     return Path(spec.origin).parent / "data" / "tau2" / "domains"
 
 
 def module(name: str) -> Any:
     """`tau2.NAME`. Its log is off, and the import reads no .env file. Raises UserError when a package is missing."""
+    if (known := sys.modules.get(f"tau2.{name}")) is not None:
+        return known
     data_folder()
     before = os.environ.get(_NO_DOTENV)
     os.environ[_NO_DOTENV] = "1"
