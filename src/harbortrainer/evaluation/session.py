@@ -68,7 +68,7 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     host = outside.host(config)
     for note in await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs):
         display.say(note)
-    template = outside.load_template(config.model_name, config.enable_thinking)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
     solutions = await asyncio.to_thread(_solutions, plan, template, display)

@@ -5,11 +5,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from harbortrainer.config import ToolFormat
 from harbortrainer.errors import UserError
 from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings, strings_of
 from harbortrainer.policy.tool_form import MARKER, PROBE, call_form_of_hermes, find_form, json_arguments, takes_greeting
@@ -18,10 +18,8 @@ from harbortrainer.policy.tools import CallForm, Message, Tool, hermes
 HUB_PAUSE_SEC = 1.0  # before the second request
 UNKNOWN_VOCABULARY = 2**31
 WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
-TODAY = datetime(2024, 7, 26)  # in every prompt of a template that writes a date: prompts do not change at midnight
+DATE = "26 Jul 2024"  # the default of Llama 3.1's template, which else writes today's: prompts changed at midnight
 GREETED = "You have already said to the user: "
-
-ToolFormat = Literal["template", "hermes"]
 
 
 def clean_text(text: str) -> str:
@@ -217,8 +215,7 @@ class ChatTemplate:
                 tools=list(tools) or None,
                 add_generation_prompt=True,
                 tokenize=False,
-                date_string=f"{TODAY:%d %b %Y}",
-                strftime_now=TODAY.strftime,
+                date_string=DATE,
                 **self._options,
             )
         except (TemplateError, TypeError) as error:

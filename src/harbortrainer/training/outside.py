@@ -12,7 +12,7 @@ from harbortrainer.backend.connect import Api, Backend, connect
 from harbortrainer.backend.contract import Contract, ServerKind
 from harbortrainer.backend.load import say_what_compiles
 from harbortrainer.backend.sessions import Session
-from harbortrainer.config import Config, RunSettings
+from harbortrainer.config import Config, RunSettings, ToolFormat
 from harbortrainer.docker.host import DockerHost, Host, RemoteHost
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe.probe import contract_of
@@ -42,7 +42,7 @@ class Outside:
 
     api: Api = field(default_factory=Api)
     measure: Measure = contract_of
-    load_template: Callable[[str, bool], ChatTemplate] = ChatTemplate.load
+    load_template: Callable[[str, bool, ToolFormat], ChatTemplate] = ChatTemplate.load
     docker: Host = field(default_factory=DockerHost)
     new_trial: NewTrial = new_trial
     start_wandb: StartWandb = start_wandb

@@ -93,7 +93,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         paths = [task.path for task in plan.tasks]
         check_tasks(paths, config.environment_type, config.environment_kwargs)
         notes = await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs)
-    template = outside.load_template(config.model_name, config.enable_thinking)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
