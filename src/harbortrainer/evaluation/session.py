@@ -64,7 +64,7 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     config, venues = plan.config, venues_of(plan.tasks, outside.venues)
     for note in await asyncio.to_thread(check_venues, venues, plan.tasks, config):
         display.say(note)
-    template = outside.load_template(config.model_name, config.enable_thinking)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
     solutions = await asyncio.to_thread(_solutions, plan, template, display)

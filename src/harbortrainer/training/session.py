@@ -88,7 +88,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
         notes = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
-    template = outside.load_template(config.model_name, config.enable_thinking)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
