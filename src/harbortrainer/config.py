@@ -207,7 +207,7 @@ class Config(TrialSettings, RunSettings):
     eval_group_size: int = field(1, "rollouts of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
     eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
     eval_overlap: bool = field(
-        False, "true = evaluate while the next batch samples, with the same weights; false = before it"
+        False, "true = evaluate beside training, with the step's weights; false = between a step and the next batch"
     )
     eval_temperature: float | None = field(
         None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP

@@ -1,4 +1,4 @@
-"""Trials that run on during updates, with a real server and real containers: a kill during an update, a resume."""
+"""Trials and evaluations beside updates, with a real server and real containers: a kill during an update, a resume."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 from bench.journal import audit, trials
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.trajectories import read_batch
 from tests.integration.test_train import command, containers, run, start, until
 
 K, STEPS = 2, 5
@@ -21,6 +22,8 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
         f"weights_in_flight={weights}",
         f"max_steps={STEPS}",
         "eval_tasks=create-6",
+        "eval_every=2",
+        "eval_group_size=3",
     )
     process = start(command(server_url, tmp_path, "run_name=run", *settings, "save_every=2", "n_parallel_envs=8"))
     folder = RunDirectory(tmp_path / "run")
@@ -51,3 +54,8 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
     trained = [row for row in rows if row.get("optim/steps")]
     assert trained and all(row["off_policy/ratio_p50"] == pytest.approx(1, abs=0.2) for row in trained)
     assert containers(folder.path) == []
+    for step in (0, 2, 4, 5):  # evaluations beside updates, with the weights of their step
+        evaluated = read_batch(folder.trajectories("eval", step)).values()
+        assert {turn.weights_version for trial in evaluated for turn in trial.turns} <= {step} and len(evaluated) == 3
+        assert "eval/reward_mean" in rows[step]
+    assert read_lines(folder.path / "references.jsonl") == []

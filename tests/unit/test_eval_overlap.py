@@ -12,7 +12,6 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.training import outage
-from harbortrainer.training.evaluation import run_both
 from tests.support.fakes import let_others_act
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import Run
@@ -117,32 +116,6 @@ async def test_a_run_goes_on_without_the_overlap_it_was_stopped_in(tmp_path):
         await run.trainer.run()
     resumed = await finished(tmp_path / "run", start_step=1, eval_overlap=False)
     assert rows(resumed) == rows(await finished(tmp_path / "plain", eval_overlap=False))
-
-
-async def test_beside_cancels_for_a_failure_and_not_for_a_stop():
-    ended: list[str] = []
-
-    async def long(event: asyncio.Event) -> str:
-        try:
-            await event.wait()
-        finally:
-            ended.append("long")
-        return "done"
-
-    async def fails(error: Exception) -> None:
-        raise error
-
-    with pytest.raises(ValueError, match="boom"):
-        await run_both(fails(ValueError("boom")), long(asyncio.Event()))
-    assert ended == ["long"]
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_soon(event.set)
-    with pytest.raises(Stopped):
-        await run_both(long(event), fails(Stopped("enough")))
-    assert ended == ["long", "long"]
-    done = asyncio.Event()
-    done.set()
-    assert await run_both(long(done), long(done)) == ("done", "done")
 
 
 def test_without_held_out_tasks_there_is_nothing_to_overlap():

@@ -64,6 +64,8 @@ class TimedRollouts(FakeRollouts):
 
 
 class SlowPolicy(FakePolicy):
+    frozen_samplers = True
+
     async def update(self, sequences_D: Any, **how: Any) -> Any:
         await asyncio.sleep(0.003)
         return await super().update(sequences_D, **how)
@@ -174,6 +176,8 @@ async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) ->
 
 
 class FragileSlowPolicy(FragilePolicy):
+    frozen_samplers = True
+
     async def update(self, sequences_D: Any, **how: Any) -> Any:
         await asyncio.sleep(0.003)
         return await super().update(sequences_D, **how)

@@ -135,7 +135,7 @@ async def test_on_policy_nothing_is_scored_or_reported() -> None:
         ),
         (
             {"max_steps_off_policy": 1, "eval_overlap": True, "eval_split": 0.5},
-            "eval_overlap=true: with max_steps_off_policy=1 .*leave it out",
+            "eval_overlap=true: with max_steps_off_policy=1 every evaluation .*leave it out",
         ),
     ],
 )
@@ -171,3 +171,21 @@ async def test_a_trial_keeps_the_weights_of_its_first_sample_or_switches() -> No
     assert sampler.versions_in_use == set()
     sampler.relabel(4)
     assert (await ask(sampler)).version == 4
+
+
+async def test_pinned_weights_stay_whatever_is_published() -> None:
+    sampler = PolicySampler()
+    one, two = (ScriptedClient(lambda _, n=n: response([n]), chat_template()) for n in (1, 2))
+    sampler.publish(one, 1)
+    with sampler.pinned(one, 1) as pinned:
+        assert sampler.versions_in_use == {1}, "before its first sample"
+        sampler.publish(two, 2)
+        assert [(s.version, s.tokens_T) for s in (await ask(pinned), await ask(sampler))] == [(1, (1,)), (2, (2,))]
+    assert sampler.versions_in_use == set()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_run_whose_evaluations_hold_up_updates_is_announced(frozen: bool) -> None:
+    given = config(eval_overlap=True, eval_split=0.5, backend="skyrl-tx")
+    notes = agree(given, SELF_HOSTED, replace(STOCK, frozen_samplers=frozen)).notes
+    assert any("updates wait for evaluations" in note for note in notes) != frozen

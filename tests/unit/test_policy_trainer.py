@@ -162,6 +162,34 @@ async def test_names_are_never_used_twice_and_old_samplers_are_deleted(fake):
     assert deleted == [samplers[1], samplers[0]], "those in use last, the newest never"
 
 
+async def test_a_sampler_that_two_steps_share_is_deleted_when_neither_needs_it(fake):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG)
+    assert policy.frozen_samplers
+    await policy.publish(1)
+    client, path = policy.newest()
+    policy.relabel(2)  # the batch had no signal
+    assert policy.newest() == (client, path)
+    await policy.publish(3)
+    policy.retire({2})
+    policy.discard(path)
+    await asyncio.sleep(0)
+    assert f"delete {path}" not in fake.log, "step 2 needs it"
+    policy.retire()
+    await policy.close()
+    assert fake.log.count(f"delete {path}") == 1
+
+
+async def test_weights_of_an_earlier_process_are_sampled_where_the_server_has_them(fake):
+    policy = await PolicyTrainer.create(backend(fake), CONFIG)
+    path = "tinker://earlier/sampler_weights/s"
+    assert await policy.sampler_at(path) is None
+    fake.listed = [SimpleNamespace(tinker_path=path)]
+    assert await policy.sampler_at(path) is not None and fake.log[-1] == f"sampler {path}"
+    policy.discard(path)
+    await policy.close()
+    assert fake.log[-1] == f"delete {path}"
+
+
 async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
     fake.weights.base_model = "other"
     with pytest.raises(UserError, match=r"model_name=m: the checkpoint tinker://x belongs to other"):

@@ -44,6 +44,7 @@ class FakePolicy:
 
     model_id = "m"
     origin = "the seed"
+    frozen_samplers = False
 
     def __init__(self, calls: list[str], version: int = 0) -> None:
         self.calls = calls
@@ -63,6 +64,8 @@ class FakePolicy:
         return SimpleNamespace(version=self.version)
 
     def retire(self, in_use: Collection[int]) -> None: ...
+    def relabel(self, step: int) -> None: ...
+    def discard(self, path: str) -> None: ...
 
     async def save(self, step: int) -> str:
         self.calls.append(f"save {step}")
@@ -71,7 +74,7 @@ class FakePolicy:
     async def delete(self, path: str) -> None:
         self.calls.append(f"delete {path.rsplit('/', 1)[-1]}")
 
-    def losses(self, what: str) -> list[End]:
+    def losses(self, what: str, sampler: Any = None) -> list[End]:
         return []
 
     async def until_answering(self, limit_sec: float) -> None: ...
@@ -124,7 +127,7 @@ class FakeRollouts:
         """At the start of each batch."""
         self.sampler.calls.append(f"sample {kind} {step}")
 
-    async def run_groups(self, tasks_P, group_size, trials_dir, *, kind, step, temperature, on_trajectory, done):
+    async def run_groups(self, tasks_P, group_size, trials_dir, *, kind, step, temperature, on_trajectory, done, **_):
         await self.begin(kind, step)
         self.tasks.append([task.name for task in tasks_P])
         given = (group_size, trials_dir, temperature, on_trajectory, done)
@@ -178,6 +181,7 @@ class Run:
         changed_from: int = 0,
         references: References | None = None,
         kind: type[FakeRollouts] = FakeRollouts,
+        sampler: type[FakeSampler] = FakeSampler,
         **changes: Any,
     ) -> None:
         """`earlier`: settings of earlier processes by first step; those of this one hold from `changed_from` on."""
@@ -186,7 +190,7 @@ class Run:
         self.directory = RunDirectory(folder)
         self.calls: list[str] = []
         self.policy = policy(self.calls)
-        self.sampler = FakeSampler(self.calls)
+        self.sampler = sampler(self.calls)
         self.rollouts = kind(self.sampler, **(rollouts or {}))
         train, self.held_out = TASKS[held_out:], TASKS[:held_out]
         c = self.config
@@ -194,15 +198,15 @@ class Run:
         self.stop = stop or Stop()
         self.stop.limit(c, lambda _: None)
         policy_: Any = self.policy
-        sampler: Any = self.sampler
+        sampler_: Any = self.sampler
         rollouts_: Any = self.rollouts
         parts = Parts(
             policy_,
             PolicyIdentity("m", 32, "chat_template:1", "off"),
-            sampler,
+            sampler_,
             rollouts_,
             MetricsLog(self.directory),
-            CheckpointLog(self.directory.checkpoints, Keep(self.config.keep_checkpoints)),
+            CheckpointLog(self.directory.checkpoints, Keep(self.config.keep_checkpoints, self.config.keep_best)),
             Ledger(self.directory.ledger),
             Display(Console(quiet=True)),
             self.stop,

@@ -66,6 +66,7 @@ class PolicyTrainer:
         self._backend = backend
         self._start = start
         self._config = config
+        self.frozen_samplers = backend.contract.frozen_samplers is True  # weights may be sampled beside an update
         self._limits = backend.limits
         self._vocab_size = backend.api.base_model(config.model_name).vocab_size
         self._max_context = backend.max_context or backend.kind.context_limit
@@ -156,18 +157,38 @@ class PolicyTrainer:
         name = f"sampler-{self._run}-{step:06d}"
         saving = self._client.save_weights_for_sampler(name)
         saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.update_sec)
-        creating = self._backend.service.create_sampling_client(model_path=saved.path)
-        client = await self._backend.wait("creating the sampling client", creating, CALL_LIMIT_SEC)
         self._samplers.pop(step, None)
         self._samplers[step] = f"tinker://{self.model_id}/sampler_weights/{name}"
-        self._published = Published(client)
+        self._published = await self._sampling(saved.path)
         return self._published
+
+    def relabel(self, step: int) -> None:
+        """The weights published last are those of `step` too."""
+        self._samplers[step] = [*self._samplers.values()][-1]
 
     def retire(self, in_use: Collection[int] = ()) -> None:
         """Delete, in the background, the weights of all samplers but the newest and those of the steps `in_use`."""
         for step in [*self._samplers][:-1]:
             if step not in in_use:
-                self.saved.delete_later(self._samplers.pop(step))
+                self.discard(self._samplers.pop(step))
+
+    def newest(self) -> "tuple[Published, str]":
+        """The sampler published last, and the path of its weights."""
+        assert self._published is not None
+        return self._published, [*self._samplers.values()][-1]
+
+    async def sampler_at(self, path: str) -> "Published | None":
+        """A sampler of weights that an earlier process published; None when the server does not have them any more."""
+        return await self._sampling(path) if await self.saved.has(path) else None
+
+    async def _sampling(self, path: str) -> "Published":
+        creating = self._backend.service.create_sampling_client(model_path=path)
+        return Published(await self._backend.wait("creating the sampling client", creating, CALL_LIMIT_SEC))
+
+    def discard(self, path: str) -> None:
+        """Delete a sampler's weights in the background, unless a step that is kept has the same."""
+        if path not in self._samplers.values():
+            self.saved.delete_later(path)
 
     async def save(self, step: int) -> str:
         """Save weights and optimizer state on the server. Returns their tinker:// path."""
@@ -180,9 +201,13 @@ class PolicyTrainer:
         """Delete saved weights; missing ones are ignored."""
         await self.saved.delete(path)
 
-    def losses(self, what: str) -> list[End]:
-        """Ends for `stopping.unless`: the server falls silent, or no longer knows the published weights."""
-        known = [self._published.forgotten(what)] if self._published else []
+    def losses(self, what: str, sampler: "Published | None" = None) -> list[End]:
+        """Ends for `stopping.unless`: the server falls silent, or no longer knows the weights of `sampler`.
+
+        `sampler`: None = the one published last.
+        """
+        sampler = sampler or self._published
+        known = [sampler.forgotten(what)] if sampler else []
         return [*known, self._backend.silent(what)]
 
     async def close(self) -> None:

@@ -174,6 +174,8 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
             f"sampling: on {kind.name} an older sampler would overwrite the weights in training; each is sampled only "
             "until the next step"
         )
+    if config.eval_overlap and not contract.frozen_samplers:
+        yield f"eval_overlap=true: {kind.name} samples only the newest weights, so updates wait for evaluations"
     if contract.sampler.startswith("vllm"):
         yield (
             f"sampler: {kind.name} samples with {contract.sampler}, another engine than it trains with; rounding lies "

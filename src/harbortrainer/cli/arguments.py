@@ -157,10 +157,7 @@ def _off_policy(config: Config) -> Iterator[str]:
             "clip_low_threshold and clip_high_threshold, or loss_fn=importance_sampling"
         )
     if config.eval_overlap:
-        yield (
-            f"eval_overlap=true: with max_steps_off_policy={k} trials of the next batches run beside every evaluation "
-            "already; leave it out"
-        )
+        yield (f"eval_overlap=true: with max_steps_off_policy={k} every evaluation runs beside training; leave it out")
 
 
 def _sources_of_signal(config: Config) -> Iterator[str]:

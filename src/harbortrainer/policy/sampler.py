@@ -131,6 +131,17 @@ class PolicySampler(Sampler):
         else:
             yield self
 
+    @contextlib.contextmanager
+    def pinned(self, client: SamplingClient, version: int) -> "Iterator[Sampler]":
+        """What samples the weights of `client` within the block, whatever is published; `version` counts as in use."""
+        pinned = _Kept(self)
+        pinned.held = client, version
+        self._users[version] += 1
+        try:
+            yield pinned
+        finally:
+            self._users[version] -= 1
+
     def hold(self) -> tuple[SamplingClient, int]:
         """The client published last and its version, which counts as in use. Raises RuntimeError without one."""
         client = self._published()

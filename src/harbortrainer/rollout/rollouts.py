@@ -23,7 +23,7 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
@@ -69,6 +69,7 @@ class GroupRequest:
     temperature: float
     on_trajectory: OnTrajectory = lambda _: None
     done: Mapping[str, Trajectory] = MappingProxyType({})
+    weights: Sampler | None = None  # None = those published last
 
 
 class Rollouts:
@@ -130,8 +131,10 @@ class Rollouts:
         temperature: float,
         on_trajectory: OnTrajectory = lambda _: None,
         done: Mapping[str, Trajectory] = MappingProxyType({}),
+        weights: Sampler | None = None,
+        at_once: int = 0,
     ) -> list[TrajectoryGroup]:
-        """Run a group of each task, as GroupRequest describes it.
+        """Run a group of each task, as GroupRequest describes it. `at_once`: most groups that run, 0 = no limit.
 
         When cancelled, it returns when every trial has ended. Raises EnvironmentFault or BackendError when no trial can
         be run, through no fault of the policy; DiskFault; Stopped, once the trials that ran have ended.
@@ -139,11 +142,16 @@ class Rollouts:
         patience = self.patience()
         with disk_errors(trials_dir):
             trials_dir.mkdir(parents=True, exist_ok=True)
-        given = (group_size, trials_dir, temperature, on_trajectory, done)
+        given = (group_size, trials_dir, temperature, on_trajectory, done, weights)
+        places = asyncio.Semaphore(at_once or len(tasks_P) or 1)
+
+        async def run(request: GroupRequest) -> TrajectoryGroup:
+            async with places:
+                return await self.run_group(request, patience)
+
         try:
             groups_P = await _gather(
-                self.run_group(GroupRequest(task, kind, step, problem, *given), patience)
-                for problem, task in enumerate(tasks_P)
+                run(GroupRequest(task, kind, step, problem, *given)) for problem, task in enumerate(tasks_P)
             )
         finally:
             await asyncio.to_thread(self.write_job, trials_dir, len(tasks_P) * group_size)
@@ -194,7 +202,8 @@ class Rollouts:
     def _request(self, name: TrialName, group: GroupRequest) -> TrialRequest:
         seed = trial_seed(self._settings.config.seed, str(name))
         mode = "train" if name.kind == "step" else "eval"
-        return TrialRequest(str(name), group.task, group.trials_dir.resolve(), group.temperature, seed, mode=mode)
+        folder = group.trials_dir.resolve()
+        return TrialRequest(str(name), group.task, folder, group.temperature, seed, mode=mode, weights=group.weights)
 
 
 class _Rooms(dict[str, Room]):

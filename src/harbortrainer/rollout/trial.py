@@ -1,6 +1,7 @@
 """One Harbor trial: container, agent, verifier -> one trajectory, whatever fails in between."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -67,7 +68,10 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     """
     folder = request.trials_dir / request.name
     config = settings.config
-    sampling = settings.sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
+    if request.weights is not None:
+        sampling = contextlib.nullcontext(request.weights)
+    else:
+        sampling = settings.sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
     with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
         llm = _llm(request, settings, sampler)
         try:

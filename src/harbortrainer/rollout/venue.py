@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import TaskVenue, venue
@@ -30,6 +30,7 @@ class TrialRequest:
     seed: int
     attempt: int = 1
     mode: Literal["train", "eval"] = "train"
+    weights: Sampler | None = None  # None = those published last
 
 
 class TrialCancelled(asyncio.CancelledError):

@@ -11,6 +11,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.run.directory import RunDirectory
 
 SCORE = "eval/reward_mean"
+EVALUATION = "evaluation after step "  # in references.jsonl: the weights that an open evaluation samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class CheckpointLog:
     """checkpoints.jsonl: a record is written when the server has the state, and removed before it is deleted there.
 
     models.jsonl: the models that this run has had on the server, to find leftovers of a killed process.
-    references.jsonl: the samplers that it has saved there of other states, to compare its policy with.
+    references.jsonl: the samplers that it keeps there: of other states, to compare its policy with, and of open
+    evaluations.
     """
 
     def __init__(self, path: Path, keep: Keep = Keep(0)) -> None:
@@ -117,6 +119,11 @@ class CheckpointLog:
         """All weights on the server that this run may need again."""
         return {record.path for record in self.records} | {record["sampler"] for record in self._samplers()}
 
+    @property
+    def samplers(self) -> dict[str, str]:
+        """Paths of the saved samplers by what they are of: the path of a state, or EVALUATION and a step."""
+        return {record["state"]: record["sampler"] for record in self._samplers()}
+
     def sampler_of(self, state: str) -> str | None:
         """The path of the sampler that was saved of a state, None without one."""
         return next((record["sampler"] for record in self._samplers() if record["state"] == state), None)
@@ -132,14 +139,23 @@ class CheckpointLog:
     def _samplers(self) -> list[dict[str, Any]]:
         return read_lines(self._references)
 
-    async def add(self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]]) -> None:
-        """Record a new state, then delete the states that `keep` leaves out."""
+    async def add(
+        self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()
+    ) -> None:
+        """Record a new state, then delete the states that `keep` leaves out. `undecided`: as `prune` has it."""
         append_line(self._path, asdict(checkpoint))
         self.records.append(checkpoint)
+        await self.prune(delete, undecided)
+
+    async def prune(self, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()) -> None:
+        """Delete the states that `keep` leaves out. `undecided`: steps whose score is not known yet, which stay."""
         kept = self._keep.choose([record.step for record in self.records], self._scores())
+        if self._keep.best:
+            kept |= {*undecided}
         for record in [record for record in self.records if record.step not in kept]:
-            self.drop(record)
-            await delete(record.path)
+            if record in self.records:
+                self.drop(record)
+                await delete(record.path)
 
     def drop(self, checkpoint: Checkpoint) -> None:
         """Remove a state from the records."""

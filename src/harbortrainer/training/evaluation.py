@@ -1,20 +1,26 @@
 """The held-out evaluations of a training run."""
 
 import asyncio
+import contextlib
+import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, Self
 
+from harbortrainer.backend.policy import PolicyTrainer, Published
 from harbortrainer.learning.suspicion import described
 from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.run.checkpoints import EVALUATION, CheckpointLog
 from harbortrainer.run.metrics import Breakdown, eval_metrics
-from harbortrainer.stopping import Stopped, first_error
+from harbortrainer.stopping import Stop, Stopped, cancel_all, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.schedule import SettingsByStep, evaluation_due
 from harbortrainer.watch.display import Display
 
 Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
+Evaluate = Callable[[Published | None, Sampler | None], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +51,121 @@ class HeldOut:
         return row
 
 
-async def run_both[A, B](one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Results of both. When one fails, the other is cancelled, its clean-up awaited, and the failure is raised.
+MOST_OPEN = 2  # evaluations beside training: one whose trials run, and one that waits in line with its weights
 
-    Stopped does not cancel the other: it was asked to stop too, and its trials may finish.
+
+class Evaluations:
+    """Runs evaluations beside training, one after the other in the order of steps; use it as a context.
+
+    Each samples one frozen sampler, the weights of its step, whatever is published meanwhile. The path of these weights
+    is in a journal, so a later process ends the evaluation with the same weights, and nothing deletes them before. On a
+    server without frozen samplers the weights published last are sampled, and updates wait (`over`).
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = group.create_task(_until_stopped(one)), group.create_task(_until_stopped(other))
-    except BaseExceptionGroup as errors:
-        raise first_error(errors) from None
-    first, second = tasks[0].result(), tasks[1].result()
-    if isinstance(first, Stopped):
-        raise first
-    if isinstance(second, Stopped):
-        raise second
-    return first, second
 
+    def __init__(self, policy: PolicyTrainer, sampler: PolicySampler, checkpoints: CheckpointLog, stop: Stop) -> None:
+        self._policy, self._sampler, self._checkpoints, self._stop = policy, sampler, checkpoints, stop
+        self._turn = asyncio.Lock()
+        self._open: dict[int, asyncio.Task[None]] = {}
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self._stopped = False
+        self._unfinished = contextlib.ExitStack()
 
-async def _until_stopped[T](work: Coroutine[Any, Any, T]) -> T | Stopped:
-    try:
-        return await work
-    except Stopped as stopped:
-        return stopped
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if self._open and self._stop.asked:  # they end by themselves, perhaps after their running trials
+                await asyncio.wait(self._open.values())
+        finally:
+            await cancel_all([*self._open.values()])
+            await asyncio.sleep(0)  # their callbacks
+            self._unfinished.close()
+
+    @property
+    def steps(self) -> set[int]:
+        """Steps whose evaluation is open."""
+        return {*self._open}
+
+    async def open(self, step: int, run: Evaluate) -> bool:
+        """Start `run` with the weights of `step`, after the evaluations before it. Waits while MOST_OPEN are open.
+
+        False when the server does not have these weights any more. A run that is to stop opens nothing: a later process
+        does. `run` gets no weights on a server without frozen samplers.
+        """
+        while len(self._open) >= MOST_OPEN and not self._stop.asked:
+            await run_until(self._one_over(), self.failing())
+        if self._stop.asked:
+            self._stopped = True
+            return True
+        client, held = None, contextlib.ExitStack()
+        weights = None
+        if self._policy.frozen_samplers:
+            if (client := await self._weights(step)) is None:
+                return False
+            weights = held.enter_context(self._sampler.pinned(client, step))
+        elif step != self._sampler.version:
+            return False
+        task = self._open[step] = asyncio.create_task(self._in_turn(step, run(client, weights)))
+        task.add_done_callback(functools.partial(self._ended, step, held))
+        return True
+
+    async def over(self) -> None:
+        """Wait until none is open. Raises what ended one; Stopped where a stop ended one or kept it from opening."""
+        while self._open:
+            await run_until(self._one_over(), self.failing())
+        if self._failure is not None:
+            raise self._failure
+        if self._stopped:
+            raise Stopped(self._stop.why)
+
+    async def failing(self) -> NoReturn:
+        """An end for `run_until`: raises what ended an evaluation."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    def tidy(self, last_step: int) -> None:
+        """Let the server delete the weights of evaluations up to `last_step`, whose rows are logged."""
+        for state, path in self._checkpoints.samplers.items():
+            if state.startswith(EVALUATION) and int(state.removeprefix(EVALUATION)) <= last_step:
+                self._checkpoints.drop_sampler(state)
+                self._policy.discard(path)
+
+    async def _weights(self, step: int) -> Published | None:
+        """A sampler of the weights of `step`: that of the journal, else the one published last."""
+        name = f"{EVALUATION}{step}"
+        if (path := self._checkpoints.sampler_of(name)) is not None:
+            if (client := await self._policy.sampler_at(path)) is not None:
+                return client
+            self._checkpoints.drop_sampler(name)
+        if step != self._sampler.version:
+            return None
+        client, path = self._policy.newest()
+        self._checkpoints.note_sampler(name, path)
+        return client
+
+    async def _in_turn(self, step: int, run: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with self._turn:
+                await run
+        finally:
+            run.close()  # it may never have started
+
+    async def _one_over(self) -> None:
+        await asyncio.wait([*self._open.values()], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)  # their callbacks
+
+    def _ended(self, step: int, held: contextlib.ExitStack, task: "asyncio.Task[None]") -> None:
+        del self._open[step]
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if isinstance(failure, Stopped):
+            self._stopped = True
+        elif failure is not None:
+            self._failure = self._failure or failure
+            self._failed.set()
+        if failure is None:
+            held.close()
+        else:  # a later process needs the weights: an update that ends now must not delete them
+            self._unfinished.callback(held.close)

@@ -24,6 +24,7 @@ from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, fin
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import venue
+from harbortrainer.training.evaluation import MOST_OPEN
 from harbortrainer.training.schedule import SettingsByStep, task_order
 from harbortrainer.watch.display import Display
 
@@ -113,10 +114,11 @@ def _set_aside(run: RunDirectory, changes: Sequence[Change], ledger: Ledger) -> 
     They are moved before the change is recorded: after a kill in between, the next process makes the same change.
     """
     changed = {change.field for change in changes} & {*TRIAL_SETTINGS, "eval_temperature"}
-    step, rows = ledger.steps_trained, read_lines(run.metrics)
-    if changed and not (rows and rows[-1]["global_step"] >= step):
-        files = sorted(run.trajectories("eval", step).glob("*.npz"))
-        yield from _moved(run, files, f"the evaluation after step {step}", changed)
+    rows = read_lines(run.metrics)
+    last = rows[-1]["global_step"] if rows else -1  # later evaluations are not over
+    for folder in sorted((run.path / "trajectories").glob("eval_" + "[0-9]" * 6)) if changed else ():
+        if (step := int(folder.name[-6:])) > last:
+            yield from _moved(run, sorted(folder.glob("*.npz")), f"the evaluation after step {step}", changed)
     if not (fields := changed - {"eval_temperature"}):
         return
     for folder in sorted((run.path / "trajectories").glob("step_" + "[0-9]" * 6)):
@@ -160,7 +162,8 @@ def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
     return found
 
 
-SAMPLERS = 3  # the published one, the one before, and one whose deletion is under way; trials may keep K older ones
+# the published one, the one before, and one whose deletion is under way; trials may keep K older ones, evaluations too
+SAMPLERS = 3
 FLOAT32, MOMENTS = 4, 2  # bytes; Adam keeps two for each weight
 LOG_MB = 16  # SQLite's write-ahead log, and growth between two checks of the size
 OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
@@ -180,9 +183,10 @@ def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping
     """One line on the server's disk. `about`: what a server of this project reports about itself."""
     rank = config.lora_rank
     keep = Keep(config.keep_checkpoints, config.keep_best)
-    states = keep.most(total_steps, config.save_every)
+    beside = MOST_OPEN if config.max_steps_off_policy or config.eval_overlap else 0  # evaluations
+    states = keep.most(total_steps, config.save_every) + (beside if config.keep_best else 0)
     state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
-    samplers = SAMPLERS + config.max_steps_off_policy
+    samplers = SAMPLERS + config.max_steps_off_policy + beside
     if state is None or sampler is None:
         return f"disk of the server: at most {states} states and {samplers} samplers (keep_checkpoints); size not known"
     note = (

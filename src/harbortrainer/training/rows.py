@@ -1,4 +1,6 @@
-"""The row of a step's metrics, from the end of its update to the end of its evaluation."""
+"""The rows of the metrics, from the end of a step's update to the end of its evaluation."""
+
+from typing import Any
 
 from harbortrainer.budget.budget import Budget
 from harbortrainer.durable.files import read_json, write_json
@@ -7,50 +9,52 @@ from harbortrainer.run.metrics import MetricsLog
 
 
 class StepRows:
-    """Holds back the row of a step while its evaluation runs beside the next batch; at most one row is open.
+    """Logs rows in the order of steps: a row waits for its evaluation, and for the rows before it.
 
-    A row is logged before its checkpoint is saved, so no step has two rows. A stopped run keeps its open row on disk.
+    A row is logged, or on disk, before its checkpoint is saved, so each step has one row.
     """
 
     def __init__(self, run: RunDirectory, metrics: MetricsLog, budget: Budget) -> None:
         self._file = run.pending_row
         self._metrics = metrics
         self._budget = budget
-        self._step = -1
-        self._row: dict[str, float] | None = None
+        self._rows: dict[int, dict[str, float]] = {}  # those that are not logged, by step
+        self._complete: set[int] = set()
 
     @property
-    def is_open(self) -> bool:
-        return self._row is not None
+    def undecided(self) -> set[int]:
+        """Steps whose evaluation is not over."""
+        return {*self._rows} - self._complete
 
     def open(self, step: int, row: dict[str, float]) -> bool:
         """Open the row of `step`. False when that step has a row already: a restored state repeated it."""
-        self._step, self._row = step, row
         if step <= self._metrics.last_step:
-            self._close()
             return False
+        self._rows[step] = row
         return True
 
-    def log(self, more: dict[str, float]) -> None:
-        """Log the open row with `more` added."""
-        assert self._row is not None
-        self._metrics.log(self._step, self._row | more | self._budget.metrics())
-        self._close()
+    def log(self, step: int, more: dict[str, float]) -> None:
+        """Complete the row of `step` with `more`; log all rows that wait for no other."""
+        self._rows[step] |= more
+        self._complete.add(step)
+        while self._rows and (first := min(self._rows)) in self._complete:
+            self._metrics.log(first, self._rows.pop(first) | self._budget.metrics())
+        self.keep()
 
     def keep(self) -> None:
-        """Write an open row to disk: its evaluation follows later, perhaps in another process."""
-        if self._row is not None:
-            write_json(self._file, {"global_step": self._step, **self._row})
+        """Write the open rows to disk: their evaluations end later, perhaps in another process."""
+        if self._rows:
+            write_json(self._file, [{"global_step": step, **row} for step, row in self._rows.items()])
+        else:
+            self._file.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Drop an open row from memory: the run continues from an earlier state."""
-        self._row = None
+        """Drop the open rows from memory: the run continues from an earlier state."""
+        self._rows, self._complete = {}, set()
 
-    def kept(self, step: int) -> dict[str, float] | None:
-        """The row on disk, if it belongs to `step` and is not logged yet."""
-        row: dict[str, float] = read_json(self._file) if self._file.exists() else {}
-        return row if row.pop("global_step", -1) == step > self._metrics.last_step else None
-
-    def _close(self) -> None:
-        self._row = None
-        self._file.unlink(missing_ok=True)
+    def kept(self, step: int) -> list[tuple[int, dict[str, float]]]:
+        """The rows on disk that are not logged yet, up to that of `step`; later steps are made again."""
+        stored: Any = read_json(self._file) if self._file.exists() else []
+        rows = [stored] if isinstance(stored, dict) else stored  # a single row: of an earlier version
+        by_step = sorted((int(row.pop("global_step")), row) for row in rows)
+        return [(one, row) for one, row in by_step if self._metrics.last_step < one <= step]

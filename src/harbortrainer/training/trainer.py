@@ -14,7 +14,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.backend.policy import PolicyTrainer, Published
 from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
@@ -22,7 +22,8 @@ from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.off_policy import staleness_metrics
 from harbortrainer.learning.suspicion import described
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, batch_name
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.conversations import Conversations
@@ -33,7 +34,7 @@ from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_t
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.drift import drift_warning
-from harbortrainer.training.evaluation import HeldOut, run_both
+from harbortrainer.training.evaluation import Evaluations, HeldOut
 from harbortrainer.training.flow import Flow
 from harbortrainer.training.loop import run_loop
 from harbortrainer.training.outage import Outage
@@ -82,6 +83,9 @@ class Terminus2Trainer:
         self._breakdown = Breakdown([*schedule.train, *held_out])
         self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._rows = StepRows(run, parts.metrics, parts.budget)
+        self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
+        # evaluations: beside training, or between a step and the next batch
+        self._beside = config.eval_overlap or config.max_steps_off_policy > 0
         self.outage = Outage(
             parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
         )
@@ -101,18 +105,29 @@ class Terminus2Trainer:
         await self._publish()
         if self.parts.checkpoints.latest() is None:
             await self.save()
-        if self.step == 0 and self._held_out.tasks and self.parts.metrics.last_step < 0:
-            await self._conclude({})
-        if (row := self._rows.kept(self.step)) is not None:
-            await self._conclude(row)
         parts = self.parts
-        losses = functools.partial(parts.policy.losses, "sampling")
-        flow = Flow(
-            parts.rollouts, parts.ledger, parts.stop, self.schedule, self.run_directory, parts.display.finished, losses
-        )
-        async with flow:
-            while self.step < self.schedule.total_steps:
-                await self._conclude(await self._train_step(flow))
+        self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
+        self._evaluations.tidy(parts.metrics.last_step)
+        async with self._evaluations:
+            await self._take_up()
+            flow = Flow(
+                parts.rollouts, parts.ledger, parts.stop, self.schedule, self.run_directory, parts.display.finished,
+                lambda: [*parts.policy.losses("sampling"), self._evaluations.failing()],
+            )  # fmt: skip
+            async with flow:
+                while self.step < self.schedule.total_steps:
+                    row = await self._train_step(flow)
+                    await self._conclude(self.step, row)
+                await self._evaluations.over()
+        parts.policy.retire(parts.sampler.versions_in_use)
+
+    async def _take_up(self) -> None:
+        """Conclude the steps whose rows an earlier process left open; before the first step, the start."""
+        rows = self._rows.kept(self.step)
+        if not rows and self.step == 0 and self._held_out.tasks and self.parts.metrics.last_step < 0:
+            rows = [(0, {})]
+        for step, row in rows:
+            await self._conclude(step, row)
 
     async def _train_step(self, flow: Flow) -> dict[str, float]:
         """One batch: sample, score, assemble, update, publish. Returns the step's metrics."""
@@ -135,15 +150,8 @@ class Terminus2Trainer:
         return row
 
     async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-        """The step's trials with their rewards, and their metrics. A postponed evaluation runs at the same time."""
-        n_evaluated = len(self._held_out.tasks) * config.eval_group_size if self._rows.is_open else 0
-        trials = self._batch(flow, config, n_evaluated)
-        if self._rows.is_open:
-            evaluated, groups_P = await run_both(self._evaluate(), trials)
-            self._log_evaluation(evaluated)
-        else:
-            groups_P = await trials
-        groups_P = self.parts.ledger.judged(self.step, groups_P)
+        """The step's trials with their rewards, and their metrics."""
+        groups_P = self.parts.ledger.judged(self.step, await self._batch(flow, config))
         if line := described(groups_P):
             self.parts.display.say(f"step {self.step + 1}: {line}")
         measured = self.schedule.measured(self.step, groups_P) | flow.metrics
@@ -151,11 +159,14 @@ class Terminus2Trainer:
             measured |= staleness_metrics(groups_P, self.step)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured
 
-    async def _batch(self, flow: Flow, config: Config, n_evaluated: int) -> list[TrajectoryGroup]:
+    async def _batch(self, flow: Flow, config: Config) -> list[TrajectoryGroup]:
         n_trials = self.schedule.size(self.step) * config.group_size
+        n_evaluated = len(self._evaluations.steps) * len(self._held_out.tasks) * config.eval_group_size
         with self.parts.display.trials(f"step {self.step}", n_trials + n_evaluated):
             groups_P = await flow.batch(self.step)
-        await self._keep_conversations("step", groups_P)
+            if not self.parts.policy.frozen_samplers:
+                await self._evaluations.over()
+        await self._keep_conversations("step", self.step, groups_P)
         return groups_P
 
     async def _update(self, batch: TrainingBatch) -> dict[str, float]:
@@ -173,6 +184,7 @@ class Terminus2Trainer:
         """Give the sampler the new weights, and delete older ones that no trial needs any more."""
         if not changed:
             self.parts.sampler.relabel(self.step)
+            self.parts.policy.relabel(self.step)
             return
         await self._quiet()
         client = await self.parts.policy.publish(self.step)
@@ -181,67 +193,93 @@ class Terminus2Trainer:
 
     async def _quiet(self) -> None:
         """Let no request run beside an update, where none may: sampling can overwrite the weights in training."""
-        if not self.config.max_steps_off_policy:
-            await self.parts.sampler.drain()
+        if self._beside and self.parts.policy.frozen_samplers:
+            return
+        await self.parts.sampler.drain()
 
-    async def _conclude(self, row: dict[str, float]) -> None:
-        """Evaluate where it is due, log the step's row, then save a checkpoint where it is due."""
-        last = self.step == self.schedule.total_steps
-        if self._rows.open(self.step, row):
-            if not self._held_out.due(self.step, self.config.eval_every):
-                self._rows.log({})
-            elif last or not self.config.eval_overlap:
-                self._log_evaluation(await self._evaluate())
-            else:  # logged with its evaluation, which runs beside the next batch
-                self._rows.keep()
+    async def _conclude(self, step: int, row: dict[str, float]) -> None:
+        """Evaluate where it is due and log the row of `step`; then save a checkpoint where it is due.
+
+        An evaluation beside training only begins here; its row is on disk until it ends.
+        """
+        last = step == self.schedule.total_steps
+        if self._rows.open(step, row):
+            if not self._held_out.due(step, self.config.eval_every):
+                self._rows.log(step, {})
+            elif step == self.step and not self._beside:
+                await self._evaluate(step, None, None)
+            else:
+                await self._evaluate_beside(step)
         latest = self.parts.checkpoints.latest()
-        due = last or (self.config.save_every and self.step % self.config.save_every == 0)
-        if due and (latest is None or latest.step < self.step):
+        due = last or (self.config.save_every and step % self.config.save_every == 0)
+        if due and step == self.step and (latest is None or latest.step < step):
             await self.save()
 
-    def _log_evaluation(self, evaluated: dict[str, float]) -> None:
-        self._rows.log(evaluated)
-        if (line := drift_warning(read_lines(self.run_directory.metrics))) is not None:
-            self.parts.display.say(line)
+    async def _evaluate_beside(self, step: int) -> None:
+        self._rows.keep()
+        if not await self._evaluations.open(step, functools.partial(self._evaluate, step)):
+            self.parts.display.say(f"held-out after step {step}: the server has lost its weights; no evaluation")
+            self._rows.log(step, {})
+        elif not self._beside or (step == self.schedule.total_steps and not self.parts.policy.frozen_samplers):
+            await self._evaluations.over()
 
-    async def _evaluate(self) -> dict[str, float]:
-        return await self._held_out.evaluate(self.step, self._run_evaluation)
+    async def _evaluate(self, step: int, client: Published | None, weights: Sampler | None) -> None:
+        """Evaluate and log the row of `step`. `client`, `weights`: its frozen sampler, None = that published last."""
+        run = functools.partial(self._run_evaluation, step, client, weights)
+        self._rows.log(step, await self._held_out.evaluate(step, run))
+        rows = [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= step]
+        if (line := drift_warning(rows)) is not None:
+            self.parts.display.say(line)
+        if weights is not None:
+            self._evaluations.tidy(step)
+            await self.parts.checkpoints.prune(self.parts.policy.delete, self._rows.undecided)
 
     async def _run_evaluation(
-        self, tasks_P: Sequence[Task], group_size: int, temperature: float
+        self,
+        step: int,
+        client: Published | None,
+        weights: Sampler | None,
+        tasks_P: Sequence[Task],
+        group_size: int,
+        temperature: float,
     ) -> list[TrajectoryGroup]:
         """Run the trials of an evaluation; each is on disk before it counts, and stored trials are not run again."""
         stop = self.parts.stop
         if not stop.may_continue():
             raise Stopped(stop.why)
-        folder = self.run_directory.trajectories("eval", self.step)
+        folder = self.run_directory.trajectories("eval", step)
 
         def finished(trajectory: Trajectory) -> None:
             write_trajectory(folder, trajectory)
             self.parts.display.finished(trajectory)
 
-        with self.parts.display.trials(f"eval {self.step}", len(tasks_P) * group_size):
+        at_once = 0
+        if weights is not None and self.step < self.schedule.total_steps:  # half of the places are training's
+            at_once = max(1, n_containers(self.config) // (2 * group_size))
+        with self.parts.display.trials(f"eval {step}", len(tasks_P) * group_size):
             trials = self.parts.rollouts.run_groups(
                 list(tasks_P),
                 group_size,
-                self.run_directory.batch("eval", self.step),
+                self.run_directory.batch("eval", step),
                 kind="eval",
-                step=self.step,
+                step=step,
                 temperature=temperature,
                 on_trajectory=finished,
                 done=self.parts.ledger.reusable("eval", read_batch(folder)),
+                weights=weights,
+                at_once=at_once,
             )
-            groups_P = await run_until(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling"))
-        await self._keep_conversations("eval", groups_P)
+            groups_P = await run_until(trials, stop.stopped(trials=True), *self.parts.policy.losses("sampling", client))
+        await self._keep_conversations("eval", step, groups_P)
         return groups_P
 
-    async def _keep_conversations(self, kind: BatchKind, groups_P: Sequence[TrajectoryGroup]) -> None:
+    async def _keep_conversations(self, kind: BatchKind, step: int, groups_P: Sequence[TrajectoryGroup]) -> None:
         if self.parts.conversations is not None:
-            await asyncio.to_thread(self.parts.conversations.save, batch_name(kind, self.step), groups_P)
+            await asyncio.to_thread(self.parts.conversations.save, batch_name(kind, step), groups_P)
 
     async def save(self) -> None:
         """A checkpoint of `step`."""
         path = await self.parts.policy.save(self.step)
         checkpoint = self.parts.trained.checkpoint(self.step, path)
-        await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete)
+        await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete, self._rows.undecided)
         self.parts.display.say(f"checkpoint after step {self.step}: {path}")
