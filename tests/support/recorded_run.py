@@ -300,7 +300,7 @@ def note_settings(run: Run, recorder: Recorder) -> None:
     parts = run.trainer.parts
     settings: Any = parts.rollouts._settings
     ping = settings.daemon._ping
-    recorder.note("verifiers", at_once=settings.gates.verifying._value)
+    recorder.note("verifiers", at_once=settings.gates.verifying.limit)
     recorder.note("daemon", limit_sec=settings.daemon._limit_sec, asked=type(ping.__self__).__name__)
     recorder.note("limits", **asdict(run.backend.limits))
     recorder.note("sampler settings", request_timeout_sec=parts.sampler._timeout)

@@ -16,6 +16,7 @@ from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker
+from harbortrainer.docker.room import REMOTE, Room, docker_room
 from harbortrainer.stopping import in_daemon_thread
 
 Say = Callable[[str], None]
@@ -28,6 +29,10 @@ class Host(Protocol):
     def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
         """Warnings for the user. Blocking. Raises UserError when the host cannot carry the run."""
         return []
+
+    def room(self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any]) -> Room:
+        """How many environments of these tasks run at once, at most. Blocking. Raises UserError."""
+        return Room(REMOTE, f"{REMOTE} environments of a service")
 
     async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
         """Make the tasks' images that are missing. Returns how many were made."""
@@ -60,6 +65,7 @@ class DockerHost:
     """The daemon of this machine, or of DOCKER_HOST."""
 
     check = staticmethod(check_docker)
+    room = staticmethod(docker_room)
     open_network = staticmethod(open_for)
     tidy = staticmethod(tidy)
     guard = staticmethod(guarding_disk)

@@ -24,8 +24,9 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
+from harbortrainer.rollout.concurrency import check_host, level_of
 from harbortrainer.rollout.environment import check_tasks
-from harbortrainer.rollout.phases import n_containers
+from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, run_ids
@@ -66,7 +67,8 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     config, paths = plan.config, [task.path for task in plan.tasks]
     check_tasks(paths, config.environment_type, config.environment_kwargs)
     host = outside.host(config)
-    for note in await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs):
+    notes, most_agents = await asyncio.to_thread(check_host, host, config, paths)
+    for note in notes:
         display.say(note)
     template = outside.load_template(config.model_name, config.enable_thinking)
     for subject in plan.subjects:
@@ -76,7 +78,8 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
         run = _directory(args, plan)
         with held(run):
             _announce(args, plan, run, backend, display)
-            found = await _run(args, plan, run, backend, solutions, template, outside, display)
+            level = level_of(config, most_agents)
+            found = await _run(args, plan, run, backend, solutions, template, outside, display, level)
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
@@ -185,13 +188,14 @@ async def _run(
     template: ChatTemplate,
     outside: Outside,
     display: Display,
+    level: Level | None,
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
     config, host, ledger, run_id = plan.config, outside.host(plan.config), Ledger(run.ledger), run_ids(run).run_id
     powers = backend is not None and backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
     outer = {"observer": display.watcher, "ping": host.ping, "new_trial": outside.new_trial}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
     runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
     done = False

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from harbortrainer.config import Config
+from harbortrainer.config import AUTO, Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.level import FIRST as FIRST_AGENTS
+from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
 
 if TYPE_CHECKING:  # slow to import
@@ -47,6 +49,9 @@ class TrialObserver(Protocol):
     def kept(self, trajectory: Trajectory) -> None:
         """An earlier process ran it."""
 
+    def limited(self, agents: int, why: str) -> None:
+        """With n_parallel_envs=auto: so many agents may run at once from now on, and why."""
+
 
 class _NoObserver(TrialObserver):
     """Ignores every call."""
@@ -77,28 +82,50 @@ class ObservedTrial:
 class Gates:
     """Concurrency limits of a run. A trial holds a container slot throughout, and one of the others at a time."""
 
-    containers: asyncio.Semaphore
+    containers: Slots
     starting: StartLimit
-    running: asyncio.Semaphore
-    verifying: asyncio.Semaphore
+    running: Slots
+    verifying: Slots
 
     @classmethod
-    def of(cls, config: Config) -> "Gates":
+    def of(cls, config: Config, agents: int | None = None) -> "Gates":
+        """`agents`: at once, None = as the configuration says."""
+        agents = agents or first_agents(config)
         most = most_starts(os.cpu_count() or 1) if config.environment_type == "docker" else FIRST
         return cls(
-            containers=asyncio.Semaphore(n_containers(config)),
+            containers=Slots(n_containers(config, agents)),
             starting=StartLimit(most),
-            running=asyncio.Semaphore(config.n_parallel_envs),
-            verifying=asyncio.Semaphore(config.n_parallel_envs),
+            running=Slots(agents),
+            verifying=Slots(agents),
         )
 
+    def resize(self, config: Config, agents: int) -> None:
+        """Let `agents` agents run at once. Trials that run beyond them run to their end."""
+        self.containers.resize(n_containers(config, agents))
+        self.running.resize(agents)
+        self.verifying.resize(agents)
 
-def n_containers(config: Config) -> int:
-    """The most environments at once: those whose agent runs or that are verified, and those started ahead."""
+
+def first_agents(config: Config) -> int:
+    """Agents at once when a run starts."""
+    return FIRST_AGENTS if config.n_parallel_envs == AUTO else config.n_parallel_envs
+
+
+def n_containers(config: Config, agents: int | None = None) -> int:
+    """The most environments at once: those whose agent runs or that are verified, and those started ahead.
+
+    `agents`: at once, None = as the configuration says.
+    """
+    agents = agents or first_agents(config)
     warm = config.n_warm_envs
     if warm is None:  # environments in a cloud cost money from their start
-        warm = -(-config.n_parallel_envs // 4) if config.environment_type == "docker" else 0
-    return config.n_parallel_envs + warm
+        warm = -(-agents // 4) if config.environment_type == "docker" else 0
+    return agents + warm
+
+
+def most_agents(config: Config, environments: int) -> int:
+    """The most agents at once of which `n_containers` is not above `environments`; at least 1."""
+    return max((n for n in range(1, environments + 1) if n_containers(config, n) <= environments), default=1)
 
 
 class HasDeadline(Protocol):
@@ -132,7 +159,7 @@ class Phases:
         self._observed = observed
         # the part of the trial's time that the agent has to leave to the verifier
         self._reserve = min(trial.verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
-        self._held: asyncio.Semaphore | None = None
+        self._held: Slots | None = None
         self._starting: float | None = None  # when it took its slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
@@ -219,7 +246,7 @@ class Phases:
             mode = resolve_task_verifier_mode(config)
         return mode is VerifierEnvironmentMode.SHARED
 
-    async def _enter(self, gate: asyncio.Semaphore) -> None:
+    async def _enter(self, gate: Slots) -> None:
         self.leave()
         self._observed.moved(TrialState.WAITING)
         await self._wait(gate.acquire())

@@ -29,6 +29,8 @@ from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
+from harbortrainer.rollout.concurrency import ParallelLimit
+from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.phases import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.rollout.trial import NewTrial, TrialContext, TrialRequest, new_trial
@@ -89,18 +91,33 @@ class Rollouts:
         observer: TrialObserver = UNOBSERVED,
         ping: Ping | None = None,
         new_trial: NewTrial = new_trial,
+        level: Level | None = None,
     ) -> None:
-        """`faults`: an earlier process's last ones in a row; `ping`: checks the environments' host, None = Docker."""
+        """`faults`: an earlier process's last ones in a row; `ping`: checks the environments' host, None = Docker.
+
+        `level`: of agents at once, with n_parallel_envs=auto.
+        """
         self._stop = stop or Stop()
         self._daemon = Daemon(config.outage_limit_sec, ping or ping_docker)
-        gates = Gates.of(config)
+        self._gates = gates = Gates.of(config, level.limit if level else None)
         self._settings = TrialContext(config, sampler, template, run_id, gates, self._daemon, observer, new_trial)
+        self._parallel = ParallelLimit(config, gates, level, sampler, lambda: self._daemon.outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
         self._graded = False  # whether any trial of this run was
+
+    @property
+    def most_trials(self) -> int:
+        """Environments at once."""
+        return self._gates.containers.limit
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The course of n_parallel_envs=auto."""
+        return self._parallel.metrics
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
@@ -175,7 +192,7 @@ class Rollouts:
 
     def patience(self) -> Patience:
         """For the trials of one batch."""
-        return Patience(2 * self._settings.config.n_parallel_envs)
+        return Patience(2 * self._gates.running.limit)
 
     def refuse_all_lost(self, groups_P: Sequence[TrajectoryGroup]) -> None:
         """Raise when all trials are lost; a batch of one bad task does not stop a run in which another was graded."""

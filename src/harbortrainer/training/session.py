@@ -13,10 +13,11 @@ from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.config import Config
 from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.durable.files import write_json
+from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.concurrency import check_host, level_of
 from harbortrainer.rollout.environment import check_tasks
-from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.config_changes import to_json
@@ -45,6 +46,7 @@ class Prepared:
     start: SavedState | None  # what the weights start from, None = the seed
     teachers: dict[str, SavedState]  # by kl_reference
     notes: list[str]
+    most_agents: int  # at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,11 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check everything that needs no server: tasks, split, Docker, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
     host = outside.host(config)
-    notes = []
+    notes, most_agents = [], 1
     if not plan.finished:
         paths = [task.path for task in plan.tasks]
         check_tasks(paths, config.environment_type, config.environment_kwargs)
-        notes = await asyncio.to_thread(host.check, paths, n_containers(config), config.environment_kwargs)
+        notes, most_agents = await asyncio.to_thread(check_host, host, config, paths)
     template = outside.load_template(config.model_name, config.enable_thinking)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
@@ -103,7 +105,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         notes = [*notes, described(start)]
     if plan.earlier is None:
         notes = [*notes, *(f"compares with {state.described}" for state in teachers.values())]
-    return Prepared(plan, template, host, trained, start, teachers, notes)
+    return Prepared(plan, template, host, trained, start, teachers, notes, most_agents)
 
 
 @contextlib.asynccontextmanager
@@ -213,4 +215,5 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         workspace.display.watcher,
         prepared.host.ping,
         outside.new_trial,
+        level_of(prepared.plan.config, prepared.most_agents, read_lines(workspace.run.metrics)),
     )
