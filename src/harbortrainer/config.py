@@ -8,12 +8,15 @@ import chz
 
 from harbortrainer.setting import ABOVE_0, BELOW_1, FROM_0, Check, Resume, field, settings
 
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
 Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
 
+ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
 ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
 LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
 
@@ -134,7 +137,9 @@ class TrialSettings(ModelSettings):
     )
 
     # -- environments
-    n_parallel_envs: int = field(8, "agents, and verifiers, that run at once", check=ABOVE_0)
+    n_parallel_envs: int | Auto = field(
+        8, "agents, and verifiers, that run at once; auto = as many as raise tokens a second", check=ABOVE_0_OR_AUTO
+    )
     n_warm_envs: int | None = field(
         None, "environments started in advance; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
     )

@@ -22,6 +22,7 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
+from harbortrainer.rollout.phases import first_agents
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -237,7 +238,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
     sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)
     trained = _upto(None if segments is None else segments * context, work.training_places)
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
-    waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
+    waves = sum(n * math.ceil(places / n / first_agents(config)) for n, places in parts if n)
     return Forecast(
         trials=Range(work.places, work.places),
         prompt=_upto(None if turns is None else turns * context, work.places) + trained * scored_share(config),
@@ -250,7 +251,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
         assumptions=(
             f"a trial takes at least 1 turn, at most max_turns={config.max_turns or 'no limit'}",
             f"a prompt has at most context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
-            "no trial is run again; the upper bound of the wall time excludes updates",
+            f"no trial is run again; the wall time's upper bound: {first_agents(config)} agents at once, no updates",
         ),
     )
 

@@ -307,7 +307,7 @@ def note_settings(run: Run, recorder: Recorder) -> None:
     settings: Any = parts.rollouts._settings
     room: Any = parts.rollouts._rooms["harbor"]
     daemon = room.context.daemon
-    recorder.note("verifiers", at_once=settings.gates.verifying._value)
+    recorder.note("verifiers", at_once=settings.gates.verifying.limit)
     recorder.note("daemon", limit_sec=daemon._limit_sec, asked=type(daemon._ping.__self__).__name__)
     recorder.note("limits", **asdict(run.backend.limits))
     recorder.note("sampler settings", request_timeout_sec=parts.sampler._timeout)

@@ -94,6 +94,13 @@ def test_tokens_a_second_are_those_of_the_batch(state: RunState, time: Clock) ->
         assert any(shown in line for line in lines(state))
 
 
+def test_the_number_of_agents_at_once_is_shown_with_its_reason(state: RunState) -> None:
+    state.begin(True, 48, "step 1: sampling")
+    assert "agents at once" not in "\n".join(lines(state))
+    state.limited(32, "answers take longer")
+    assert "32 agents at once  (answers take longer)" in "\n".join(lines(state))
+
+
 def test_many_threads_may_update_the_state(state: RunState) -> None:
     state.begin(True, 10_000, "")
 

@@ -65,6 +65,7 @@ def test_staleness_is_counted_by_turn() -> None:
     measured = staleness_metrics([group_trajectories("t", [trial, fresh])], 5)
     assert measured == {
         "off_policy/staleness_mean": 6 / 4, "off_policy/staleness_max": 2.0, "off_policy/mixed_trials": 1.0,
+        "off_policy/turns_by_age/0": 0.0, "off_policy/turns_by_age/1": 2.0, "off_policy/turns_by_age/2": 2.0,
     }  # fmt: skip
     assert staleness_metrics([], 5)["off_policy/staleness_max"] == 0
 

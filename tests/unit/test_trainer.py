@@ -122,6 +122,7 @@ class FakeRollouts:
         self.tasks: list[list[str]] = []
         self.on_sampled: Callable[[], None] = lambda: None
         self.last = 1  # problem of a batch
+        self.most_trials, self.metrics = 10, dict[str, float]()
 
     async def begin(self, kind: str, step: int) -> None:
         """At the start of each batch."""

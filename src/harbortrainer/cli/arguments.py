@@ -96,6 +96,8 @@ def _wrong_type(message: str) -> str:
     wanted = cast.group(1).strip() if cast else "of another type"
     if wanted.startswith("Literal["):
         wanted = "one of " + wanted.removeprefix("Literal[").rstrip("]").replace("'", "")
+    elif wanted == "Union[int, Literal['auto']]":
+        wanted = "a whole number or auto"
     return f"{name}={value}: must be {wanted}; see --help"
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import requests
 from docker.errors import DockerException
 
+from harbortrainer.docker.capacity import REMOTE, Capacity, docker_capacity
 from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
@@ -28,6 +29,10 @@ class Host(Protocol):
     def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
         """Warnings for the user. Blocking. Raises UserError when the host cannot carry the run."""
         return []
+
+    def capacity(self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any]) -> Capacity:
+        """How many environments of these tasks run at once, at most. Blocking. Raises UserError."""
+        return Capacity(REMOTE, f"{REMOTE} environments of a service")
 
     async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
         """Make the tasks' images that are missing. Returns how many were made."""
@@ -60,6 +65,7 @@ class DockerHost:
     """The daemon of this machine, or of DOCKER_HOST."""
 
     check = staticmethod(check_docker)
+    capacity = staticmethod(docker_capacity)
     open_network = staticmethod(open_for)
     tidy = staticmethod(tidy)
     guard = staticmethod(guarding_disk)

@@ -22,8 +22,8 @@ from harbortrainer.errors import EnvironmentFault, UserError
 
 MIN_API = (1, 40)  # Docker 19.03
 MIN_FREE_BYTES = 2 * 1024**3
-_DESCRIPTORS_BESIDE_ENVS = 256
-_DESCRIPTORS_AN_ENV = 8
+DESCRIPTORS_BESIDE_ENVS = 256
+DESCRIPTORS_AN_ENV = 8
 BUSY_CPUS = 8  # times the daemon's: an agent's container mostly waits for the policy
 _DEFAULT_NETWORKS = 31  # in the daemon's own address pools, the default bridge included
 _CLI_SEC = 30
@@ -129,7 +129,7 @@ def _check_disk(root: str, base_url: str, findings: Findings) -> None:
 
 
 def _check_descriptors(n_containers: int, findings: Findings) -> None:
-    needed = _DESCRIPTORS_BESIDE_ENVS + _DESCRIPTORS_AN_ENV * n_containers
+    needed = DESCRIPTORS_BESIDE_ENVS + DESCRIPTORS_AN_ENV * n_containers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -182,7 +182,7 @@ def check_networks(
 ) -> None:
     """`pools`: the daemon's DefaultAddressPools; empty = its built-in ones. `in_use`: number of bridge networks."""
     most = max((task.networks for task in needs), default=0)
-    left = _capacity(pools) - in_use
+    left = networks_left(pools, in_use)
     if most == 0 or left >= most * n:
         return
     fix = "remove unused networks (docker network prune), add default-address-pools to the daemon's daemon.json"
@@ -236,6 +236,11 @@ def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
 def _is_to_build(task: TaskNeeds) -> bool:
     """Whether its Dockerfile needs BuildKit and Docker lacks its image."""
     return task.buildkit is not None and not is_here(task_reference(task.path / "environment"))
+
+
+def networks_left(pools: Sequence[Mapping[str, Any]], in_use: int) -> int:
+    """How many more networks Docker has addresses for; arguments as those of `check_networks`."""
+    return _capacity(pools) - in_use
 
 
 def _capacity(pools: Sequence[Mapping[str, Any]]) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import Endpoint
+from harbortrainer.config import ABOVE_0_OR_AUTO, Auto, Endpoint
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.setting import ABOVE_0, Check, field
 
@@ -32,7 +32,9 @@ class ParityArgs:
 @chz.chz
 class DockerArgs:
     tasks_dir: str | None = field(None, "folder of Harbor task directories; None = check Docker without tasks")
-    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=ABOVE_0)
+    n_parallel_envs: int | Auto = field(
+        8, "trials whose agent or verifier runs at once; auto = the bound of a run with auto", check=ABOVE_0_OR_AUTO
+    )
     environment_kwargs: dict[str, Any] = field({}, "those of the run: environment_kwargs.override_memory_mb=VALUE")
 
 

@@ -15,11 +15,13 @@ from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
 from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
-from harbortrainer.docker.preflight import check_docker, connect
+from harbortrainer.docker.preflight import connect
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.rollout.gates import n_containers
+from harbortrainer.rollout.venue import check_venues
 from harbortrainer.tasks.folders import folder_of, load_tasks
+from harbortrainer.venues.harbor import VENUE
 
 MB = 1000**2
 
@@ -28,11 +30,17 @@ Row = dict[str, Any]
 
 async def preflight(args: DockerArgs) -> int:
     """Print how many environments can run. Raises UserError for what would stop a run."""
-    config = Config(model_name="", tasks_dir=args.tasks_dir or "", n_parallel_envs=args.n_parallel_envs)
+    config = Config(
+        model_name="",
+        tasks_dir=args.tasks_dir or "",
+        n_parallel_envs=args.n_parallel_envs,
+        environment_kwargs=args.environment_kwargs,
+    )
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
-    n, paths = n_containers(config), [folder_of(task) for task in tasks]
-    for warning in await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs):
-        print(f"warning: {warning}")
+    notes, most = await asyncio.to_thread(check_venues, {VENUE.name: VENUE}, tasks, config)
+    n, paths = n_containers(config, most), [folder_of(task) for task in tasks]
+    for note in notes:
+        print(note if note.startswith("n_parallel_envs=auto") else f"warning: {note}")
     if not paths or any(map(uses_network, paths)):
         network = await asyncio.to_thread(trial_network)
         if not network.exposed:  # else it was logged

@@ -23,6 +23,8 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
+from harbortrainer.rollout.concurrency import level_of
+from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import check_venues, venues_of
 from harbortrainer.run.conversations import Conversations
@@ -62,7 +64,8 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
     config, venues = plan.config, venues_of(plan.tasks, outside.venues)
-    for note in await asyncio.to_thread(check_venues, venues, plan.tasks, config):
+    notes, most_agents = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
+    for note in notes:
         display.say(note)
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     for subject in plan.subjects:
@@ -72,7 +75,8 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
         run = _directory(args, plan)
         with held(run):
             _announce(args, plan, run, backend, display)
-            found = await _run(args, plan, run, backend, solutions, template, outside, display)
+            level = level_of(config, most_agents)
+            found = await _run(args, plan, run, backend, solutions, template, outside, display, level)
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
@@ -181,13 +185,14 @@ async def _run(
     template: ChatTemplate,
     outside: Outside,
     display: Display,
+    level: Level | None,
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
     config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
     powers = backend is not None and backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
     outer = {"observer": display.watcher, "venues": outside.venues}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
+    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
     runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
     done = False

@@ -11,7 +11,10 @@ from harbortrainer.learning.trajectory import TrajectoryGroup
 
 
 def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-    """Steps between the weights that sampled a turn and `step`, over all turns of trials that can be trained on."""
+    """Steps between the weights that sampled a turn and `step`, over all turns of trials that can be trained on.
+
+    `turns_by_age/N`: turns that are N steps old, for each N up to the oldest.
+    """
     turns = [turn for group in groups_P for trial in group.trajectories_G for turn in trial.turns]
     ages = [step - turn.weights_version for turn in turns] or [0]
     mixed = [len({turn.weights_version for turn in trial.turns}) > 1 for g in groups_P for trial in g.trajectories_G]
@@ -19,6 +22,7 @@ def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[st
         "off_policy/staleness_mean": float(np.mean(ages)),
         "off_policy/staleness_max": float(max(ages)),
         "off_policy/mixed_trials": float(sum(mixed)),
+        **{f"off_policy/turns_by_age/{age}": float(ages.count(age)) for age in range(max(ages) + 1)},
     }
 
 

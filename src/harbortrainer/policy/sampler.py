@@ -119,6 +119,7 @@ class PolicySampler(Sampler):
         """
         if self._solutions is not None:
             own = PolicySampler()
+            own._counters = self._counters
             own.publish(self._solutions.of_task(task), self.version)
             yield own
         elif keep:

@@ -14,6 +14,7 @@ from typing import Any
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.report.lanes import at_once, lanes
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
 from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.stats import estimate_reward
@@ -144,6 +145,12 @@ _UNITS = (
     (r"^curriculum/tasks", "tasks"),
     (r"^curriculum/groups", "groups"),
     (r"_ms_per_turn$", "ms a turn"),
+    (r"^rollout/parallel_(limit|most)$", "agents"),
+    (r"^off_policy/staleness", "steps"),
+    (r"^off_policy/turns_by_age", "turns"),
+    (r"^off_policy/groups", "groups"),
+    (r"^off_policy/ratio", "ratio"),
+    (r"^off_policy/effective", "share"),
     (r"^time/|^trial_time/|_seconds$|_sec$|^spend/container_sec", "s"),
     (r"tokens_per_unique_token$|_ratio$", "ratio"),
     (r"_bytes$", "bytes"),
@@ -190,19 +197,21 @@ class RunRecord:
 def read_run(path: Path) -> RunRecord:
     """Raises UserError for a folder without a run, or a damaged file."""
     run = open_run_directory(str(path), field="")
-    records = _lines(run.ledger)
+    records, rows = _lines(run.ledger), _lines(run.metrics)
     trials = read_trials(records)
     shown = {
         "name": run.name,
         "config": _object(run.config),
         "effective": _object(run.effective),
         "versions": _object(run.path / "versions.json"),
-        "metrics": columns(_lines(run.metrics)),
+        "metrics": columns(rows),
         "intervals": batch_intervals(trials),
         "funnel": _with_suspects(funnel(records), trials),
         "causes": _causes(trials),
         "trials": _table(trials),
         "timelines": timelines(run.path, trials),
+        "lanes": lanes(records, trials, rows),
+        "atOnce": at_once(rows),
         "stages": STAGES,
         "checkpoints": [{"step": r.get("step"), "path": r.get("path")} for r in _lines(run.checkpoints)],
         "changes": _changes(_lines(run.config_changes)),

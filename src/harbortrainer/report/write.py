@@ -23,7 +23,7 @@ from harbortrainer.report.run import RunRecord, read_run, unit
 from harbortrainer.report.trials import choose
 
 _STATIC = Path(__file__).with_name("static")
-_SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "costs", "tables", "main")
+_SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "lanes", "costs", "tables", "main")
 
 
 def packed(value: Any) -> str:

@@ -1,13 +1,14 @@
 """States of a trial, their observer, and the limits on concurrency of a run."""
 
-import asyncio
 import os
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from harbortrainer.config import Config
+from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.level import FIRST as FIRST_AGENTS
+from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
 
 
@@ -33,6 +34,9 @@ class TrialObserver(Protocol):
 
     def kept(self, trajectory: Trajectory) -> None:
         """An earlier process ran it."""
+
+    def limited(self, agents: int, why: str) -> None:
+        """With n_parallel_envs=auto: so many agents may run at once from now on, and why."""
 
 
 class _NoObserver(TrialObserver):
@@ -64,25 +68,47 @@ class ObservedTrial:
 class Gates:
     """Concurrency limits of a run. A trial holds a container slot throughout, and one of the others at a time."""
 
-    containers: asyncio.Semaphore
+    containers: Slots
     starting: StartLimit
-    running: asyncio.Semaphore
-    verifying: asyncio.Semaphore
+    running: Slots
+    verifying: Slots
 
     @classmethod
-    def of(cls, config: Config) -> "Gates":
+    def of(cls, config: Config, agents: int | None = None) -> "Gates":
+        """`agents`: at once, None = as the configuration says."""
+        agents = agents or first_agents(config)
         most = most_starts(os.cpu_count() or 1) if config.local_environments else FIRST
         return cls(
-            containers=asyncio.Semaphore(n_containers(config)),
+            containers=Slots(n_containers(config, agents)),
             starting=StartLimit(most),
-            running=asyncio.Semaphore(config.n_parallel_envs),
-            verifying=asyncio.Semaphore(config.n_parallel_envs),
+            running=Slots(agents),
+            verifying=Slots(agents),
         )
 
+    def resize(self, config: Config, agents: int) -> None:
+        """Let `agents` agents run at once. Trials that run beyond them run to their end."""
+        self.containers.resize(n_containers(config, agents))
+        self.running.resize(agents)
+        self.verifying.resize(agents)
 
-def n_containers(config: Config) -> int:
-    """The most environments at once: those whose agent runs or that are verified, and those started ahead."""
+
+def first_agents(config: Config) -> int:
+    """Agents at once when a run starts."""
+    return FIRST_AGENTS if config.n_parallel_envs == AUTO else config.n_parallel_envs
+
+
+def n_containers(config: Config, agents: int | None = None) -> int:
+    """The most environments at once: those whose agent runs or that are verified, and those started ahead.
+
+    `agents`: at once, None = as the configuration says.
+    """
+    agents = agents or first_agents(config)
     warm = config.n_warm_envs
     if warm is None:  # environments in a cloud cost money from their start
-        warm = -(-config.n_parallel_envs // 4) if config.local_environments else 0
-    return config.n_parallel_envs + warm
+        warm = -(-agents // 4) if config.local_environments else 0
+    return agents + warm
+
+
+def most_agents(config: Config, environments: int) -> int:
+    """The most agents at once of which `n_containers` is not above `environments`; at least 1."""
+    return max((n for n in range(1, environments + 1) if n_containers(config, n) <= environments), default=1)

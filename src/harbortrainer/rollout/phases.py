@@ -9,6 +9,7 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
+from harbortrainer.rollout.slots import Slots
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -51,7 +52,7 @@ class Phases:
         self._observed = observed
         # the part of the trial's time that the agent has to leave to the verifier
         self._reserve = min(trial.verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
-        self._held: asyncio.Semaphore | None = None
+        self._held: Slots | None = None
         self._starting: float | None = None  # when it took its slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
@@ -138,7 +139,7 @@ class Phases:
             mode = resolve_task_verifier_mode(config)
         return mode is VerifierEnvironmentMode.SHARED
 
-    async def _enter(self, gate: asyncio.Semaphore) -> None:
+    async def _enter(self, gate: Slots) -> None:
         self.leave()
         self._observed.moved(TrialState.WAITING)
         await self._wait(gate.acquire())

@@ -25,7 +25,9 @@ from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
+from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
+from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Progress, Room, RunParts, Say, TrialRequest, Venue
 from harbortrainer.stopping import Stop, Stopped, first_error
@@ -86,17 +88,36 @@ class Rollouts:
         faults: Sequence[Trajectory] = (),
         observer: TrialObserver = UNOBSERVED,
         venues: Mapping[str, Venue] = MappingProxyType({}),
+        level: Level | None = None,
     ) -> None:
-        """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry."""
+        """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry.
+
+        `level`: of agents at once, with n_parallel_envs=auto.
+        """
         self._stop = stop or Stop()
-        self._settings = RunParts(config, sampler, template, run_id, Gates.of(config), observer)
+        self._gates = gates = Gates.of(config, level.limit if level else None)
+        self._settings = RunParts(config, sampler, template, run_id, gates, observer)
         self._rooms = _Rooms(self._settings, venues)
+        self._parallel = ParallelLimit(config, gates, level, sampler, self._outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop)
         self._graded = False  # whether any trial of this run was
+
+    @property
+    def most_trials(self) -> int:
+        """Trials at once."""
+        return self._gates.containers.limit
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The course of n_parallel_envs=auto."""
+        return self._parallel.metrics
+
+    def _outages(self) -> int:
+        return sum(room.outages for room in self._rooms.values())
 
     @contextlib.asynccontextmanager
     async def opened(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
@@ -188,7 +209,7 @@ class Rollouts:
 
     def patience(self) -> Patience:
         """For the trials of one batch."""
-        return Patience(2 * self._settings.config.n_parallel_envs)
+        return Patience(2 * self._gates.running.limit)
 
     def refuse_all_lost(self, groups_P: Sequence[TrajectoryGroup]) -> None:
         """Raise when all trials are lost; a batch of one bad task does not stop a run in which another was graded."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from harbortrainer.config import Config
+from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
-from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, most_agents, n_containers
+from harbortrainer.rollout.level import FIRST
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import TaskVenue, venue
 
@@ -91,8 +92,12 @@ class Room(Protocol):
 class Venue(TaskVenue, Protocol):
     """Where trials take place."""
 
-    def check(self, tasks: Sequence[Task], config: Config) -> list[str]:
-        """Warnings for the user. Blocks. Raises UserError when trials of these tasks cannot run."""
+    def check(self, tasks: Sequence[Task], config: Config, n_trials: int) -> list[str]:
+        """Warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
+        ...
+
+    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
+        """The most trials of these tasks at once, and what bounds them, in words. Blocks. Raises UserError."""
         ...
 
     def room(self, run: RunParts) -> Room: ...
@@ -104,6 +109,13 @@ def venues_of(tasks: Iterable[Task], given: Mapping[str, Venue]) -> dict[str, Ve
     return {name: given[name] if name in given else venue(name) for name in names}
 
 
-def check_venues(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> list[str]:
-    """Warnings of all venues about their tasks. Blocks. Raises UserError."""
-    return [note for name, one in venues.items() for note in one.check([t for t in tasks if t.venue == name], config)]
+def check_venues(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
+    """Lines of all venues for the user about their tasks, and the most agents at once. Blocks. Raises UserError."""
+    places = [(one, [task for task in tasks if task.venue == name]) for name, one in venues.items()]
+    notes, agents = [], config.n_parallel_envs
+    if agents == AUTO:
+        most, why = min(one.capacity(its, config) for one, its in places)
+        agents = most_agents(config, most)
+        notes = [f"n_parallel_envs=auto: {min(FIRST, agents)} agents at once at first, at most {agents} ({why})"]
+    n_trials = n_containers(config, agents)
+    return [*notes, *(note for one, its in places for note in one.check(its, config, n_trials))], agents

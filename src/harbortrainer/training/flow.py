@@ -8,7 +8,6 @@ from typing import Any, Self
 from harbortrainer.learning.pace import OpenGroup, Pace, Place
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.rollout.attempts import OnTrajectory
-from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -40,7 +39,6 @@ class Flow:
         self._run, self._show, self._ends = run, show, ends
         config = schedule.configs[-1]
         self._k = config.max_steps_off_policy
-        self._most_trials = n_containers(config)
         self._size = functools.cache(schedule.size)
         self._pace = Pace(self._k, self._size)
         self._frontier = max(ledger.composed, default=-1) + 1  # the first step that was never composed
@@ -141,7 +139,7 @@ class Flow:
     def _may_start(self) -> bool:
         if self._stop.asked or self._again is not None:
             return False
-        return sum(self._running.values()) < self._most_trials and self._pace.may_start()
+        return sum(self._running.values()) < self._rollouts.most_trials and self._pace.may_start()
 
     async def _start(self, place: Place, group: OpenGroup) -> None:
         self._running[place] = 1

@@ -12,8 +12,10 @@ from harbortrainer.backend.policy import SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
+from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import check_venues, venues_of
 from harbortrainer.run.checkpoints import PolicyIdentity
@@ -42,6 +44,7 @@ class Prepared:
     start: SavedState | None  # what the weights start from, None = the seed
     teachers: dict[str, SavedState]  # by kl_reference
     notes: list[str]
+    most_agents: int  # at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,10 @@ async def run_training(
 async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check everything that needs no server: tasks, split, venues, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
-    notes = []
+    notes, most_agents = [], 1
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
-        notes = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
+        notes, most_agents = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
@@ -98,7 +101,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         notes = [*notes, described(start)]
     if plan.earlier is None:
         notes = [*notes, *(f"compares with {state.described}" for state in teachers.values())]
-    return Prepared(plan, template, trained, start, teachers, notes)
+    return Prepared(plan, template, trained, start, teachers, notes, most_agents)
 
 
 @contextlib.asynccontextmanager
@@ -203,4 +206,5 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         workspace.ledger.faults_in_a_row,
         workspace.display.watcher,
         outside.venues,
+        level_of(prepared.plan.config, prepared.most_agents, read_lines(workspace.run.metrics)),
     )

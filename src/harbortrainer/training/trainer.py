@@ -154,7 +154,7 @@ class Terminus2Trainer:
         groups_P = self.parts.ledger.judged(self.step, await self._batch(flow, config))
         if line := described(groups_P):
             self.parts.display.say(f"step {self.step + 1}: {line}")
-        measured = self.schedule.measured(self.step, groups_P) | flow.metrics
+        measured = self.schedule.measured(self.step, groups_P) | flow.metrics | self.parts.rollouts.metrics
         if config.max_steps_off_policy:
             measured |= staleness_metrics(groups_P, self.step)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured

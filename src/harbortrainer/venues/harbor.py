@@ -42,14 +42,18 @@ class HarborVenue:
     def identify(self, task: Task) -> Identity:
         return identify_folder(task)
 
-    def check(self, tasks: Sequence[Task], config: Config) -> list[str]:
+    def check(self, tasks: Sequence[Task], config: Config, n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.rollout.environment import check_tasks
-        from harbortrainer.rollout.gates import n_containers
 
         folders = list(map(folder_of, tasks))
         check_tasks(folders, config.environment_type, config.environment_kwargs)
-        return self._host(config).check(folders, n_containers(config), config.environment_kwargs)
+        return self._host(config).check(folders, n_trials, config.environment_kwargs)
+
+    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
+        """The most environments at once, and what bounds them. Raises UserError."""
+        found = self._host(config).capacity(list(map(folder_of, tasks)), config.environment_kwargs)
+        return found.environments, found.why
 
     def room(self, run: "RunParts") -> "HarborRoom":
         from harbortrainer.rollout.harbor_room import HarborRoom

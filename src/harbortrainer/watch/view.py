@@ -70,6 +70,7 @@ class RunState:
         self.rewards: deque[float] = deque(maxlen=N_REWARDS)
         self.step_seconds: deque[float] = deque(maxlen=N_STEPS)
         self.step = self.total_steps = 0
+        self.at_once: tuple[int, str] | None = None  # agents, why; with n_parallel_envs=auto
         self.held_out: tuple[int, float, float] | None = None  # after which step, mean reward, standard error
         self.doing = "checking tasks, environments and model"
         self._clock = clock
@@ -110,6 +111,10 @@ class RunState:
                 batch.groups[name.group].append(trajectory.reward)
 
     kept = finished
+
+    def limited(self, agents: int, why: str) -> None:
+        with self.lock:
+            self.at_once = agents, why
 
     # -- updates from the run
 
@@ -298,6 +303,9 @@ def _batch(batch: Batch, state: RunState) -> dict[str, Line]:
         groups.append((f"reward {reward:.3f}", ""))
     per_second = batch.tokens / max(1.0, state.now - batch.began)
     tokens = [(f"{per_second:,.0f} a second", ""), (f"{batch.tokens:,} sampled in this batch", "")]
+    if state.at_once is not None:
+        agents, why = state.at_once
+        tokens += [(f"{agents} agents at once", ""), (f"({why})", "dim")]
     return {"trials": trials, "groups": groups, "tokens": tokens}
 
 
