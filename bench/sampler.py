@@ -36,6 +36,7 @@ SMALL = Sizes(
     trusted=4, rounds=2, publishes=2, rank=8,
 )  # fmt: skip
 HEADINGS = ("measure", "result")
+NAMES = ("cold", "wide", "trials", "trust", "publish", "steps", "kill")
 Measure = Callable[[], Awaitable[dict[str, Any]]]
 
 
@@ -54,11 +55,13 @@ def measures(bench: Bench, state: Path | None) -> dict[str, Measure]:
     return found
 
 
-async def measured(name: str, measure: Measure, limit_sec: float) -> dict[str, Any]:
+async def measured(name: str, bench: Bench, measure: Measure, limit_sec: float) -> dict[str, Any]:
     began = time.monotonic()
     try:
         async with asyncio.timeout(limit_sec):
+            before = await bench.compile_sec()
             found = await measure()
+            found["compile_sec"] = round(await bench.compile_sec() - before, 2)
     except FAILURES as error:
         found = {"failed": f"{type(error).__name__}: {error}"[:300] or "no answer"}
     return {"measure": name, **found, "took_sec": round(time.monotonic() - began, 2)}
@@ -78,9 +81,9 @@ async def run(given: argparse.Namespace, sizes: Sizes) -> list[dict[str, Any]]:
 
     bench = Bench(given.url, given.model, sizes, given.warm)
     note({"measure": "setup", "label": given.label, **dataclasses.asdict(sizes)} | await bench.setup())
-    for name, measure in measures(bench, given.state).items():
-        if given.only is None or name in given.only:
-            note(await measured(name, measure, given.limit_sec))
+    known = measures(bench, given.state)
+    for name in given.only or known:
+        note(await measured(name, bench, known[name], given.limit_sec))
     await bench.close()
     return lines
 
@@ -113,7 +116,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="as the server was started with")
     parser.add_argument("--size", choices=("full", "small"), default="full", help="small: for a tiny model on a CPU")
     parser.add_argument("--warm", type=int, default=1, help="rounds of cold, wide and trials that are not counted")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="measures, with commas between")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="measures in this order, with commas between")
     parser.add_argument("--out", type=Path, help="JSON lines are added to this file")
     parser.add_argument("--label", default="", help="goes into the first line")
     parser.add_argument("--state", type=Path, help="the server's SKYRL_TX_STATE: kill vLLM as well")
@@ -125,6 +128,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    if unknown := set(given.only or ()) - set(NAMES):
+        sys.exit(f"--only {','.join(sorted(unknown))}: there is no such measure, only {','.join(NAMES)}")
+    if "kill" in (given.only or ()) and given.state is None:
+        sys.exit("--only kill: needs --state, the server's SKYRL_TX_STATE")
     lines = asyncio.run(run(given, sizes_of(given)))
     report.publish("bench.sampler", f"sampler of {given.url}", HEADINGS, rows(lines), None)
     if failed := [line["measure"] for line in lines if "failed" in line]:

@@ -72,7 +72,7 @@ class Bench:
     def __init__(self, url: str, model: str, sizes: Sizes, warm: int) -> None:
         self.url, self.model, self.sizes, self.warm = url.rstrip("/"), model, sizes, warm
         self._random, self._saves = random.Random(time.time_ns()), 0
-        self._words = WORDS
+        self._words, self._kind = WORDS, "jax"
         self._http = httpx.AsyncClient(timeout=30)
 
     async def setup(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Bench:
     @property
     def warm_trials(self) -> bool:
         """Whether longer prompts compile: they do where the trainer's engine samples."""
-        return self.kind == "jax"
+        return self._kind == "jax"
 
     async def _trials(self, turns: int) -> tuple[list[float], list[float]]:
         sizes, began = self.sizes, time.monotonic()
@@ -231,10 +231,6 @@ class Bench:
 
     # parts
 
-    @property
-    def kind(self) -> str:
-        return self._kind
-
     def _prompt(self, tokens: int) -> list[int]:
         return self._random.choices(self._words, k=max(1, tokens))
 
@@ -270,8 +266,13 @@ class Bench:
         """What healthz says of the sampler; {} from a server that says nothing."""
         answer = (await self._http.get(f"{self.url}/api/v1/healthz")).json()
         found = answer.get("sampler") or {}
-        self._kind: str = found.get("kind", "jax")
+        self._kind = found.get("kind", "jax")
         return found
+
+    async def compile_sec(self) -> float:
+        """Seconds that the trainer's engine has compiled so far; 0 from a server that does not say."""
+        answer = (await self._http.get(f"{self.url}/api/v1/healthz")).json()
+        return float((answer.get("load") or {}).get("compile_seconds", 0.0))
 
     @asynccontextmanager
     async def _sampling(self) -> AsyncIterator[list[int]]:
