@@ -169,7 +169,7 @@ class Bench:
 
     async def trust(self) -> dict[str, Any]:
         """Sampled together at temperature 1, then computed by a pass of the trainer."""
-        prompts = [self._prompt(max(16, self.sizes.tokens // 10)) for _ in range(self.sizes.trusted)]
+        prompts = [self._prompt(self.sizes.first) for _ in range(self.sizes.trusted)]
         _, answers, _ = await self._together(prompts)
         texts = [[*prompt, *answer.tokens] for prompt, answer in zip(prompts, answers, strict=True)]
         output = await self.client.forward([datum(text) for text in texts], "cross_entropy")

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # Sourced by the phases of phases_sampler, after env.sh: a model of random weights, and servers to compare samplers on.
 # From the environment: V_SIZE (of scripts/models/tiny_model.py), V_TOKENIZER, V_CONTEXT, V_MEM (vLLM's share of the GPU;
-# the trainer has 0.45), V_MICRO, V_SEATS, V_TOTAL (seconds after which no further phase begins), V_BENCH and V_JAX_BENCH
-# (more flags of bench.sampler, and those for the JAX sampler alone).
+# the trainer has 0.45), V_MICRO, V_SEATS, V_TOTAL (seconds within which all phases end), V_FIRST (most for vLLM's first
+# start), V_BENCH and V_JAX_BENCH (more flags of bench.sampler, and those for the JAX sampler alone).
 V_SIZE="${V_SIZE:-4b}" V_TOKENIZER="${V_TOKENIZER:-.state/SmolLM2-135M-Instruct}" V_CONTEXT="${V_CONTEXT:-16384}" V_MEM="${V_MEM:-0.5}"
-V_MICRO="${V_MICRO:-2}" V_SEATS="${V_SEATS:-32}" V_TOTAL="${V_TOTAL:-900}" V_BENCH="${V_BENCH:-}" V_JAX_BENCH="${V_JAX_BENCH:---turns 3}"
-V_MODEL="${V_MODEL:-.state/qwen3-$V_SIZE}" V_STATE="$STATE/server-$PORT-$(basename "$V_MODEL")"
+V_MICRO="${V_MICRO:-2}" V_SEATS="${V_SEATS:-32}" V_TOTAL="${V_TOTAL:-900}" V_FIRST="${V_FIRST:-240}"
+V_BENCH="${V_BENCH:-}" V_JAX_BENCH="${V_JAX_BENCH---turns 3}" V_MODEL="${V_MODEL:-.state/qwen3-$V_SIZE}" V_STATE="$STATE/server-$PORT-$(basename "$V_MODEL")"
 
 # time_left SECONDS: ends the phase unless the drive has that much left.
 time_left() {
@@ -31,8 +31,15 @@ start_sampler() {
   return "$status"
 }
 
-# vLLM compiled, otherwise without compiling and graphs.
-start_vllm() { start_sampler vllm || VLLM_FLAGS="--enforce-eager ${VLLM_FLAGS:-}" start_sampler vllm; }
+# vLLM compiled; where that fails or takes more than V_FIRST seconds, without compiling and graphs.
+start_vllm() {
+  local guard status=0
+  (sleep "$V_FIRST" && stop_sampler) &
+  guard=$!
+  start_sampler vllm || status=$?
+  kill "$guard" 2>/dev/null
+  [ "$status" = 0 ] || VLLM_FLAGS="--enforce-eager ${VLLM_FLAGS:-}" start_sampler vllm
+}
 
 keep_logs() {
   for file in "$V_STATE"/{server,vllm}.log; do if [ -f "$file" ]; then tail -c 3000000 "$file" >"$OUT/$1-$(basename "$file")"; fi; done

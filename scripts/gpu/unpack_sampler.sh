@@ -3,7 +3,8 @@
 #   bash PREFIX1/unpack_sampler.sh; bash PREFIX2/unpack_sampler.sh; ...      in any order, before or after unpack.sh's
 # When the last one is there: vLLM is put into PROJECT/server/vllm/.venv, whose python is the machine's with vLLM's
 # packages, and its kernels run once on a GPU (scripts/gpu/check_sampler.py).
-# Environment: SAMPLER_WORK (default ~/sampler), PROJECT (~/harbortrainer), CHECK=0 to leave the check out.
+# Environment: SAMPLER_WORK (default ~/sampler), PROJECT (~/harbortrainer), CHECK=0 to leave the check out;
+# TREE = a newer checkout, whose files go over PROJECT's. Programs that run keep the files with which they began.
 # Needs Python 3.12 with torch 2.11 for CUDA 13, triton and transformers as python3 on the PATH.
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -38,6 +39,11 @@ install() {
 }
 
 take_in
+if [ -n "${TREE:-}" ]; then
+  mkdir -p "$PROJECT"
+  tar -C "$TREE" --exclude=.git --exclude='.carry*' --exclude=.venv --exclude=.state --exclude=runs -c . |
+    tar -x -C "$PROJECT"
+fi
 install || fail "vLLM could not be unpacked"
 say "vLLM is in place"
 if [ "${CHECK:-1}" = 0 ]; then exit; fi

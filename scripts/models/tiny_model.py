@@ -33,7 +33,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(64, 128, 2, 4, 2, 16, None),
-    "wide": Shape(64, 128, 2, 4, 2, 16, 151_936),
+    "wide": Shape(64, 128, 2, 4, 2, 32, 151_936),
     "0.6b": Shape(1024, 3072, 28, 16, 8, 128, 151_936),  # config.json of Qwen/Qwen3-0.6B
     "4b": Shape(2560, 9728, 36, 32, 8, 128, 151_936, 40_960),  # of Qwen/Qwen3-4B
 }
