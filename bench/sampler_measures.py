@@ -168,7 +168,8 @@ class Bench:
         return ends, waits
 
     async def trust(self) -> dict[str, Any]:
-        """Sampled together at temperature 1, then computed by a pass of the trainer."""
+        """Sampled together at temperature 1 with the trainer's weights of now, then computed by a pass of the trainer."""
+        self.sampler = await self._published()
         prompts = [self._prompt(self.sizes.first) for _ in range(self.sizes.trusted)]
         _, answers, _ = await self._together(prompts)
         texts = [[*prompt, *answer.tokens] for prompt, answer in zip(prompts, answers, strict=True)]

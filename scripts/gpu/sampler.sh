@@ -7,11 +7,12 @@ V_SIZE="${V_SIZE:-4b}" V_TOKENIZER="${V_TOKENIZER:-.state/SmolLM2-135M-Instruct}
 V_MICRO="${V_MICRO:-2}" V_SEATS="${V_SEATS:-32}" V_TOTAL="${V_TOTAL:-900}" V_FIRST="${V_FIRST:-240}"
 V_BENCH="${V_BENCH:-}" V_JAX_BENCH="${V_JAX_BENCH---turns 3}" V_MODEL="${V_MODEL:-.state/qwen3-$V_SIZE}" V_STATE="$STATE/server-$PORT-$(basename "$V_MODEL")"
 
-# time_left SECONDS: ends the phase unless the drive has that much left.
+left() { echo $((V_TOTAL + $(cat "$OUT/began") - $(date +%s))); }
+
+# time_left SECONDS: ends the phase unless that much of V_TOTAL is left.
 time_left() {
   if [ ! -f "$OUT/began" ]; then date +%s >"$OUT/began"; fi
-  local passed=$(($(date +%s) - $(cat "$OUT/began")))
-  if [ $((passed + $1)) -gt "$V_TOTAL" ]; then echo "left out: $passed of $V_TOTAL s have passed" && exit 0; fi
+  if [ "$(left)" -lt "$1" ]; then echo "left out: $(left) of $V_TOTAL s are left" && exit 0; fi
 }
 
 make_model() {
@@ -45,12 +46,13 @@ keep_logs() {
   for file in "$V_STATE"/{server,vllm}.log; do if [ -f "$file" ]; then tail -c 3000000 "$file" >"$OUT/$1-$(basename "$file")"; fi; done
 }
 
-# measure NAME [FLAG ...]: bench.sampler on the server that runs; lines in NAME.jsonl.
+# measure NAME [FLAG ...]: bench.sampler on the server that runs, as long as V_TOTAL allows; lines in NAME.jsonl.
 measure() {
   local name=$1 status=0
   shift
+  time_left 10
   # shellcheck disable=SC2086
-  "$PYTHON" -m bench.sampler "$URL" --model "$V_MODEL" --label "$name" --out "$OUT/$name.jsonl" $V_BENCH "$@" || status=$?
+  timeout "$(left)" "$PYTHON" -m bench.sampler "$URL" --model "$V_MODEL" --label "$name" --out "$OUT/$name.jsonl" $V_BENCH "$@" || status=$?
   curl --silent --max-time 10 "$URL/api/v1/healthz" >"$OUT/$name-healthz.json"
   nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv,noheader 2>/dev/null
   keep_logs "$name"
