@@ -155,3 +155,24 @@ def test_a_large_model_is_written_piece_by_piece() -> None:
     assert file.startswith(head) and len(file) == len(head) + 2 * sum(int(np.prod(place)) for place in shapes.values())
     numbers = sum(int(np.prod(place)) for place in places(151_936, "qwen3", SHAPES["4b"]).values())
     assert 4.0e9 < numbers < 4.1e9  # Qwen3-4B: 4.02
+
+
+def trainers_gpus(folder: Path, visible: str, own: str) -> str:
+    """What CUDA_VISIBLE_DEVICES is for the trainer on a machine of three GPUs with VLLM_GPUS=`own`."""
+    python = folder / "server" / "vllm" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    for file, text in ((python, "exit"), (folder / "nvidia-smi", "printf '0\\n1\\n2\\n'")):
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; ROOT={folder}; choose_sampler vllm 1;"
+    script += 'echo "$CUDA_VISIBLE_DEVICES"'
+    path = f"{folder}:{os.environ['PATH']}"
+    env = {"PATH": path, "CUDA_VISIBLE_DEVICES": visible, "VLLM_GPUS": own}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).strip()
+
+
+def test_the_trainer_keeps_to_its_gpus_beside_those_of_vllm(tmp_path: Path) -> None:
+    assert trainers_gpus(tmp_path, "", "1") == "0,2"
+    assert trainers_gpus(tmp_path, "2,1", "1") == "2"
+    assert trainers_gpus(tmp_path, "1", "1").startswith("error: VLLM_GPUS=1: TP 1 needs 1 other GPU(s)")
