@@ -23,7 +23,7 @@
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
 #                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train
 #   SAMPLER=jax              vllm = samples are computed by vLLM (scripts/setup.sh --sampler installs it). Then also:
-#   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each, none of them the trainer's; empty: it shares GPU 0
+#   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each, none of them the trainer's; empty: it shares the trainer's first
 #   VLLM_MEM                 share of a GPU for vLLM; 0.45 shared (XLA_PYTHON_CLIENT_MEM_FRACTION=0.45), else 0.9
 #   VLLM_MAX_DEATHS=3        ends in ten minutes after which vLLM stays away; VLLM_FLAGS: more flags for it, one string
 #   VLLM_URLS                vLLM servers that run already, with commas between, instead of starting any; they must see

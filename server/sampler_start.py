@@ -50,7 +50,7 @@ class Wiring:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sampler", choices=("jax", "vllm"), default="jax", help="what computes samples")
     parser.add_argument(
-        "--vllm-gpus", default="", help="GPUs of vLLM, one a replica, such as 1,2; empty: GPU 0, shared"
+        "--vllm-gpus", default="", help="GPUs of vLLM, one a replica, such as 1,2; empty: the first, shared"
     )
     parser.add_argument("--vllm-mem", type=float, default=0.0, help="share of a GPU for vLLM; 0: 0.45 shared, else 0.9")
     parser.add_argument("--vllm-cpu-replicas", type=int, default=1, help="vLLM servers on a CPU")
@@ -146,7 +146,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         context=own_context(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
         ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
-        gpus=("0",) if shared else own,
+        gpus=(first_gpu(),) if shared else own,
         memory=args.vllm_mem or (SHARED_MEMORY if shared else OWN_MEMORY),
         folder=str(state),
         max_deaths=args.vllm_max_deaths,
@@ -154,6 +154,11 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         after=str(marker) if shared else "",
         flags=args.vllm_flags,
     )
+
+
+def first_gpu() -> str:
+    """As CUDA_VISIBLE_DEVICES names it: the trainer's first, so that both are on the same one."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
 def free_ports(count: int) -> tuple[int, ...]:

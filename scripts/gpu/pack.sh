@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Builds the transfers for a GPU machine without network, here, on a machine that has one:
 #   scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX      makes PREFIX1, PREFIX2, ...
+#   scripts/gpu/pack.sh --sampler [--limit MIB] PREFIX                the same of vLLM for SAMPLER=vllm, without a model
 # Docker engine (Debian packages), base image, Python packages of both environments, this project's files as they are,
 # and SmolLM2-135M-Instruct or the model in DIRECTORY. A folder has at most MIB (default 53) in its part; prints sizes.
 # There, in any order: bash PREFIX1/unpack.sh, bash PREFIX2/unpack.sh, ... The last one starts scripts/gpu/drive.sh.
+# --sampler: vLLM and its packages (scripts/gpu/sampler.lock) for a GPU with the machine code of ARCH (default 90: H100,
+# H200); there bash PREFIX1/unpack_sampler.sh, ... after the project's own transfers or before them.
 # Compressing takes minutes of one core the first time, later only what has changed is compressed (kept in PARTS,
 # default .state/gpu-parts). PRESET=6 of xz; 1 is fast.
 set -euo pipefail
@@ -14,7 +17,12 @@ for part in python apt_sources docker base_image; do source "$ROOT/scripts/lib/$
 ENGINE="docker.io docker-cli containerd runc iptables libip4tc2 libip6tc2 libxtables12 libnftnl11 libmnl0 libnetfilter-conntrack3
   libnfnetlink0 libseccomp2 libdevmapper1.02.1 libsystemd0 libcap2 libudev1 tini"
 RELEASE=trixie # Docker 26.1; ran on Ubuntu 24.04 with kernel 6.18
-PARTS="${PARTS:-$STATE/gpu-parts}" PRESET="${PRESET:-6}"
+PARTS="${PARTS:-$STATE/gpu-parts}" PRESET="${PRESET:-6}" ARCH="${ARCH:-90}"
+# What serving a dense model does not load: kernels for other GPUs, FlashAttention 2 (3 is Hopper's), mixtures of experts,
+# vocabularies of Mistral, translations
+SAMPLER_WITHOUT="bin vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so vllm/_moe_C_stable_libtorch.abi3.so vllm/_qutlass_C.abi3.so
+  vllm/_flashmla_C.abi3.so vllm/_flashmla_extension_C.abi3.so vllm/third_party/deep_gemm vllm/third_party/fmha_sm100
+  vllm/third_party/triton_kernels xgrammar/lib mistral_common/data pycountry/locales pycountry/tests"
 
 # squeeze NAME: standard input to PARTS/NAME, whole or not at all.
 squeeze() { nice xz --x86 --lzma2=preset=$PRESET,dict=128MiB >"$PARTS/$1.new" && mv "$PARTS/$1.new" "$PARTS/$1"; }
@@ -55,6 +63,19 @@ pack_smollm2() { scripts/get_smollm2.sh --packages "$2/smollm2-packages" && arch
 
 pack_directory() { mkdir "$2/$(basename "$model")" && cp -rL "$model"/. "$2/$(basename "$model")" && archive "$2" | squeeze "$1"; }
 
+# pip's form of an environment: a folder for PYTHONPATH.
+pack_sampler() {
+  local site="$2/site"
+  ensure_uv
+  "$UV" pip install --quiet --python-version 3.12 --python-platform x86_64-manylinux_2_35 --target "$site" --link-mode copy \
+    --no-deps --require-hashes --only-binary :all: -r scripts/gpu/sampler.lock >&2 || return 1
+  # shellcheck disable=SC2086
+  (cd "$site" && rm -rf $SAMPLER_WITHOUT)
+  find "$site" -name '*.so*' -type f -exec strip --strip-unneeded {} + || return 1
+  "$ROOT/.venv/bin/python" -m scripts.gpu.fat_binary "$ARCH" "$site/vllm/_C_stable_libtorch.abi3.so" >&2 || return 1
+  archive "$site" | squeeze "$1"
+}
+
 # Tracked files and new ones that git does not ignore, as they are now; no tests, docs and tiny policy.
 pack_project() {
   git ls-files -z --cached --others --exclude-standard -- . ':!tests' ':!docs' ':!models' ':!datasets/terminal-basics' \
@@ -63,21 +84,51 @@ pack_project() {
     tar --null --owner=0 --group=0 -T - -c | squeeze project.tar.xz
 }
 
-limit=53 model="" prefix=""
+# transfers SCRIPTS FILE...: files of PARTS, one after another in PREFIX1, PREFIX2, ... with what takes them in there.
+transfers() {
+  local scripts=$1 part number work
+  shift
+  rm -rf "$prefix"[0-9]*
+  work="$(mktemp -d)"
+  tar --owner=0 --group=0 -C "$PARTS" --transform='s,^\([a-z]*\)-[^/]*[.]tar[.]xz$,\1.tar.xz,' -c "$@" |
+    split --bytes="${limit}MiB" --numeric-suffixes=1 --suffix-length=2 - "$work/part."
+  (cd "$work" && sha256sum part.*) >"$work/parts"
+  for part in "$work"/part.*; do
+    number="$((10#${part##*.}))"
+    mkdir -p "$prefix$number"
+    mv "$part" "$prefix$number/"
+    cp "$work/parts" "$prefix$number/"
+    (cd scripts/gpu && cp $scripts "$prefix$number/") # shellcheck disable=SC2086
+    say "$(du -k --apparent-size "$prefix$number/$(basename "$part")" | awk '{printf "%.1f MiB", $1 / 1024}')  $prefix$number"
+  done
+  rm -rf "$work"
+  (cd "$PARTS" && du -ck --apparent-size "$@") | awk '{printf "  %6.1f MiB  %s\n", $1 / 1024, $2}' >&2
+}
+
+usage="usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY | --sampler] PREFIX"
+limit=53 model="" prefix="" sampler=false
 while [ $# -gt 0 ]; do
   case "$1" in
     --limit) limit="${2:-}" && shift 2 ;;
     --model) model="$(cd "$CALLER" && realpath -m "${2:-}")" && shift 2 ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-    -*) fail "usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX" ;;
+    --sampler) sampler=true && shift ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    -*) fail "$usage" ;;
     *) prefix="$(cd "$CALLER" && realpath -m "$1")" && shift ;;
   esac
 done
-[ -n "$prefix" ] && [[ "$limit" =~ ^[1-9][0-9]*$ ]] || fail "usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX"
+[ -n "$prefix" ] && [[ "$limit" =~ ^[1-9][0-9]*$ ]] || fail "$usage"
 [ -z "$model" ] || [ -f "$model/config.json" ] || fail "--model: no config.json in $model"
 cd "$ROOT"
 command -v xz >/dev/null || fail "xz is missing; install xz-utils"
 mkdir -p "$PARTS"
+
+if $sampler; then
+  file="sampler-$ARCH-$({ cat scripts/gpu/sampler.lock && echo "$SAMPLER_WITHOUT"; } | sha256sum | cut -c1-12).tar.xz"
+  once "$file" pack_sampler
+  transfers "unpack_sampler.sh check_sampler.py" "$file"
+  exit
+fi
 
 packages="packages-$(cat scripts/gpu/*.list requirements.lock server/requirements.lock | sha256sum | cut -c1-12).tar.xz"
 base="base-$(docker image inspect --format '{{slice .Id 7 19}}' "$BASE_IMAGE" 2>/dev/null || echo new).tar.xz"
@@ -93,20 +144,5 @@ else
 fi
 pack_project
 
-rm -rf "$prefix"[0-9]*
-work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
 basename "${model:-SmolLM2-135M-Instruct}" >"$PARTS/model-name"
-tar --owner=0 --group=0 -C "$PARTS" --transform='s,^\([a-z]*\)-[^/]*[.]tar[.]xz$,\1.tar.xz,' -c \
-  "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz model-name |
-  split --bytes="${limit}MiB" --numeric-suffixes=1 --suffix-length=2 - "$work/part."
-(cd "$work" && sha256sum part.*) >"$work/parts"
-for part in "$work"/part.*; do
-  number="$((10#${part##*.}))"
-  mkdir -p "$prefix$number"
-  mv "$part" "$prefix$number/"
-  cp "$work/parts" scripts/gpu/unpack.sh "$prefix$number/"
-  say "$(du -k --apparent-size "$prefix$number/$(basename "$part")" | awk '{printf "%.1f MiB", $1 / 1024}')  $prefix$number"
-done
-(cd "$PARTS" && du -ck --apparent-size "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz) |
-  awk '{printf "  %6.1f MiB  %s\n", $1 / 1024, $2}' >&2
+transfers unpack.sh "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz model-name

@@ -89,7 +89,8 @@ choose_sampler() {
   for gpu in ${VLLM_GPUS//,/ }; do
     grep -qx "$gpu" <<<"$gpus" || fail "VLLM_GPUS=$VLLM_GPUS: this machine has no GPU $gpu, only" $gpus
   done
-  left="$(grep -vxF "$(tr , '\n' <<<"$VLLM_GPUS")" <<<"$gpus" | paste -sd,)" || true
+  # the trainer keeps to CUDA_VISIBLE_DEVICES; VLLM_GPUS are numbers of the machine
+  left="$(grep -vxF "$(tr , '\n' <<<"$VLLM_GPUS")" <<<"$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES:-$gpus}")" | paste -sd,)" || true
   [ "$(tr , '\n' <<<"$left" | grep -c .)" -ge "$2" ] ||
     fail "VLLM_GPUS=$VLLM_GPUS: TP $2 needs $2 other GPU(s) for the trainer, left: ${left:-none}"
   export CUDA_VISIBLE_DEVICES="$left"

@@ -1,13 +1,17 @@
 """A Llama or Qwen3 of random weights under a given tokenizer, to test or try a server:
 
-    tiny_model.py TOKENIZER_DIRECTORY DIRECTORY [llama|qwen3] [float32|bfloat16] [tiny|0.6b]
+    tiny_model.py TOKENIZER_DIRECTORY DIRECTORY [llama|qwen3] [float32|bfloat16] [tiny|wide|0.6b|4b]
 
-"tiny" has two layers, "0.6b" is the shape of Qwen3-0.6B. Both have grouped keys and tied embeddings.
+"tiny" has two layers, "wide" these with Qwen3's vocabulary, the others are the shapes of Qwen3-0.6B and Qwen3-4B. All
+have grouped keys and tied embeddings. "4b" (8 GB) is computed by 16 cores.
 """
 
 import json
+import os
 import shutil
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,56 +28,91 @@ class Shape:
     key_heads: int
     head: int  # size of a head
     vocabulary: int | None  # None = that of the tokenizer's model
+    positions: int = 2048
 
 
 SHAPES = {
     "tiny": Shape(64, 128, 2, 4, 2, 16, None),
+    "wide": Shape(64, 128, 2, 4, 2, 32, 151_936),
     "0.6b": Shape(1024, 3072, 28, 16, 8, 128, 151_936),  # config.json of Qwen/Qwen3-0.6B
+    "4b": Shape(2560, 9728, 36, 32, 8, 128, 151_936, 40_960),  # of Qwen/Qwen3-4B
 }
+LARGE = 10**9  # numbers, from which on they are computed and written piece by piece
 Kind = Literal["llama", "qwen3"]
 Dtype = Literal["float32", "bfloat16"]
+
+
+def places(vocabulary: int, kind: Kind, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights under the names of `kind`; matrices are [out, in]."""
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, shape.width),
+        "model.norm.weight": (shape.width,),
+    }
+    for layer in range(shape.layers):
+        parts: dict[str, tuple[int, ...]] = {
+            "self_attn.q_proj": (shape.heads * shape.head, shape.width),
+            "self_attn.k_proj": (shape.key_heads * shape.head, shape.width),
+            "self_attn.v_proj": (shape.key_heads * shape.head, shape.width),
+            "self_attn.o_proj": (shape.width, shape.heads * shape.head),
+            "mlp.gate_proj": (shape.inner, shape.width),
+            "mlp.up_proj": (shape.inner, shape.width),
+            "mlp.down_proj": (shape.width, shape.inner),
+            "input_layernorm": (shape.width,),
+            "post_attention_layernorm": (shape.width,),
+        }
+        if kind == "qwen3":
+            parts |= {f"self_attn.{name}_norm": (shape.head,) for name in "qk"}
+        found |= {f"model.layers.{layer}.{name}.weight": place for name, place in parts.items()}
+    return found
+
+
+def random_values(place: tuple[int, ...], rng: np.random.Generator, **dtype: Any) -> np.ndarray:
+    """float32. Norms are ones; rows of a matrix have about length 1."""
+    if len(place) == 1:
+        return np.ones(place, np.float32)
+    return (rng.standard_normal(place, **dtype) * np.float32(place[1] ** -0.5)).astype(np.float32, copy=False)
 
 
 def random_weights(vocabulary: int, kind: Kind, shape: Shape = SHAPES["tiny"], seed: int = 0) -> dict[str, np.ndarray]:
     """Weights under the names of `kind`, float32; matrices are [out, in]."""
     rng = np.random.default_rng(seed)
+    return {name: random_values(place, rng) for name, place in places(vocabulary, kind, shape).items()}
 
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        return (rng.standard_normal((rows, columns)) * columns**-0.5).astype(np.float32)
 
-    norm = np.ones(shape.width, np.float32)
-    weights = {"model.embed_tokens.weight": matrix(vocabulary, shape.width), "model.norm.weight": norm}
-    for layer in range(shape.layers):
-        parts = {
-            "self_attn.q_proj": matrix(shape.heads * shape.head, shape.width),
-            "self_attn.k_proj": matrix(shape.key_heads * shape.head, shape.width),
-            "self_attn.v_proj": matrix(shape.key_heads * shape.head, shape.width),
-            "self_attn.o_proj": matrix(shape.width, shape.heads * shape.head),
-            "mlp.gate_proj": matrix(shape.inner, shape.width),
-            "mlp.up_proj": matrix(shape.inner, shape.width),
-            "mlp.down_proj": matrix(shape.width, shape.inner),
-            "input_layernorm": norm,
-            "post_attention_layernorm": norm,
-        }
-        if kind == "qwen3":
-            parts |= {f"self_attn.{name}_norm": np.ones(shape.head, np.float32) for name in "qk"}
-        weights |= {f"model.layers.{layer}.{name}.weight": value for name, value in parts.items()}
-    return weights
+def header(shapes: dict[str, tuple[int, ...]], dtype: Dtype) -> bytes:
+    """What precedes the data in a file of safetensors: length of the header, header."""
+    found: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    size = 0
+    for name, place in shapes.items():
+        end = size + int(np.prod(place)) * (4 if dtype == "float32" else 2)
+        found[name] = {"dtype": "F32" if dtype == "float32" else "BF16", "shape": place, "data_offsets": [size, end]}
+        size = end
+    head = json.dumps(found).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head
+
+
+def data(values: np.ndarray, dtype: Dtype) -> bytes:
+    """Written here, because numpy has no bfloat16."""
+    return values.tobytes() if dtype == "float32" else bfloat16(values).tobytes()
 
 
 def safetensors(weights: dict[str, np.ndarray], dtype: Dtype) -> bytes:
-    """A file of float32 weights: length of the header, header, data. Written here, because numpy has no bfloat16."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    parts: list[bytes] = []
-    size = 0
-    for name, values in weights.items():
-        parts.append(values.tobytes() if dtype == "float32" else bfloat16(values).tobytes())
-        kind = "F32" if dtype == "float32" else "BF16"
-        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [size, size + len(parts[-1])]}
-        size += len(parts[-1])
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    return b"".join([len(head).to_bytes(8, "little"), head, *parts])
+    """A file of float32 weights."""
+    head = header({name: values.shape for name, values in weights.items()}, dtype)
+    return b"".join([head, *(data(values, dtype) for values in weights.values())])
+
+
+def pieces(shapes: dict[str, tuple[int, ...]], dtype: Dtype) -> Iterator[bytes]:
+    """The same file piece by piece, with other numbers than random_weights; each core computes a weight."""
+
+    def piece(numbered: tuple[int, tuple[int, ...]]) -> bytes:
+        rng = np.random.default_rng(numbered[0])
+        return data(random_values(numbered[1], rng, dtype=np.float32), dtype)
+
+    yield header(shapes, dtype)
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        yield from pool.map(piece, enumerate(shapes.values()))
 
 
 def bfloat16(values: np.ndarray) -> np.ndarray:
@@ -98,7 +137,7 @@ def config(tokenizer: dict[str, Any], kind: Kind, dtype: Dtype, shape: Shape) ->
         "num_key_value_heads": shape.key_heads,
         "head_dim": shape.head,
         "hidden_act": "silu",
-        "max_position_embeddings": 2048,
+        "max_position_embeddings": shape.positions,
         "rms_norm_eps": 1e-5,
         "rope_theta": theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
@@ -116,8 +155,14 @@ def write(source: Path, directory: Path, kind: Kind = "llama", dtype: Dtype = "f
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(source / name, directory / name)
     made = config(json.loads((source / "config.json").read_text()), kind, dtype, SHAPES[size])
-    file = safetensors(random_weights(made["vocab_size"], kind, SHAPES[size]), dtype)
-    (directory / "model.safetensors").write_bytes(file)
+    shapes = places(made["vocab_size"], kind, SHAPES[size])
+    if sum(int(np.prod(place)) for place in shapes.values()) < LARGE:
+        parts = iter([safetensors(random_weights(made["vocab_size"], kind, SHAPES[size]), dtype)])
+    else:
+        parts = pieces(shapes, dtype)
+    with (directory / "model.safetensors").open("wb") as file:
+        for part in parts:
+            file.write(part)
     (directory / "config.json").write_text(json.dumps(made, indent=2) + "\n")
 
 

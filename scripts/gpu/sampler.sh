@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# Sourced by the phases of phases_sampler, after env.sh: a model of random weights, and servers to compare samplers on.
+# From the environment: V_SIZE (of scripts/models/tiny_model.py), V_TOKENIZER, V_CONTEXT, V_MEM (vLLM's share of the GPU;
+# the trainer has 0.45), V_MICRO, V_SEATS, V_TOTAL (seconds within which all phases end), V_FIRST (most for vLLM's first
+# start), V_BENCH and V_JAX_BENCH (more flags of bench.sampler, and those for the JAX sampler alone).
+V_SIZE="${V_SIZE:-4b}" V_TOKENIZER="${V_TOKENIZER:-.state/SmolLM2-135M-Instruct}" V_CONTEXT="${V_CONTEXT:-16384}" V_MEM="${V_MEM:-0.5}"
+V_MICRO="${V_MICRO:-2}" V_SEATS="${V_SEATS:-32}" V_TOTAL="${V_TOTAL:-900}" V_FIRST="${V_FIRST:-240}"
+V_BENCH="${V_BENCH:-}" V_JAX_BENCH="${V_JAX_BENCH---turns 3}" V_MODEL="${V_MODEL:-.state/qwen3-$V_SIZE}" V_STATE="$STATE/server-$PORT-$(basename "$V_MODEL")"
+
+left() { echo $((V_TOTAL + $(cat "$OUT/began") - $(date +%s))); }
+
+# time_left SECONDS: ends the phase unless that much of V_TOTAL is left.
+time_left() {
+  if [ ! -f "$OUT/began" ]; then date +%s >"$OUT/began"; fi
+  if [ "$(left)" -lt "$1" ]; then echo "left out: $(left) of $V_TOTAL s are left" && exit 0; fi
+}
+
+make_model() {
+  time_left 0
+  if [ ! -f "$V_MODEL/config.json" ]; then "$PYTHON" -m scripts.models.tiny_model "$V_TOKENIZER" "$V_MODEL" qwen3 "${V_DTYPE:-bfloat16}" "$V_SIZE"; fi
+  ls -l "$V_MODEL"
+}
+
+# start_sampler NAME: a server for V_MODEL with SAMPLER=NAME; its start is a line of ready.jsonl.
+start_sampler() {
+  local began=$SECONDS status=0
+  SAMPLER="$1" VLLM_MEM="$V_MEM" VLLM_MAX_DEATHS="${VLLM_MAX_DEATHS:-2}" SKYRL_TX_CONTEXT_LIMIT="$V_CONTEXT" SESSION_TIMEOUT=600 \
+    MAX_LORA_ADAPTERS=3 TRAIN_MICRO_BATCH_SIZE="$V_MICRO" SAMPLE_MAX_NUM_SEQUENCES="$V_SEATS" serve "$V_MODEL" || status=$?
+  printf '{"measure": "start", "sampler": "%s", "flags": "%s", "status": %d, "start_sec": %d}\n' \
+    "$1" "${VLLM_FLAGS:-}" "$status" $((SECONDS - began)) | tee -a "$OUT/ready.jsonl"
+  keep_logs "$1"
+  return "$status"
+}
+
+# vLLM compiled; where that fails or takes more than V_FIRST seconds, without compiling and graphs.
+start_vllm() {
+  local guard status=0
+  (sleep "$V_FIRST" && stop_sampler) &
+  guard=$!
+  start_sampler vllm || status=$?
+  kill "$guard" 2>/dev/null
+  [ "$status" = 0 ] || VLLM_FLAGS="--enforce-eager ${VLLM_FLAGS:-}" start_sampler vllm
+}
+
+keep_logs() {
+  for file in "$V_STATE"/{server,vllm}.log; do if [ -f "$file" ]; then tail -c 3000000 "$file" >"$OUT/$1-$(basename "$file")"; fi; done
+}
+
+# measure NAME [FLAG ...]: bench.sampler on the server that runs, as long as V_TOTAL allows; lines in NAME.jsonl.
+measure() {
+  local name=$1 status=0
+  shift
+  time_left 10
+  # shellcheck disable=SC2086
+  timeout "$(left)" "$PYTHON" -m bench.sampler "$URL" --model "$V_MODEL" --label "$name" --out "$OUT/$name.jsonl" $V_BENCH "$@" || status=$?
+  curl --silent --max-time 10 "$URL/api/v1/healthz" >"$OUT/$name-healthz.json"
+  nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv,noheader 2>/dev/null
+  keep_logs "$name"
+  return "$status"
+}
+
+stop_sampler() { SKYRL_TX_STATE="$V_STATE" scripts/stop_skyrl_tx.sh "$PORT"; }

@@ -1,0 +1,178 @@
+"""vLLM's transfers for a GPU machine: code of other GPUs is taken out, parts are checked; numbers of bench.sampler."""
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sampler_start
+
+from bench.sampler import NAMES, SMALL, measures
+from bench.sampler_measures import Bench, agreement, engine_of, share_cached
+from scripts.gpu.fat_binary import MAGIC, entries, trim
+from scripts.models.tiny_model import SHAPES, header, pieces, places
+
+GPU = Path("scripts/gpu").resolve()
+PTX, CODE = 1, 2
+
+
+def entry(kind: int, architecture: int, code: bytes) -> bytes:
+    head = struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(code), 0, 0, 0, 0, architecture)
+    return head.ljust(64, b"\0") + code
+
+
+def container(*parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack("<IHHQ", MAGIC, 1, 16, len(body)) + body
+
+
+def library(*containers: bytes) -> bytearray:
+    """An ELF file with two sections: names, and the fat binaries with zeros between them."""
+    names, fat = b"\0.nv_fatbin\0.names\0", bytes(8).join(containers)
+    start = 0x40 + len(names)
+    table = start + len(fat)
+    head = bytearray(0x40)
+    struct.pack_into("<Q", head, 0x28, table)
+    struct.pack_into("<HHH", head, 0x3A, 64, 2, 1)
+    sections = struct.pack("<IIQQQQIIQQ", 1, 0, 0, 0, start, len(fat), 0, 0, 0, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 12, 0, 0, 0, 0x40, len(names), 0, 0, 0, 0)
+    return head + names + fat + sections
+
+
+def test_code_of_other_gpus_becomes_zeros_in_its_place() -> None:
+    made = library(
+        container(entry(PTX, 80, b"p" * 8), entry(CODE, 80, b"a" * 24), entry(CODE, 90, b"h" * 16)),
+        container(entry(CODE, 90, b"H" * 8), entry(CODE, 100, b"b" * 32)),
+    )
+    before = bytes(made)
+    assert trim(made, 90) == (24, 64)
+    kept = {
+        bytes(made[place : place + size]) for kind, arch, place, size in entries(made) if (kind, arch) == (CODE, 90)
+    }
+    assert kept == {b"h" * 16, b"H" * 8}
+    assert list(entries(made)) == list(entries(before)) and len(made) == len(before)
+    changed = [i for i, (a, b) in enumerate(zip(before, made, strict=True)) if a != b]
+    assert len(changed) == 64 and not any(made[i] for i in changed)
+
+
+def test_a_library_of_unknown_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="no fat binary at byte"):
+        trim(library(b"x" * 16), 90)
+    with pytest.raises(ValueError, match="no machine code of sm_90"):
+        trim(library(container(entry(CODE, 80, b"a" * 8))), 90)
+    code = entry(CODE, 90, b"a" * 8)
+    with pytest.raises(ValueError, match="entries of a fat binary end"):
+        trim(library(struct.pack("<IHHQ", MAGIC, 1, 16, len(code) - 4) + code), 90)
+
+
+def test_the_packages_of_the_sampler_are_locked_with_hashes() -> None:
+    text = (GPU / "sampler.lock").read_text()
+    locked = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", text, re.MULTILINE)
+    assert "vllm" in locked and len(locked) == text.count("==")
+    assert not set(locked) & set((GPU / "sampler.there").read_text().split())
+    asked = re.findall(r"^([\w.-]+)", re.sub(r"#.*", "", (GPU / "sampler.in").read_text()), re.MULTILINE)
+    assert {name.replace("_", "-") for name in asked} <= set(locked)
+
+
+def part(folder: Path, number: int, parts: dict[str, bytes]) -> Path:
+    made = folder / f"carryv{number}"
+    made.mkdir()
+    for name, content in parts.items():
+        (folder / name).write_bytes(content)
+    sums = subprocess.run(["sha256sum", *parts], cwd=folder, capture_output=True, text=True, check=True).stdout
+    (made / "parts").write_text(sums)
+    (made / f"part.0{number}").write_bytes(parts[f"part.0{number}"])
+    shutil.copy(GPU / "unpack_sampler.sh", made)
+    return made
+
+
+def test_parts_of_vllm_become_an_environment_when_the_last_one_is_there(tmp_path: Path) -> None:
+    (tmp_path / "site" / "vllm").mkdir(parents=True)
+    (tmp_path / "site" / "vllm" / "__init__.py").write_text("print('imported', __file__)\n")
+    with tarfile.open(tmp_path / "sampler.tar.xz", "w:xz") as packed:
+        packed.add(tmp_path / "site", ".")
+    with tarfile.open(tmp_path / "all.tar", "w") as joined:
+        joined.add(tmp_path / "sampler.tar.xz", "sampler.tar.xz")
+    data = (tmp_path / "all.tar").read_bytes()
+    parts = {"part.01": data[:300], "part.02": data[300:]}
+    first, second = (part(tmp_path, number, parts) for number in (1, 2))
+    project = tmp_path / "project"
+    env = os.environ | {"SAMPLER_WORK": str(tmp_path / "work"), "PROJECT": str(project), "CHECK": "0"}
+
+    def unpack(folder: Path) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(folder / "unpack_sampler.sh")]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    done = unpack(second)
+    assert done.returncode == 0 and "carryv2 taken in; still missing: part.01" in done.stdout
+    (first / "part.01").write_bytes(b"?" * 300)
+    done = unpack(first)
+    assert done.returncode == 1 and "part.01 is damaged" in done.stdout and not project.exists()
+    (first / "part.01").write_bytes(parts["part.01"])
+    assert unpack(first).returncode == 0
+    python = project / "server" / "vllm" / ".venv" / "bin" / "python"
+    said = subprocess.run([python, "-c", "import vllm"], capture_output=True, text=True, check=True).stdout
+    assert str(python.parents[1] / "lib" / "python3.12" / "site-packages") in said
+
+
+def test_on_a_shared_gpu_vllm_takes_the_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for visible, first in (("1", "1"), ("3,2", "3"), ("", "0"), ("GPU-1a, GPU-2b", "GPU-1a")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert sampler_start.first_gpu() == first
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert sampler_start.first_gpu() == "0"
+
+
+def test_numbers_of_trust() -> None:
+    found = agreement(np.array([0.0, 0.2, -0.2, 0.05]))
+    assert found["mean_abs_nats"] == pytest.approx(0.1125) and found["max_abs_nats"] == pytest.approx(0.2)
+    assert found["share_outside_0.9_1.1"] == 0.5
+    assert found["kl_sampler_trainer"] == pytest.approx(0.0104, abs=2e-3)
+    assert share_cached({}, {"prompt_tokens": 10, "cached_tokens": 9}) == 0.9
+    assert share_cached({"prompt_tokens": 10}, {"prompt_tokens": 10}) == 0.0
+
+
+def test_only_known_measures_run() -> None:
+    bench = Bench("http://127.0.0.1:1", "models/quickstart", SMALL, 0)
+    assert (*measures(bench, None), "kill") == NAMES == tuple(measures(bench, Path()))
+
+
+def test_no_vllm_is_killed_where_none_runs(tmp_path: Path) -> None:
+    (tmp_path / "vllm.json").write_text('[{"url": "http://127.0.0.1:1"}]')
+    with pytest.raises(RuntimeError, match=r"no process of vLLM at http://127\.0\.0\.1:1"):
+        engine_of(tmp_path)
+
+
+def test_a_large_model_is_written_piece_by_piece() -> None:
+    shapes = places(50, "qwen3", SHAPES["tiny"])
+    file = b"".join(pieces(shapes, "bfloat16"))
+    head = header(shapes, "bfloat16")
+    assert file.startswith(head) and len(file) == len(head) + 2 * sum(int(np.prod(place)) for place in shapes.values())
+    numbers = sum(int(np.prod(place)) for place in places(151_936, "qwen3", SHAPES["4b"]).values())
+    assert 4.0e9 < numbers < 4.1e9  # Qwen3-4B: 4.02
+
+
+def trainers_gpus(folder: Path, visible: str, own: str) -> str:
+    """What CUDA_VISIBLE_DEVICES is for the trainer on a machine of three GPUs with VLLM_GPUS=`own`."""
+    python = folder / "server" / "vllm" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    for file, text in ((python, "exit"), (folder / "nvidia-smi", "printf '0\\n1\\n2\\n'")):
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; ROOT={folder}; choose_sampler vllm 1;"
+    script += 'echo "$CUDA_VISIBLE_DEVICES"'
+    path = f"{folder}:{os.environ['PATH']}"
+    env = {"PATH": path, "CUDA_VISIBLE_DEVICES": visible, "VLLM_GPUS": own}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).strip()
+
+
+def test_the_trainer_keeps_to_its_gpus_beside_those_of_vllm(tmp_path: Path) -> None:
+    assert trainers_gpus(tmp_path, "", "1") == "0,2"
+    assert trainers_gpus(tmp_path, "2,1", "1") == "2"
+    assert trainers_gpus(tmp_path, "1", "1").startswith("error: VLLM_GPUS=1: TP 1 needs 1 other GPU(s)")
