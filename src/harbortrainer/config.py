@@ -9,6 +9,7 @@ import chz
 from harbortrainer.setting import ABOVE_0, BELOW_1, FROM_0, Check, Resume, field, settings
 
 Backend = Literal["tinker", "skyrl-tx"]
+ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
@@ -36,6 +37,12 @@ class ModelSettings(Endpoint):
     # -- model
     context_limit: int = field(32000, "most tokens of prompt and answer together", check=ABOVE_0, resume=NEXT_STEP)
     enable_thinking: bool = field(False, "enable_thinking of chat templates that have it (Qwen3)", resume=FIXED)
+    tool_format: ToolFormat = field(
+        "template",
+        "how tools are declared to the model: template = as its chat template does; hermes = in the system message, "
+        "for templates that render no tools",
+        resume=FIXED,
+    )
 
     # -- server
     update_timeout_sec: float = field(

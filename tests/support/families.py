@@ -1,10 +1,12 @@
 """Small tokenizers of four families of models: the same kinds of vocabulary, pre-tokenizer and template as theirs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from harbortrainer.config import ToolFormat
 from harbortrainer.policy.chat_template import ChatTemplate
 from tests.support.fakes import LLAMA3, QWEN3
 
@@ -59,6 +61,21 @@ GEMMA3 = Family(
     begin="<bos>", end="<end_of_turn>", sentencepiece=True, specials_in_vocabulary=True,
 )  # fmt: skip
 FAMILIES = (QWEN, LLAMA, TEKKEN, GEMMA3)
+LLAMA_PLAIN = replace(
+    LLAMA, name="llama3 with system",
+    template="{% for m in messages %}{% set c = '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' "
+    "+ m['content'] | trim + '<|eot_id|>' %}{% if loop.first %}{% set c = bos_token + c %}{% endif %}{{ c }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+)  # fmt: skip
+_TEMPLATES = Path(__file__).parent / "templates"
+QWEN_TOOLS = replace(
+    QWEN, name="qwen3 with tools", template=(_TEMPLATES / "qwen3.jinja").read_text(),
+    markup=(*QWEN.markup, "</tool_response>"),
+)  # fmt: skip
+LLAMA_TOOLS = replace(
+    LLAMA, name="llama3.1", template=(_TEMPLATES / "llama3_1.jinja").read_text(),
+    special=(*LLAMA.special, "<|python_tag|>"),
+)  # fmt: skip
 
 
 def _merges(words: Iterable[str], vocabulary: dict[str, int]) -> list[tuple[str, str]]:
@@ -110,6 +127,6 @@ def tokenizer_of(family: Family) -> Any:
     return fast
 
 
-def chat_of(family: Family, *, enable_thinking: bool = False) -> ChatTemplate:
+def chat_of(family: Family, *, enable_thinking: bool = False, tool_format: ToolFormat = "template") -> ChatTemplate:
     """A new template each time: what it builds on first use is built."""
-    return ChatTemplate(tokenizer_of(family), enable_thinking=enable_thinking)
+    return ChatTemplate(tokenizer_of(family), enable_thinking=enable_thinking, tool_format=tool_format)

@@ -21,7 +21,7 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
 from harbortrainer.backend.sessions import Session
 from harbortrainer.cli.arguments import validate
-from harbortrainer.config import Config, Endpoint, RunSettings
+from harbortrainer.config import Config, Endpoint, RunSettings, ToolFormat
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
@@ -280,9 +280,9 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
     async def documented(*_: Any) -> Contract:
         return TINKER_DOCUMENTS
 
-    def template(name: str, enable_thinking: bool) -> ChatTemplate:
+    def template(name: str, enable_thinking: bool, tool_format: ToolFormat) -> ChatTemplate:
         recorder.note("tokenizer", model=name)
-        return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking)
+        return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking, tool_format=tool_format)
 
     async def new_trial(config: TrialConfig) -> Any:
         return FakeTrial(config, recorder)

@@ -39,6 +39,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
     "model_name": ("models/two", ()),
+    "tool_format": ("hermes", ("wandb_project=p",)),
     "tasks_dir": ("OTHER", ()),
     "tasks_include": ("count-1,count-2", ()),
     "tasks_exclude": ("count-1", ("tasks_dir=BROKEN",)),

@@ -12,6 +12,8 @@ import pytest
 from harbor.models.trial.result import TimingInfo
 
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.run.metrics import turn_metrics
 from harbortrainer.sft.arguments import checked as sft_arguments
 from harbortrainer.sft.session import run_sft
 from tests.support import recorded_run
@@ -26,6 +28,9 @@ RUNS = (
     ("eval_split=0.25", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),
     ("max_steps_off_policy=1", "max_steps=2"),
+)
+WITH_TOOLS = Trajectory(
+    "t", "n", (), 0.0, Outcome.COMPLETED, stats={"tool_calls": 0.0, "tool_fallbacks": 0.0, "tool_bare": 0.0}
 )
 TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
 
@@ -82,6 +87,7 @@ async def test_what_runs_log_is_what_is_documented(
     await run_sft(args.config, outside=recorded_run.fake_outside(recorded_run.Recorder()))
     for row in read_lines(tmp_path / "sft" / "metrics.jsonl"):
         logged |= row.keys()
+    logged |= turn_metrics([WITH_TOOLS]).keys()  # no task of these runs has tools
     undocumented, gone = unlike(logged - {"global_step"}, documented())
     assert not undocumented, f"logged, and not in {PAGE}"
     assert not gone, f"in {PAGE}, and logged by no run"

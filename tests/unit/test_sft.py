@@ -232,6 +232,7 @@ SEEN_ELSEWHERE = {
     "max_wall_sec": "the same: Stop.limit",
     "display": "the same: Display",
     "enable_thinking": "the same: ChatTemplate",
+    "tool_format": "the same: ChatTemplate",
 }
 
 

@@ -61,7 +61,8 @@ def check_renderer(subject: Subject, renderer: Renderer) -> None:
         trained, now = subject.renderer, renderer
         raise UserError(
             f"checkpoint={subject.name}: trained with {trained.name} and thinking {trained.thinking}, now it would be "
-            f"{now.name} and {now.thinking}; set enable_thinking as in training, with the same model_name"
+            f"{now.name} and {now.thinking}; set enable_thinking and tool_format as in training, with the same "
+            "model_name"
         )
 
 

@@ -62,9 +62,9 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
     config, venues = plan.config, venues_of(plan.tasks, outside.venues)
-    for note in await asyncio.to_thread(check_venues, venues, plan.tasks, config):
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
+    for note in await asyncio.to_thread(check_venues, venues, plan.tasks, config, template):
         display.say(note)
-    template = outside.load_template(config.model_name, config.enable_thinking)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
     solutions = await asyncio.to_thread(_solutions, plan, template, display)

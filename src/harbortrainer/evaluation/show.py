@@ -68,7 +68,9 @@ def _template(run: RunDirectory) -> ChatTemplate:
     model_name = config.get("model_name")
     if model_name is None:
         model_name = read_json(run.path / "plan.json")["subjects"][0]["model_name"]
-    return ChatTemplate.load(str(model_name), bool(config.get("enable_thinking")))
+    return ChatTemplate.load(
+        str(model_name), bool(config.get("enable_thinking")), config.get("tool_format", "template")
+    )
 
 
 def _table(files: Sequence[Path]) -> Table:

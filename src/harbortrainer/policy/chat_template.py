@@ -9,15 +9,17 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.config import ToolFormat
 from harbortrainer.errors import UserError
-from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings
+from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings, strings_of
+from harbortrainer.policy.tool_form import MARKER, PROBE, call_form_of_hermes, find_form, json_arguments, takes_greeting
+from harbortrainer.policy.tools import CallForm, Message, Tool, hermes
 
-MARKER = "\u2063harbortrainer-answer\u2063"  # placeholder for the assistant's answer; no template alters it
 HUB_PAUSE_SEC = 1.0  # before the second request
 UNKNOWN_VOCABULARY = 2**31
 WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
-
-Message = Mapping[str, Any]
+DATE = "26 Jul 2024"  # the default of Llama 3.1's template, which else writes today's: prompts changed at midnight
+GREETED = "You have already said to the user: "
 
 
 def clean_text(text: str) -> str:
@@ -26,7 +28,7 @@ def clean_text(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     """A completion as text for the parser, and the reasoning that was cut from it."""
 
     text: str
@@ -37,15 +39,18 @@ class Answer:
 class Renderer:
     """How conversations become tokens: weights trained with one renderer are worse with another."""
 
-    name: str  # "chat_template:" and the first digits of its SHA-256
+    name: str  # "chat_template:" and the first digits of its SHA-256; "+hermes" where tools have that form
     thinking: str  # the template's switch: "on", "off", or "none" if it has no switch
 
 
 class ChatTemplate:
     """Token ids of prompts, and text of completions, for one tokenizer."""
 
-    def __init__(self, tokenizer: Any, *, enable_thinking: bool = False) -> None:
-        """Raises UserError: no chat template, one that drops earlier answers, a tokenizer written in Python."""
+    def __init__(self, tokenizer: Any, *, enable_thinking: bool = False, tool_format: ToolFormat = "template") -> None:
+        """`tool_format`: tools as the template renders them, or in the system message in the Hermes form.
+
+        Raises UserError: no chat template, one that drops earlier answers, a tokenizer written in Python.
+        """
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
             raise UserError(
@@ -59,9 +64,10 @@ class ChatTemplate:
                 "use a model that has the file"
             )
         self._special = SpecialStrings(tokenizer)
+        self._hermes = tool_format == "hermes"
         # A template without the switch ignores it; the renderer then has to say "none".
         has_switch = "enable_thinking" in str(tokenizer.chat_template)
-        self._options = {"enable_thinking": enable_thinking} if has_switch else {}
+        self._options: dict[str, Any] = {"enable_thinking": enable_thinking} if has_switch else {}
         added = {token for token, flags in tokenizer.added_tokens_decoder.items() if flags.special}
         thinking = {tokenizer.get_added_vocab().get(token, -1) for token in (THINK_OPEN, THINK_CLOSE)}
         self._special_ids = (added | set(tokenizer.all_special_ids)) - thinking
@@ -69,7 +75,7 @@ class ChatTemplate:
         self.turn_end: int | None = first[0] if first and first[0] in self._special_ids else None
 
     @classmethod
-    def load(cls, model_name: str, enable_thinking: bool) -> "ChatTemplate":
+    def load(cls, model_name: str, enable_thinking: bool, tool_format: ToolFormat = "template") -> "ChatTemplate":
         """Template of a hub model or of a local directory. Raises UserError when it cannot be loaded."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
@@ -85,35 +91,57 @@ class ChatTemplate:
                 f"model_name: no tokenizer for {model_name!r} ({reason}); "
                 "give a hub name that this machine can download, or a directory that holds tokenizer.json"
             ) from error
-        return cls(tokenizer, enable_thinking=enable_thinking)
+        return cls(tokenizer, enable_thinking=enable_thinking, tool_format=tool_format)
 
     @cached_property
     def renderer(self) -> Renderer:
         """Identifies this template in a checkpoint."""
         digest = hashlib.sha256(str(self.tokenizer.chat_template).encode()).hexdigest()
         switch = self._options.get("enable_thinking")
-        return Renderer(f"chat_template:{digest[:12]}", "none" if switch is None else "on" if switch else "off")
+        name = f"chat_template:{digest[:12]}{'+hermes' * self._hermes}"
+        return Renderer(name, "none" if switch is None else "on" if switch else "off")
 
-    def first_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a whole conversation and the header of the next answer. Special strings in it become text."""
-        shown, hidden = self._special.hide([_cleaned(message) for message in merge_same_role(messages)])
-        return self._encode(self._render(shown), hidden)
+    @cached_property
+    def call_form(self) -> CallForm:
+        """How answers call tools. Raises UserError when the template does not render tools or their results."""
+        if self._hermes:
+            return call_form_of_hermes(self._render)
+        return find_form(self._render, lambda text: self.answer(self._encode(text)).text)
 
-    def continuation(self, user_message: str) -> list[int]:
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Token ids of a whole conversation and the header of the next answer. Special strings in it become text.
+
+        `tools` are declared to the model. A greeting before the first user message goes into the system message where
+        the template would not render it as an answer.
+        """
+        if _greets(messages) and not takes_greeting(self._render, tools):
+            messages = _greeting_moved(messages)
+        shown, declared, hidden = self._hidden(messages, tools)
+        return self._encode(self._render(shown, declared), hidden)
+
+    def continuation(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
 
-        Special strings in the message become text.
+        `new`: the text of a user message, or the messages after the answer, rendered together. Special strings in them
+        become text.
         """
-        (shown,), hidden = self._special.hide([_cleaned({"role": "user", "content": user_message})])
-        return self._encode(self._after_answer(shown["content"]), hidden)
+        messages = [{"role": "user", "content": new}] if isinstance(new, str) else new
+        shown, declared, hidden = self._hidden(messages, tools if tools and self._tools_return else ())
+        return self._encode(self._after_answer(shown, declared), hidden)
 
     def special_strings(self, content: str, role: str = "user") -> int:
         """Number of special strings in a message, which are encoded as text."""
         return self._special.count(clean_text(content), role)
 
-    def join(self, completion_T: Sequence[int], user_message: str) -> list[int]:
+    def strings_hidden(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
+        """Number of special strings in messages and declared tools, which are encoded as text."""
+        said = [(text, message["role"]) for message in messages for text in strings_of(message)]
+        said += [(text, "") for text in strings_of(tools)]
+        return sum(self.special_strings(*one) for one in said)
+
+    def join(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The continuation after this completion, without the turn's end if the completion ends with it."""
-        ids = self.continuation(user_message)
+        ids = self.continuation(new, tools)
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return ids[1:] if ended else ids
 
@@ -124,7 +152,7 @@ class ChatTemplate:
         """
         opened = self._header_opens_thinking and THINK_CLOSE not in text
         closed = self._encode(f"\n{THINK_CLOSE}\n\n") if opened else []
-        (shown,), hidden = self._special.hide([_cleaned({"role": ASSISTANT, "content": text})])
+        (shown,), _, hidden = self._special.hide([_cleaned({"role": ASSISTANT, "content": text})])
         if hidden is None:
             ids = self.tokenizer.encode(shown["content"], add_special_tokens=False, split_special_tokens=True)
         else:
@@ -137,7 +165,7 @@ class ChatTemplate:
         ends = [self.turn_end, self.tokenizer.eos_token_id]
         return list(dict.fromkeys(end for end in ends if end is not None))
 
-    def answer(self, completion_T: Sequence[int]) -> Answer:
+    def answer(self, completion_T: Sequence[int]) -> Completion:
         """Text of a completion without special tokens, split from its `<think>` part."""
         kept = [token for token in completion_T if token not in self._special_ids]
         text = clean_text(self.tokenizer.decode(kept, clean_up_tokenization_spaces=False))
@@ -149,28 +177,48 @@ class ChatTemplate:
 
     @cached_property
     def _header_opens_thinking(self) -> bool:
-        return self._after_answer("x").rstrip().endswith(THINK_OPEN)
+        return self._after_answer([{"role": "user", "content": "x"}]).rstrip().endswith(THINK_OPEN)
 
-    def _after_answer(self, user_message: str) -> str:
-        """Rendered text after an answer, cut from a dummy conversation: templates treat the last answer specially."""
-        conversation = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": MARKER},
-            {"role": "user", "content": user_message},
-        ]
-        _, marker, after = self._render(conversation).partition(MARKER)
+    @cached_property
+    def _tools_return(self) -> bool:
+        """Whether what follows an answer depends on the declared tools; in most templates it does not."""
+        shapes = ([{"role": "user", "content": "x"}], [{"role": "tool", "content": "x"}])
+        try:
+            return any(self._after_answer(new, [PROBE]) != self._after_answer(new) for new in shapes)
+        except UserError:
+            return not self._hermes
+
+    def _hidden(
+        self, messages: Sequence[Message], tools: Sequence[Tool]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str] | None]:
+        return self._special.hide(list(map(_cleaned, messages)), [_clean(tool) for tool in tools])
+
+    def _after_answer(self, new: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+        """Rendered text after an answer, cut from a dummy conversation: templates treat the last answer specially.
+
+        The dummy answer is plain text: what a template writes for calls would follow the marker.
+        """
+        conversation = [{"role": "user", "content": "x"}, {"role": ASSISTANT, "content": MARKER}, *new]
+        _, marker, after = self._render(conversation, tools).partition(MARKER)
         if not marker:
             raise UserError("model_name: the chat template drops earlier answers, so turns cannot be joined exactly")
         return after
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         from jinja2 import TemplateError
 
+        if self._hermes:
+            messages, tools = hermes(messages, tools), ()
         try:
             return self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False, **self._options
+                merge_same_role(messages),
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                tokenize=False,
+                date_string=DATE,
+                **self._options,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:
             raise UserError(f"model_name: the chat template refuses a conversation: {error}") from error
 
     def _encode(self, text: str, hidden: Sequence[str] | None = None) -> list[int]:
@@ -181,27 +229,56 @@ class ChatTemplate:
 
 
 def _cleaned(message: Message) -> dict[str, Any]:
-    return {**message, "content": clean_text(message["content"])}
+    """With text for a missing content, which templates add to other text, and arguments of calls as objects."""
+    if not message.get("tool_calls"):
+        return {**message, "content": clean_text(message["content"] or "")}
+    calls = [_clean(json_arguments(call)) for call in message["tool_calls"]]
+    return {**message, "content": clean_text(message["content"] or ""), "tool_calls": calls}
+
+
+def _clean(value: Any) -> Any:
+    """A JSON value with clean strings."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(inner) for key, inner in value.items()}
+    return [_clean(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _greets(messages: Sequence[Message]) -> bool:
+    return next((message["role"] for message in messages if message["role"] != "system"), "") == ASSISTANT
+
+
+def _greeting_moved(messages: Sequence[Message]) -> list[Message]:
+    """The same with the first answer as a sentence of the system message."""
+    at = next(number for number, message in enumerate(messages) if message["role"] == ASSISTANT)
+    system = [message["content"] for message in messages[:at]]
+    text = "\n\n".join([*system, GREETED + str(messages[at]["content"])])
+    return [{"role": "system", "content": text}, *messages[at + 1 :]]
 
 
 def merge_same_role(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Join neighbours of one role by a blank line: a summary leaves two user messages, which some templates refuse."""
+    """Join neighbours of one role by a blank line: a summary leaves two user messages, which some templates refuse.
+
+    Results of tools and answers with calls stay apart.
+    """
     merged: list[dict[str, Any]] = []
     for message in messages:
-        if merged and merged[-1]["role"] == message["role"]:
+        alike = merged and merged[-1]["role"] == message["role"] != "tool"
+        if alike and not (message.get("tool_calls") or merged[-1].get("tool_calls")):
             merged[-1]["content"] += "\n\n" + message["content"]
         else:
             merged.append(dict(message))
     return merged
 
 
-def split_thinking(text: str, *, opened: bool) -> Answer:
+def split_thinking(text: str, *, opened: bool) -> Completion:
     """Cut a leading `<think>…</think>`; `opened`: the prompt ended with `<think>`."""
     body = text.lstrip()
     if not opened and not body.startswith(THINK_OPEN):
-        return Answer(text)
+        return Completion(text)
     thinking, closed, rest = body.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
-    return Answer(rest.lstrip("\n") if closed else "", thinking.strip())
+    return Completion(rest.lstrip("\n") if closed else "", thinking.strip())
 
 
 @dataclass(frozen=True, slots=True)

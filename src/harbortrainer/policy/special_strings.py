@@ -7,7 +7,7 @@ token, one in a content becomes the tokens of its letters. A conversation withou
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 ASSISTANT = "assistant"
 _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _MARKS = "|\uff5c_"  # the second is DeepSeek's
+RESULT_TAGS = ("<tool_response>", "</tool_response>")
 _TAG = re.compile(r"</?[a-z_]+>")  # <think>, <tool_call>: answers may contain them
 _NONCE = secrets.token_hex(16)  # no content can hold a stand-in; ids do not depend on it
 _HIDDEN, _OWN = (
@@ -55,6 +56,9 @@ class SpecialStrings:
         strings = control_strings(added, str(tokenizer.chat_template))
         self._strings = frozenset(strings)
         self._anywhere = _pattern(strings)
+        # A template may read these in a message, though the tokenizer has no token for them.
+        read = [tag for tag in RESULT_TAGS if tag in str(tokenizer.chat_template)]
+        self._in_messages = _pattern({*strings, *read})
         self._in_answers = _pattern(name for name, special in strings.items() if special or not _TAG.fullmatch(name))
         normalized = any(token.normalized for token in added if token.content in strings)
         self._normalizer = self._backend.normalizer if normalized else None
@@ -67,21 +71,42 @@ class SpecialStrings:
             return found
         return len(pattern.findall(self._normalizer.normalize_str(content)))  # full-width letters, for example
 
-    def hide(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str] | None]:
-        """(messages to render, with a stand-in for each special string; the strings), or (…, None) without any."""
-        if not any(self.count(message["content"], message["role"]) for message in messages):
-            return [dict(message) for message in messages], None
+    def hide(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str] | None]:
+        """(messages and tools to render, with a stand-in for each special string; the strings). None = they have none.
+
+        Strings anywhere within tools and within the calls of messages count as content.
+        """
         hidden: list[str] = []
 
         def stand_in(found: re.Match[str]) -> str:
             hidden.append(found[0])
             return _HIDDEN % (len(hidden) - 1)
 
-        shown = []
-        for message in messages:
-            pattern = self._in_answers if message["role"] == ASSISTANT else self._anywhere
-            shown.append({**message, "content": pattern.sub(stand_in, message["content"])})
-        return shown, hidden
+        def replaced(value: Any, pattern: re.Pattern[str]) -> Any:
+            if isinstance(value, str):
+                return pattern.sub(stand_in, value)
+            if isinstance(value, Mapping):
+                return {replaced(key, pattern): replaced(inner, pattern) for key, inner in value.items()}
+            return [replaced(inner, pattern) for inner in value] if isinstance(value, list | tuple) else value
+
+        shown = [
+            {name: replaced(value, self._pattern(message, name)) for name, value in message.items()}
+            for message in messages
+        ]
+        declared = [replaced(tool, self._in_messages) for tool in tools]
+        if hidden or self._normalizer is None:
+            return shown, declared, hidden or None
+        said = [(text, message["role"]) for message in messages for text in strings_of(message)]
+        said += [(text, "") for text in strings_of(tools)]
+        return shown, declared, hidden if any(self.count(*one) for one in said) else None
+
+    def _pattern(self, message: Mapping[str, Any], name: str) -> re.Pattern[str]:
+        """Of the strings to hide in one field of a message: an answer's text keeps its tags."""
+        if name == "role":
+            return _NEVER
+        return self._in_answers if message["role"] == ASSISTANT and name == "content" else self._in_messages
 
     def encode(self, rendered: str, hidden: Sequence[str]) -> list[int]:
         """Ids of a rendered text: special strings in it are the template's, those of `hidden` are text."""
@@ -118,6 +143,19 @@ def _pattern(strings: Iterable[str]) -> re.Pattern[str]:
     longest = sorted(groups.items(), key=lambda group: -len(group[0]))
     parts = [f"{re.escape(beginning)}(?:{'|'.join(rest)})" for beginning, rest in longest]
     return re.compile("|".join(parts)) if parts else _NEVER
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """All strings within a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from strings_of(key)
+            yield from strings_of(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from strings_of(inner)
 
 
 def _rename(model: dict[str, Any], names: Mapping[str, str]) -> None:

@@ -1,50 +1,22 @@
-"""Harbor's LLM interface over the policy sampler: token-in, token-out; records every sampled turn."""
+"""Harbor's LLM interface over a conversation with the policy."""
 
-import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from harbor.llms.base import BaseLLM, ContextLengthExceededError, LLMResponse
 from harbor.models.metric import UsageInfo
 
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
-
-SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
+from harbortrainer.policy.conversation import ContextFull, Conversation, Listener, Segment
+from harbortrainer.policy.sampler import Sampler, SamplingError
 
 Message = tuple[str, str]  # role, content
 
 
-@dataclass
-class _Segment:
-    """One unbroken conversation: its messages, and the ids that the policy saw and sampled."""
-
-    index: int
-    messages: list[Message] = field(default_factory=list)
-    tokens_T: list[int] = field(default_factory=list)
-    last_completion_T: tuple[int, ...] = ()
-
-
-class Listener(Protocol):
-    """Called when the policy is asked for a turn, and with the number of tokens when it has answered."""
-
-    def asked(self) -> None:
-        return None
-
-    def answered(self, tokens: int) -> None:
-        return None
-
-
-class _Ignore(Listener):
-    pass
-
-
 class TinkerLLM(BaseLLM):
-    """One trial's policy. Next prompt = previous prompt + sampled ids + the new user turn: nothing is retokenized.
+    """One trial's policy, for Terminus-2: finds the segment of a conversation that a message history continues.
 
     A history that matches no segment (summarization rewrites it) opens a new segment, rendered from text. A truncated
     answer is a normal turn: OutputLengthExceededError, which makes Terminus-2 lose it, is never raised.
@@ -63,49 +35,62 @@ class TinkerLLM(BaseLLM):
     ) -> None:
         """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together."""
         super().__init__()
-        self._sampler = sampler
-        self._template = template
-        self._max_tokens = max_tokens
-        self._temperature = temperature
-        self._context_limit = context_limit
-        self._listener = listener or _Ignore()
-        self._seeds = random.Random(seed) if seed is not None else None
-        self._segments: list[_Segment] = []
-        self.turns: list[Turn] = []
-        self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
-        self.cpu_seconds = 0.0  # for templates, token ids and text
-        self.special_strings = 0  # in the prompts of its turns, encoded as text
+        self.conversation = Conversation(
+            sampler,
+            template,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            context_limit=context_limit,
+            seed=seed,
+            listener=listener,
+        )
+        self._histories: list[list[Message]] = []  # of the conversation's segments
         # Filled in by the agent, read by the trial:
         self.parse_failures = 0
         self.stop_reason = ""
         self.deadline: float | None = None  # event loop time at which the agent has to stop
 
+    @property
+    def turns(self) -> list[Turn]:
+        return self.conversation.turns
+
+    @property
+    def fault(self) -> SamplingError | None:
+        return self.conversation.fault
+
+    @property
+    def cpu_seconds(self) -> float:
+        """For templates, token ids and text."""
+        return self.conversation.cpu_seconds
+
+    @property
+    def special_strings(self) -> int:
+        """In the prompts of its turns, encoded as text."""
+        return self.conversation.special_strings
+
     async def call(self, prompt: str, message_history: Sequence[Mapping[str, Any]] = (), **_: Any) -> LLMResponse:
         """Sample one answer. Raises ContextLengthExceededError, SamplingError."""
         if self.fault is not None:
             raise self.fault
-        started = time.thread_time()
-        segment, new_T = self._next_prompt(_pairs(message_history), prompt)
-        prompt_T = segment.tokens_T + new_T
-        max_tokens = self._fitting(len(prompt_T))
-        self.cpu_seconds += time.thread_time() - started
-        self._listener.asked()
+        conversation, history = self.conversation, _pairs(message_history)
+        with conversation.clocked():
+            segment, new_T = self._next_prompt(history, prompt)
+        prompt_tokens = len(segment.tokens_T) + len(new_T)
         try:
-            sample = await self._sampler.sample(
-                prompt_T,
-                max_tokens=max_tokens,
-                temperature=self._temperature,
-                stop=self._template.stop_token_ids,
-                seed=self._next_seed(),
-            )
-        except SamplingError as error:
-            self.fault = error
-            raise
-        self._listener.answered(len(sample.tokens_T))
-        started = time.thread_time()
-        response = self._record(segment, prompt, prompt_T, new_T, sample)
-        self.cpu_seconds += time.thread_time() - started
-        return response
+            turn = await conversation.extend(segment, new_T)
+        except ContextFull as error:
+            raise ContextLengthExceededError(str(error)) from None
+        with conversation.clocked():
+            conversation.special_strings += conversation.template.special_strings(prompt)
+            if segment.index == len(self._histories):
+                self._histories.append(history)
+            self._histories[segment.index] += [("user", prompt), ("assistant", turn.text)]
+            thinking = conversation.template.answer(turn.completion_tokens_T).thinking
+        completion_tokens = len(turn.completion_tokens_T)
+        usage = UsageInfo(
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cache_tokens=0, cost_usd=0.0
+        )
+        return LLMResponse(content=turn.text, reasoning_content=thinking or None, usage=usage)
 
     def count_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Exact number of tokens of a conversation as the policy would see it."""
@@ -113,66 +98,27 @@ class TinkerLLM(BaseLLM):
         segment = self._segment_ending(history)
         if segment is not None:
             return len(segment.tokens_T)
-        return len(self._template.first_prompt(_messages(history))) if history else 0
+        return len(self.conversation.template.first_prompt(_messages(history))) if history else 0
 
     def get_model_context_limit(self) -> int:
-        return self._context_limit
+        return self.conversation.context_limit
 
     def get_model_output_limit(self) -> int:
-        return self._max_tokens
+        return self.conversation.max_tokens
 
-    def _next_prompt(self, history: list[Message], prompt: str) -> tuple[_Segment, list[int]]:
-        """The segment to continue and the ids to add to it. Both are stored only with the answer."""
+    def _next_prompt(self, history: list[Message], prompt: str) -> tuple[Segment, list[int]]:
+        """The segment to continue and the ids to add to it."""
+        template = self.conversation.template
         segment = self._segment_ending(history)
         if segment is not None:
-            return segment, self._template.join(segment.last_completion_T, prompt)
-        fresh = _Segment(len(self._segments), list(history))
-        return fresh, self._template.first_prompt(_messages([*history, ("user", prompt)]))
+            return segment, template.join(segment.last_completion_T, prompt)
+        return self.conversation.fresh(), template.first_prompt(_messages([*history, ("user", prompt)]))
 
-    def _segment_ending(self, history: list[Message]) -> _Segment | None:
+    def _segment_ending(self, history: list[Message]) -> Segment | None:
         if not history:
             return None
-        return next((segment for segment in reversed(self._segments) if segment.messages == history), None)
-
-    def _fitting(self, prompt_tokens: int) -> int:
-        """max_tokens, or fewer where the context ends. Raises ContextLengthExceededError below SMALLEST_ANSWER."""
-        room = self._context_limit - prompt_tokens
-        if room >= self._max_tokens:
-            return self._max_tokens
-        if room < min(SMALLEST_ANSWER, self._max_tokens):
-            raise ContextLengthExceededError(
-                f"the prompt has {prompt_tokens} tokens and context_limit is {self._context_limit}"
-            )
-        return 1 << (room.bit_length() - 1) if self._sampler.powers_of_two else room
-
-    def _next_seed(self) -> int | None:
-        return self._seeds.getrandbits(31) if self._seeds is not None else None
-
-    def _record(
-        self, segment: _Segment, prompt: str, prompt_T: list[int], new_T: list[int], sample: Sample
-    ) -> LLMResponse:
-        answer = self._template.answer(sample.tokens_T)
-        turn = Turn(
-            segment=segment.index,
-            new_tokens_T=tuple(new_T),
-            completion_tokens_T=sample.tokens_T,
-            logprobs_T=sample.logprobs_T,
-            weights_version=sample.version,
-            truncated=sample.truncated,
-            seconds=sample.seconds,
-            text=answer.text,
-        )
-        self.turns.append(turn)
-        self.special_strings += self._template.special_strings(prompt)
-        if segment.index == len(self._segments):
-            self._segments.append(segment)
-        segment.tokens_T = [*prompt_T, *sample.tokens_T]
-        segment.last_completion_T = sample.tokens_T
-        segment.messages += [("user", prompt), ("assistant", answer.text)]
-        usage = UsageInfo(
-            prompt_tokens=len(prompt_T), completion_tokens=len(sample.tokens_T), cache_tokens=0, cost_usd=0.0
-        )
-        return LLMResponse(content=answer.text, reasoning_content=answer.thinking or None, usage=usage)
+        pairs = zip(reversed(self.conversation.segments), reversed(self._histories), strict=True)
+        return next((segment for segment, messages in pairs if messages == history), None)
 
 
 def _pairs(messages: Sequence[Mapping[str, Any]]) -> list[Message]:

@@ -90,7 +90,7 @@ class Room(Protocol):
 class Venue(TaskVenue, Protocol):
     """Where trials take place."""
 
-    def check(self, tasks: Sequence[Task], config: Config) -> list[str]:
+    def check(self, tasks: Sequence[Task], config: Config, template: ChatTemplate) -> list[str]:
         """Warnings for the user. Blocks. Raises UserError when trials of these tasks cannot run."""
         ...
 
@@ -103,6 +103,11 @@ def venues_of(tasks: Iterable[Task], given: Mapping[str, Venue]) -> dict[str, Ve
     return {name: given[name] if name in given else venue(name) for name in names}
 
 
-def check_venues(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> list[str]:
+def check_venues(
+    venues: Mapping[str, Venue], tasks: Collection[Task], config: Config, template: ChatTemplate
+) -> list[str]:
     """Warnings of all venues about their tasks. Blocks. Raises UserError."""
-    return [note for name, one in venues.items() for note in one.check([t for t in tasks if t.venue == name], config)]
+    notes: list[str] = []
+    for name, one in venues.items():
+        notes += one.check([task for task in tasks if task.venue == name], config, template)
+    return notes

@@ -185,6 +185,6 @@ def require_checkpoint(log: CheckpointLog, wanted: PolicyIdentity, run: str) -> 
     if checkpoint.renderer != wanted.renderer:
         raise UserError(
             f"model_name={wanted.model_name}: its chat template has changed since resume={run} was started "
-            f"({checkpoint.renderer}, now {wanted.renderer}); put the old one back or start a new run"
+            f"({checkpoint.renderer}, now {wanted.renderer}); put the old one and tool_format back or start a new run"
         )
     return checkpoint

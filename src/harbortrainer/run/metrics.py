@@ -53,7 +53,7 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Turns, tokens, truncation, parse failures, special strings. A turn that does not parse is counted too."""
+    """Turns, tokens, truncation, parse failures, special strings, tool calls. A turn that does not parse counts too."""
     turns = [turn for t in trajectories for turn in t.turns]
     sampled = [len(turn.completion_tokens_T) for turn in turns]
     failures = sum(t.stats.get("parse_failures", 0.0) for t in trajectories)
@@ -65,6 +65,21 @@ def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turn/special_strings": sum(t.stats.get("special_strings", 0.0) for t in trajectories),
         "tokens/sampled": float(sum(sampled)),
         "tokens/unique": float(sum(t.n_unique_tokens for t in trajectories)),
+        **_tool_metrics(trajectories),
+    }
+
+
+def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Calls of trials with native tools, and the share of them that was not in the template's form."""
+    counted = [t for t in trajectories if "tool_calls" in t.stats]
+    if not counted:
+        return {}
+    turns = sum(len(t.turns) for t in counted)
+    calls, fallbacks, bare = (sum(t.stats[f"tool_{name}"] for t in counted) for name in ("calls", "fallbacks", "bare"))
+    return {
+        "turn/tool_calls": calls / max(turns, 1),
+        "turn/tool_fallback_rate": fallbacks / max(calls, 1),
+        "turn/tool_bare_rate": bare / max(calls, 1),
     }
 
 

@@ -143,7 +143,7 @@ def _check_renderer(run: RunDirectory, renderer: Renderer, model_name: str) -> N
     if policy and theirs != renderer:
         raise UserError(
             f"runs={run.path}: sampled with {theirs.name} and thinking {theirs.thinking}, this run has {renderer.name} "
-            f"and thinking {renderer.thinking}; use a run of the same model_name and enable_thinking"
+            f"and thinking {renderer.thinking}; use a run of the same model_name, enable_thinking and tool_format"
         )
     if not policy and other != model_name:
         raise UserError(f"runs={run.path}: sampled with model_name={other}, this run has {model_name}; use the same")

@@ -84,7 +84,7 @@ class Prepared:
 def prepare(config: SftConfig, outside: Outside) -> Prepared:
     """Check everything that needs no server: conversations, prices, chat template, start. Raises UserError."""
     pricing = pricing_of(config)
-    template = outside.load_template(config.model_name, config.enable_thinking)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     dataset = load_dataset(config, template)
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:

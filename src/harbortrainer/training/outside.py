@@ -12,7 +12,7 @@ from harbortrainer.backend.connect import Api, Backend, connect
 from harbortrainer.backend.contract import Contract, ServerKind
 from harbortrainer.backend.load import say_what_compiles
 from harbortrainer.backend.sessions import Session
-from harbortrainer.config import RunSettings
+from harbortrainer.config import RunSettings, ToolFormat
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe.probe import contract_of
 from harbortrainer.report.curve import draw_curve
@@ -41,7 +41,7 @@ class Outside:
 
     api: Api = field(default_factory=Api)
     measure: Measure = contract_of
-    load_template: Callable[[str, bool], ChatTemplate] = ChatTemplate.load
+    load_template: Callable[[str, bool, ToolFormat], ChatTemplate] = ChatTemplate.load
     venues: Mapping[str, Venue] = field(default_factory=dict)
     start_wandb: StartWandb = start_wandb
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages

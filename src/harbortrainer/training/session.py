@@ -84,11 +84,11 @@ async def run_training(
 async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check everything that needs no server: tasks, split, venues, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     notes = []
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
-        notes = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
-    template = outside.load_template(config.model_name, config.enable_thinking)
+        notes = await asyncio.to_thread(check_venues, venues, plan.tasks, config, template)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)

@@ -130,5 +130,5 @@ def _check_identity(given: str, saved: Checkpoint, wanted: PolicyIdentity) -> No
     if saved.renderer != wanted.renderer:
         raise UserError(
             f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
-            f"{wanted.renderer}); put that one back or give other weights"
+            f"{wanted.renderer}); put that one and its tool_format back or give other weights"
         )

@@ -13,6 +13,7 @@ from harbortrainer.tasks.task import FOLDERS, Task
 
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
     from harbortrainer.docker.host import Host
+    from harbortrainer.policy.chat_template import ChatTemplate
     from harbortrainer.rollout.harbor_room import HarborRoom
     from harbortrainer.rollout.trial import NewTrial
     from harbortrainer.rollout.venue import RunParts
@@ -42,7 +43,7 @@ class HarborVenue:
     def identify(self, task: Task) -> Identity:
         return identify_folder(task)
 
-    def check(self, tasks: Sequence[Task], config: Config) -> list[str]:
+    def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate") -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.rollout.environment import check_tasks
         from harbortrainer.rollout.gates import n_containers
@@ -52,7 +53,8 @@ class HarborVenue:
         return self._host(config).check(folders, n_containers(config), config.environment_kwargs)
 
     def room(self, run: "RunParts") -> "HarborRoom":
-        from harbortrainer.rollout.harbor_room import HarborRoom
+        from harbortrainer.policy.chat_template import ChatTemplate
+    from harbortrainer.rollout.harbor_room import HarborRoom
         from harbortrainer.rollout.trial import new_trial
 
         return HarborRoom(run, self._host(run.config), self.new_trial or new_trial)

@@ -1,0 +1,227 @@
+"""One trial's exchange with the policy, tokens in and tokens out; records every sampled turn."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from harbortrainer.learning.trajectory import Turn
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
+from harbortrainer.policy.tools import BARE, Message, Tool, ToolCall, parse, required
+
+SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
+
+
+class ContextFull(Exception):
+    """The prompt leaves no room for an answer within `context_limit`."""
+
+
+class Listener(Protocol):
+    """Called when the policy is asked for a turn, and with the number of tokens when it has answered."""
+
+    def asked(self) -> None:
+        return None
+
+    def answered(self, tokens: int) -> None:
+        return None
+
+
+class _Ignore(Listener):
+    pass
+
+
+@dataclass
+class Segment:
+    """One unbroken chain of prompts and answers: the ids that the policy saw and sampled."""
+
+    index: int
+    tokens_T: list[int] = field(default_factory=list)
+    last_completion_T: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the policy answered. `text`: without its calls; the whole of it in `Turn.text`.
+
+    `failure`: why its calls cannot be read, as a result of a tool tells the policy; "" = they can. Then it has no
+    calls. `fallbacks`: how calls were read that are not in the template's form (`policy/tools.py`).
+    """
+
+    text: str
+    thinking: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    failure: str = ""
+    fallbacks: tuple[str, ...] = ()
+    truncated: bool = False  # stopped by max_tokens
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has neither text nor a call."""
+        return not (self.calls or self.failure or self.text.strip())
+
+
+def user(text: str) -> Message:
+    """A message of the user, for `Conversation.ask`."""
+    return {"role": "user", "content": text}
+
+
+def result(text: str) -> Message:
+    """What one tool returned, for `Conversation.ask`."""
+    return {"role": "tool", "content": text}
+
+
+class Conversation:
+    """Next prompt = previous prompt + sampled ids + the new messages: nothing sampled is rendered or tokenised again.
+
+    With thinking on, the thoughts of earlier answers stay in the prompt, where some templates would drop them.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        template: ChatTemplate,
+        *,
+        max_tokens: int,
+        temperature: float,
+        context_limit: int,
+        seed: int | None = None,
+        listener: Listener | None = None,
+        tools: Sequence[Tool] = (),
+    ) -> None:
+        """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together.
+
+        `tools`: declared in the first prompt. Raises UserError when the template does not render them.
+        """
+        self.template = template
+        self.max_tokens, self.context_limit = max_tokens, context_limit
+        self._sampler = sampler
+        self._temperature = temperature
+        self._listener = listener or _Ignore()
+        self._seeds = random.Random(seed) if seed is not None else None
+        self._tools = tuple(tools)
+        self._form = template.call_form if tools else None
+        self._required = required(tools)
+        self.segments: list[Segment] = []
+        self.turns: list[Turn] = []
+        self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
+        self.cpu_seconds = 0.0  # for templates, token ids and text
+        self.special_strings = 0  # in what was not sampled, encoded as text
+        self.parse_failures = 0
+        self.tool_calls = self.tool_fallbacks = self.tool_bare = 0
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Counts for `Trajectory.stats`."""
+        counted = {
+            "parse_failures": self.parse_failures,
+            "special_strings": self.special_strings,
+            "own_cpu_seconds": self.cpu_seconds,
+        }
+        if self._tools:
+            counted |= {
+                "tool_calls": self.tool_calls,
+                "tool_fallbacks": self.tool_fallbacks,
+                "tool_bare": self.tool_bare,
+            }
+        return {name: float(value) for name, value in counted.items()}
+
+    async def ask(self, messages: Sequence[Message]) -> Answer:
+        """The policy's answer to the messages since its last one: a user's text, or results of tools, or both.
+
+        The first call takes the whole opening: system, greeting, user. Raises ContextFull, SamplingError, UserError
+        (the template refuses the messages).
+        """
+        with self.clocked():
+            if self.segments:
+                segment = self.segments[-1]
+                new_T = self.template.join(segment.last_completion_T, messages, self._tools)
+            else:
+                segment, new_T = self.fresh(), self.template.first_prompt(messages, self._tools)
+        turn = await self.extend(segment, new_T)
+        with self.clocked():
+            declared = self._tools if len(self.turns) == 1 else ()
+            self.special_strings += self.template.strings_hidden(messages, declared)
+            return self._read(turn)
+
+    def fresh(self) -> Segment:
+        """A segment that begins with the next prompt. It counts once it has an answer."""
+        return Segment(len(self.segments))
+
+    async def extend(self, segment: Segment, new_T: Sequence[int]) -> Turn:
+        """Sample the answer to the segment's ids and `new_T`. Raises ContextFull, SamplingError.
+
+        Both ids are stored only with the answer.
+        """
+        if self.fault is not None:
+            raise self.fault
+        prompt_T = [*segment.tokens_T, *new_T]
+        max_tokens = self._fitting(len(prompt_T))
+        self._listener.asked()
+        try:
+            sample = await self._sampler.sample(
+                prompt_T,
+                max_tokens=max_tokens,
+                temperature=self._temperature,
+                stop=self.template.stop_token_ids,
+                seed=self._next_seed(),
+            )
+        except SamplingError as error:
+            self.fault = error
+            raise
+        self._listener.answered(len(sample.tokens_T))
+        with self.clocked():
+            return self._record(segment, prompt_T, new_T, sample)
+
+    @contextmanager
+    def clocked(self) -> Iterator[None]:
+        """Count the CPU time of the block, which must not await anything."""
+        started = time.thread_time()
+        try:
+            yield
+        finally:
+            self.cpu_seconds += time.thread_time() - started
+
+    def _fitting(self, prompt_tokens: int) -> int:
+        """max_tokens, or fewer where the context ends. Raises ContextFull below SMALLEST_ANSWER."""
+        room = self.context_limit - prompt_tokens
+        if room >= self.max_tokens:
+            return self.max_tokens
+        if room < min(SMALLEST_ANSWER, self.max_tokens):
+            raise ContextFull(f"the prompt has {prompt_tokens} tokens and context_limit is {self.context_limit}")
+        return 1 << (room.bit_length() - 1) if self._sampler.powers_of_two else room
+
+    def _next_seed(self) -> int | None:
+        return self._seeds.getrandbits(31) if self._seeds is not None else None
+
+    def _record(self, segment: Segment, prompt_T: list[int], new_T: Sequence[int], sample: Sample) -> Turn:
+        turn = Turn(
+            segment=segment.index,
+            new_tokens_T=tuple(new_T),
+            completion_tokens_T=sample.tokens_T,
+            logprobs_T=sample.logprobs_T,
+            weights_version=sample.version,
+            truncated=sample.truncated,
+            seconds=sample.seconds,
+            text=self.template.answer(sample.tokens_T).text,
+        )
+        self.turns.append(turn)
+        if segment.index == len(self.segments):
+            self.segments.append(segment)
+        segment.tokens_T = [*prompt_T, *sample.tokens_T]
+        segment.last_completion_T = sample.tokens_T
+        return turn
+
+    def _read(self, turn: Turn) -> Answer:
+        """The calls of the newest turn. Counts them, and answers that cannot be read."""
+        thinking = self.template.answer(turn.completion_tokens_T).thinking
+        if self._form is None:
+            return Answer(turn.text, thinking, truncated=turn.truncated)
+        parsed = parse(turn.text, self._form, self._required)
+        self.parse_failures += bool(parsed.failure)
+        self.tool_calls += len(parsed.calls)
+        self.tool_fallbacks += len(parsed.fallbacks) - (bare := parsed.fallbacks.count(BARE))
+        self.tool_bare += bare
+        return Answer(parsed.text, thinking, parsed.calls, parsed.failure, parsed.fallbacks, turn.truncated)

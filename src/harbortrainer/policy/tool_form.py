@@ -1,0 +1,108 @@
+"""Finds by rendering how a chat template writes tool calls and their results. Names of models decide nothing."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harbortrainer.errors import UserError
+from harbortrainer.policy.tools import ARGUMENTS, PARAMETERS, CallForm, Message, Tool
+
+MARKER = "\u2063harbortrainer-answer\u2063"  # placeholder for the assistant's answer; no template alters it
+_NAME, _KEY, _VALUE, _RESULTS = "probe_name", "probe_key", "probe value", ("first result", "second result")
+_SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string"}}, "required": [_KEY]}
+PROBE = {"type": "function", "function": {"name": _NAME, "description": "", "parameters": _SCHEMA}}
+_ASKED = {"role": "user", "content": "x"}
+_ANSWERED = {"role": "assistant", "content": MARKER}
+
+Render = Callable[[Sequence[Message], Sequence[Tool]], str]  # a conversation, up to the header of the next answer
+Read = Callable[[str], str]  # rendered text as the parser of answers sees it
+
+
+def find_form(render: Render, read: Read) -> CallForm:
+    """The form of the template's own calls. Raises UserError: it has none, or one that is not known here."""
+    if _NAME not in render([_ASKED], [PROBE]):
+        raise _refused("does not show the declared tools")
+    check_results(render)
+    opening, key, closing = _around_object(read(_written(render, 1)))
+    try:
+        both = read(_written(render, 2))
+    except UserError:  # the template refuses two calls in one answer
+        both = ""
+    several = bool(opening) and both.count(opening) == 2
+    return CallForm(opening, closing, key, several)
+
+
+def check_results(render: Render) -> None:
+    """Raises UserError when results of tools do not appear after an answer."""
+    results = [{"role": "tool", "content": text} for text in _RESULTS]
+    after = render([_ASKED, _ANSWERED, *results], [PROBE]).partition(MARKER)[2]
+    if not all(text in after for text in _RESULTS):
+        raise _refused("does not show what tools return")
+
+
+def takes_greeting(render: Render, tools: Sequence[Tool]) -> bool:
+    """Whether an answer before the first user message is rendered as an answer."""
+    system = {"role": "system", "content": "s"}
+    try:
+        greeted = render([system, _ANSWERED, _ASKED], tools).partition(MARKER)[0]
+        answer = render([system, _ASKED, _ANSWERED, _ASKED], tools).partition(MARKER)[0]
+        asked = render([system, _ASKED, {"role": "assistant", "content": "y"}, {**_ANSWERED, "role": "user"}], tools)
+    except UserError:
+        return False
+    return _common_end(greeted, answer) > _common_end(greeted, asked.partition(MARKER)[0])
+
+
+def _common_end(one: str, other: str) -> int:
+    least = min(len(one), len(other))
+    return next((n for n in range(least) if one[-1 - n] != other[-1 - n]), least)
+
+
+def _written(render: Render, calls: int) -> str:
+    """What the template writes for an answer of so many calls, between its header and what follows an answer."""
+    function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
+    call = {"id": "000000000", "type": "function", "function": function}
+    results = [{"role": "tool", "content": text} for text in _RESULTS[:calls]]
+    head, _, tail = render([_ASKED, _ANSWERED, *results], [PROBE]).partition(MARKER)
+    calling = {"role": "assistant", "content": "", "tool_calls": [call] * calls}
+    text = render([_ASKED, calling, *results], [PROBE])
+    if not (text.startswith(head) and text.endswith(tail)):
+        raise _refused("writes a turn with a tool call unlike other answers")
+    return text[len(head) : len(text) - len(tail)]
+
+
+def _around_object(call: str) -> tuple[str, str, str]:
+    """(text before the call's object, its key for the arguments, text behind it)."""
+    start = call.find("{")
+    try:
+        found, length = json.JSONDecoder().raw_decode(call[max(start, 0) :])
+    except ValueError:
+        found, length = {}, 0
+    key = next((key for key in (ARGUMENTS, PARAMETERS) if isinstance(found, dict) and key in found), "")
+    opening, closing = call[: max(start, 0)].strip(), call[start + length :].strip()
+    if not key or found != {"name": _NAME, key: {_KEY: _VALUE}} or bool(opening) != bool(closing):
+        raise _refused(f"writes tool calls in a form that is not read here ({' '.join(call.split())[:80]})")
+    return opening, key, closing
+
+
+def _refused(what: str) -> UserError:
+    return UserError(
+        f"model_name: the chat template {what}; set tool_format=hermes to declare tools in the system message, "
+        "or use a model whose template renders tools"
+    )
+
+
+def call_form_of_hermes(render: Render) -> CallForm:
+    """The Hermes form, once the template shows the system message and results. Raises UserError."""
+    shown = render([{"role": "system", "content": "s"}, _ASKED], [PROBE])
+    if _NAME not in shown:
+        raise UserError("model_name: the chat template does not show a system message, which tool_format=hermes needs")
+    check_results(render)
+    return CallForm()
+
+
+def json_arguments(call: Any) -> Any:
+    """A call of a message with its arguments as an object: some programs write them as a string."""
+    function = call["function"]
+    if not isinstance(function["arguments"], str):
+        return call
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}

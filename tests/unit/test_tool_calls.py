@@ -1,0 +1,155 @@
+"""Calls in answers: what counts as one, as a failure, as text; nothing that a policy writes raises."""
+
+import json
+import random
+
+import pytest
+
+from harbortrainer.policy.tools import BARE, OTHER_KEY, QUOTED, CallForm, Parsed, ToolCall, parse, required
+from tests.support.tools import TOOLS
+
+HERMES = CallForm()
+LLAMA = CallForm("", "", "parameters", several=False)
+NEEDS = required(TOOLS)
+FIND = ToolCall("find_order", {"id": "1"})
+
+
+def block(text: str) -> str:
+    return f"<tool_call>\n{text}\n</tool_call>"
+
+
+GOOD = '{"name": "find_order", "arguments": {"id": "1"}}'
+CALLS: list[tuple[str, tuple[ToolCall, ...], tuple[str, ...]]] = [
+    (block(GOOD), (FIND,), ()),
+    ("I look it up.\n" + block(GOOD) + "\n", (FIND,), ()),
+    (block(GOOD) + block('{"arguments": {}, "name": "think", "id": 3}'), (FIND, ToolCall("think", {})), ()),
+    (block('{"name": "new", "arguments": {"a": [1, null, 1.5]}}'), (ToolCall("new", {"a": [1, None, 1.5]}),), ()),
+    (block('{"name": "think"}'), (ToolCall("think", {}),), ()),
+    (block('{"name": "think", "arguments": null}'), (ToolCall("think", {}),), ()),
+    (block('{"name": "find_order", "arguments": "{\\"id\\": \\"1\\"}"}'), (FIND,), (QUOTED,)),
+    (block('{"name": "find_order", "parameters": {"id": "1"}}'), (FIND,), (OTHER_KEY,)),
+    (block('{"name": "find_order", "parameters": "{\\"id\\": \\"1\\"}"}'), (FIND,), (OTHER_KEY, QUOTED)),
+    (GOOD, (FIND,), (BARE,)),
+    (f"```json\n{GOOD}\n```", (FIND,), (BARE,)),
+    (f"```\n{GOOD.replace('arguments', 'parameters')}\n```\n", (FIND,), (OTHER_KEY, BARE)),
+    (block(GOOD.replace("1", "<tool_response>")), (ToolCall("find_order", {"id": "<tool_response>"}),), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "calls", "fallbacks"), CALLS)
+def test_calls_that_are_read(text: str, calls: tuple[ToolCall, ...], fallbacks: tuple[str, ...]) -> None:
+    parsed = parse(text, HERMES, NEEDS)
+    assert (parsed.calls, parsed.fallbacks, parsed.failure) == (calls, fallbacks, "")
+    assert "tool_call" not in parsed.text
+
+
+DEEP = '{"name": "find_order", "arguments": ' + '{"id": ' * 100_000
+FAILURES = {
+    "<tool_call>\n" + GOOD: "the tag that ends it is missing",
+    "so I use <tool_call>": "the tag that ends it is missing",
+    block(GOOD) + "<tool_call>": "the tag that ends it is missing",
+    block(""): "invalid JSON",
+    block('{"name": "find_order", "arguments": {"id": "1"}'): "invalid JSON",
+    block(GOOD + GOOD): "invalid JSON (Extra data)",
+    block(f"[{GOOD}]"): "no JSON object",
+    block('"find_order"'): "no JSON object",
+    block(GOOD.replace("1", "a\nb")): "invalid JSON (Invalid control character at)",
+    block(GOOD.replace("1", "</tool_call>")): "invalid JSON",
+    block(GOOD.replace('"1"', "NaN")): "invalid JSON",
+    block(GOOD.replace('"1"', "-Infinity")): "invalid JSON",
+    block(GOOD.replace('"1"', "1e999")): "invalid JSON",
+    block(GOOD.replace('"1"', "9" * 5000)): "invalid JSON",
+    block(GOOD.replace("1", "\\ud800")): "invalid JSON",
+    block(DEEP): "invalid JSON",
+    block(GOOD.replace('{"id": "1"}', '["1"]')): "its arguments are no object",
+    block(GOOD.replace('{"id": "1"}', "3")): "its arguments are no object",
+    block(GOOD.replace('{"id": "1"}', '"id=1"')): "invalid JSON",
+    block(GOOD.replace('{"id": "1"}', '"[1]"')): "no JSON object",
+    block('{"name": "find_order"}'): "it has no arguments, and find_order requires id",
+    block('{"name": "cancel_order", "parameters": null}'): "cancel_order requires id, reason",
+    block('{"arguments": {"id": "1"}}'): "it has no name",
+    block('{"name": 7, "arguments": {}}'): "it has no name",
+    block('{"name": "", "arguments": {}}'): "it has no name",
+    block('{"type": "function", "function": ' + GOOD + "}"): "it has no name",
+    block(block(GOOD)): "invalid JSON",
+    block("find_order(id='1')"): "invalid JSON",
+    block("{'name': 'find_order', 'arguments': {'id': '1'}}"): "invalid JSON",
+    block(f"```json\n{GOOD}\n```"): "invalid JSON",
+    block(GOOD) + block("{"): "call 2 of 2: invalid JSON",
+}
+
+
+@pytest.mark.parametrize("text", FAILURES, ids=range(len(FAILURES)))
+def test_malformed_calls_are_failures_that_say_what_was_wrong(text: str) -> None:
+    parsed = parse(text, HERMES, NEEDS)
+    assert parsed.calls == () and FAILURES[text] in parsed.failure and "\n" not in parsed.failure
+    assert parsed.failure.startswith("Error: the tool call could not be read: ")
+    assert "<tool" not in parsed.failure and len(parsed.failure) < 400, "no control strings in what is shown"
+
+
+TEXTS = (
+    "", "It is done.", "the tag </tool_call> closes a call", "<think>", "{}", GOOD + " please", f"Call:\n{GOOD}",
+    '{"name": "new", "arguments": {}}', '{"name": "Ann", "city": "X"}', "```json\n{\n```", "tool_call", "\ufffd\u2028",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_without_an_opened_call_is_text(text: str) -> None:
+    assert parse(text, HERMES, NEEDS) == Parsed(text)
+
+
+LLAMA_GOOD = GOOD.replace("arguments", "parameters")
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "fallbacks", "failure"),
+    [
+        (LLAMA_GOOD, (FIND,), (), ""),
+        (f"\n\n{LLAMA_GOOD} ", (FIND,), (), ""),
+        (GOOD, (FIND,), (OTHER_KEY,), ""),
+        (f"```json\n{LLAMA_GOOD}\n```", (FIND,), (BARE,), ""),
+        ('{"name": "think"}', (ToolCall("think", {}),), (), ""),
+        (f"{LLAMA_GOOD}; {LLAMA_GOOD}", (), (), "invalid JSON (Extra data)"),
+        ('{"city": "X"}', (), (), "it has no name"),
+        ("{not JSON", (), (), "invalid JSON"),
+        (f"I call {LLAMA_GOOD}", (), (), ""),
+        (block(GOOD), (), (), ""),
+    ],
+)
+def test_an_object_that_is_the_whole_answer(
+    text: str, calls: tuple[ToolCall, ...], fallbacks: tuple[str, ...], failure: str
+) -> None:
+    parsed = parse(text, LLAMA, NEEDS)
+    assert (parsed.calls, parsed.fallbacks) == (calls, fallbacks)
+    assert failure in parsed.failure and bool(failure) == bool(parsed.failure)
+
+
+def test_a_form_with_one_call_an_answer_refuses_two() -> None:
+    parsed = parse(block(GOOD) * 2, CallForm(several=False), NEEDS)
+    assert not parsed.calls and "more than one call in an answer" in parsed.failure
+
+
+def test_no_text_makes_the_parser_raise() -> None:
+    rng = random.Random(0)
+    pieces = [
+        "<tool_call>",
+        "</tool_call>",
+        "{",
+        "}",
+        '"name"',
+        '"arguments"',
+        ":",
+        ",",
+        "[",
+        '"',
+        "\\",
+        "think",
+        "\n",
+        "9",
+    ]
+    for _ in range(3000):
+        text = "".join(rng.choice(pieces) for _ in range(rng.randrange(14)))
+        for form in (HERMES, LLAMA):
+            parsed = parse(text, form, NEEDS)
+            assert not (parsed.calls and parsed.failure)
+            json.dumps([call.arguments for call in parsed.calls], allow_nan=False)
