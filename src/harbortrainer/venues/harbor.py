@@ -53,8 +53,7 @@ class HarborVenue:
         return self._host(config).check(folders, n_containers(config), config.environment_kwargs)
 
     def room(self, run: "RunParts") -> "HarborRoom":
-        from harbortrainer.policy.chat_template import ChatTemplate
-    from harbortrainer.rollout.harbor_room import HarborRoom
+        from harbortrainer.rollout.harbor_room import HarborRoom
         from harbortrainer.rollout.trial import new_trial
 
         return HarborRoom(run, self._host(run.config), self.new_trial or new_trial)
