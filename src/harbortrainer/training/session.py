@@ -22,6 +22,7 @@ from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.tasks.split import users_note
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, sampler_change, start_directory
@@ -89,6 +90,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
         notes = await asyncio.to_thread(check_venues, venues, plan.tasks, config, template)
+        notes += filter(None, [users_note(plan.train, plan.held_out)])
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)

@@ -37,4 +37,4 @@ def record(exchange: Exchange, name: str, end: str, seconds: float, grades: dict
 def write_record(folder: Path, value: dict[str, Any]) -> None:
     """Write it over an earlier one. Blocks. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / FILE, json.dumps(value, ensure_ascii=False))
+    replace_text(folder / FILE, json.dumps(value))
