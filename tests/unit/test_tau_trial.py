@@ -75,7 +75,7 @@ async def test_gold_conversations_earn_1_through_the_runs_own_machinery(tmp_path
     assert {*read_batch(tmp_path / "kept")} == {trial.trial_name for trial in trials}
     metrics = batch_metrics(groups)
     assert metrics["turn/parse_failure_rate"] == 0
-    sequences = [training_sequences(trial.turns) for trial in trials]
+    sequences = [training_sequences(trial, 1.0) for trial in trials]
     assert {len(one) for one in sequences} == {1}, "one datum a conversation"
 
 
