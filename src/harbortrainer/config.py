@@ -167,6 +167,21 @@ class TrialSettings(ModelSettings):
         8000, "free tokens below which Terminus-2 summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
     )
 
+    # -- user
+    user_model: str | None = field(
+        None,
+        "simulated user of tasks that have one: scripted, base (the frozen base model through the same Tinker API), or "
+        "the name of a model at user_url; None = the tasks' own",
+        resume=NEXT_STEP,
+    )
+    user_url: str | None = field(
+        None, "URL of an OpenAI-compatible API for user_model, https://HOST/v1; None = no endpoint", resume=NEXT_STEP
+    )
+    user_key: str | None = field(None, "name of the environment variable that holds the key of user_url; None = no key")
+    user_kwargs: dict[str, Any] = field(
+        {}, "fields of each request to the user, user_kwargs.NAME=VALUE; temperature is 0 without", resume=NEXT_STEP
+    )
+
     # -- server
     sample_timeout_sec: float = field(
         600.0, "seconds for one answer, retries included; then its trial is replaced", check=ABOVE_0

@@ -108,6 +108,7 @@ def validate(config: Config) -> None:
         *_learning(config),
         *_off_policy(config),
         *_evaluation(config),
+        *_user(config),
         *run_problems(config),
     ]
     if found:
@@ -182,6 +183,25 @@ def _evaluation(config: Config) -> Iterator[str]:
         for name in ("eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
             if value := getattr(config, name):
                 yield f"{name}={shown(value)}: no task is held out; set eval_split or eval_tasks"
+
+
+def _user(config: Config) -> Iterator[str]:
+    """Settings of the simulated user that contradict one another."""
+    model, kwargs = config.user_model, config.user_kwargs
+    if model not in (None, "scripted", "base"):
+        if config.user_url is None:
+            yield f"user_model={model}: give user_url=URL of the OpenAI-compatible API that serves it"
+        elif not config.user_url.startswith(("http://", "https://")):
+            yield f"user_url={config.user_url}: must start with http:// or https://"
+        return
+    for name in ("user_url", "user_key"):
+        if (value := getattr(config, name)) is not None:
+            yield f"{name}={value}: without effect while user_model={model}; name a model that the URL serves"
+    if model != "base":
+        for name in kwargs:
+            yield f"user_kwargs.{name}={kwargs[name]}: without effect while user_model={model}; leave it out"
+    for name in kwargs.keys() - {"temperature", "max_tokens"} if model == "base" else ():
+        yield f"user_kwargs.{name}={kwargs[name]}: the base model takes temperature and max_tokens; leave it out"
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:

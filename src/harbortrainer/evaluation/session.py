@@ -24,6 +24,7 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
+from harbortrainer.policy.users import refuse_unused
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
@@ -121,6 +122,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     for subject in subjects:
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
+    refuse_unused(config, tasks)
     return EvalPlan(subjects, sources, tasks, config, continued)
 
 

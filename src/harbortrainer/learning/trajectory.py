@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 
 CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation count as equal
-
+# In `stats`: tokens of the models beside the policy, the trial's simulated user and its judge.
+USER_TOKENS = ("user_prompt_tokens", "user_sampled_tokens")
+JUDGE_TOKENS = ("judge_prompt_tokens", "judge_sampled_tokens")
 
 BatchKind = Literal["step", "eval"]  # of trials: a training step's, or an evaluation's
 _TRIAL_NAME = re.compile(r"([se])(\d{6,})-p(\d{2,})-g(\d{2,})(?:-a(\d+))?")
