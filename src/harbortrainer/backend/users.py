@@ -12,13 +12,18 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, UserError
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
 from harbortrainer.policy.sampler import Limits, PolicySampler, Sample, Sampler, SamplingError
 from harbortrainer.policy.users import BASE, SCRIPTED, BaseUsers, Users, endpoint_users
 
 
 @contextlib.asynccontextmanager
 async def opened_users(
-    config: Config, backend: Backend | None, sampler: PolicySampler, template: ChatTemplate
+    config: Config,
+    backend: Backend | None,
+    sampler: PolicySampler,
+    template: ChatTemplate,
+    open_endpoint: OpenEndpoint = Endpoint,
 ) -> AsyncIterator[Users | None]:
     """What plays `user_model`, checked by one request; None = the tasks' own scripts do. Closed with the block.
 
@@ -33,7 +38,7 @@ async def opened_users(
         client = BaseModelSampler(backend, config.model_name, sampler.companion())
         users: Users = BaseUsers(client, ChatTemplate(template.tokenizer), config.user_kwargs)
     else:
-        users = endpoint_users(config, template)
+        users = endpoint_users(config, template, open_endpoint)
     async with contextlib.aclosing(users):
         await users.check()
         yield users

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -61,6 +61,12 @@ class Spoken:
     text: str
     prompt_tokens: int
     sampled_tokens: int
+
+
+class OpenEndpoint(Protocol):
+    """Makes an endpoint: `Endpoint` itself, or a test's."""
+
+    def __call__(self, place: Place, *, patience_sec: float) -> "Endpoint": ...
 
 
 class Endpoint:

@@ -11,7 +11,7 @@ from harbortrainer.config import SETTINGS, TrialSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import USER_TOKENS
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.endpoint import Endpoint, EndpointError, Place
+from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint, Place
 from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.policy.tools import Message
 from harbortrainer.setting import shown
@@ -75,10 +75,12 @@ def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
             raise UserError(f"{name}={shown(value)}: no task of tasks_dir talks to a user; leave it out")
 
 
-def endpoint_users(config: TrialSettings, template: ChatTemplate) -> "EndpointUsers":
+def endpoint_users(
+    config: TrialSettings, template: ChatTemplate, open_endpoint: OpenEndpoint = Endpoint
+) -> "EndpointUsers":
     """The users of `user_url`. Raises UserError when the variable of the key is not set."""
     place = Place("user", str(config.user_url), str(config.user_model), config.user_key, config.user_kwargs)
-    return EndpointUsers(Endpoint(place, patience_sec=config.outage_limit_sec), template)
+    return EndpointUsers(open_endpoint(place, patience_sec=config.outage_limit_sec), template)
 
 
 class EndpointUsers(Users):

@@ -27,6 +27,7 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
@@ -89,6 +90,7 @@ class Rollouts:
         observer: TrialObserver = UNOBSERVED,
         ping: Ping | None = None,
         new_trial: NewTrial = new_trial,
+        judge: Judge | None = None,
     ) -> None:
         """`faults`: an earlier process's last ones in a row; `ping`: checks the environments' host, None = Docker."""
         self._stop = stop or Stop()
@@ -99,7 +101,7 @@ class Rollouts:
         self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
-        self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop)
+        self._attempts = Attempts(self._settings, self._quarantine, journal, self._stop, judge)
         self._graded = False  # whether any trial of this run was
 
     async def warm_up(self) -> None:

@@ -15,6 +15,7 @@ from harbortrainer.backend.sessions import Session
 from harbortrainer.config import Config, RunSettings, ToolFormat
 from harbortrainer.docker.host import DockerHost, Host, RemoteHost
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
 from harbortrainer.probe.probe import contract_of
 from harbortrainer.report.curve import draw_curve
 from harbortrainer.report.write import leave_report
@@ -45,6 +46,7 @@ class Outside:
     load_template: Callable[[str, bool, ToolFormat], ChatTemplate] = ChatTemplate.load
     docker: Host = field(default_factory=DockerHost)
     new_trial: NewTrial = new_trial
+    open_endpoint: OpenEndpoint = Endpoint  # of simulated user and judge
     start_wandb: StartWandb = start_wandb
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages
 

@@ -14,13 +14,14 @@ from harbortrainer.config import Config
 from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.durable.files import write_json
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.judge import Judge, open_judge
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.phases import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.config_changes import to_json
-from harbortrainer.run.conversations import Conversations
+from harbortrainer.run.conversations import Conversations, Transcriber
 from harbortrainer.run.directory import held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
@@ -32,6 +33,7 @@ from harbortrainer.training.start import check_unseen, described, find_start, fi
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
+from harbortrainer.watch.wandb_log import wandb_project
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,11 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         effective = _record_effective(prepared, workspace, backend, terms)
         powers = backend.kind.answers_of_powers
         sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
-        rollouts = _rollouts(prepared, workspace, sampler, outside)
+        judge = open_judge(config, Transcriber(prepared.template).conversation, outside.open_endpoint)
+        if judge is not None:
+            await stack.enter_async_context(contextlib.aclosing(judge))
+            await judge.check()
+        rollouts = _rollouts(prepared, workspace, sampler, outside, judge)
         with undone_if_refused(workspace):
             await free_slots(backend, workspace.checkpoints.models())  # of killed processes
             references = await open_references(
@@ -143,7 +149,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         await asyncio.gather(rollouts.warm_up(), images)
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
-        wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
+        wandb = outside.start_wandb(run, wandb_project(config), config.wandb_name, record, display.say)
         parts = Parts(
             policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
             workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget, references,
@@ -201,7 +207,9 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     return effective
 
 
-def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
+def _rollouts(
+    prepared: Prepared, workspace: Workspace, sampler: PolicySampler, outside: Outside, judge: Judge | None
+) -> Rollouts:
     return Rollouts(
         prepared.plan.config,
         sampler,
@@ -213,4 +221,5 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         workspace.display.watcher,
         prepared.host.ping,
         outside.new_trial,
+        judge,
     )
