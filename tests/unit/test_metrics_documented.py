@@ -18,6 +18,7 @@ from harbortrainer.sft.arguments import checked as sft_arguments
 from harbortrainer.sft.session import run_sft
 from tests.support import recorded_run
 from tests.support.conversations import conversation, write_conversations
+from tests.support.taxonomy import write_taxonomy
 from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
@@ -73,7 +74,9 @@ async def test_what_runs_log_is_what_is_documented(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", TASKS[:2]), ("two", TASKS[2:])))
-    for number, besides in enumerate(RUNS):
+    taxonomy = write_taxonomy(tmp_path / "taxonomy.json")
+    shaped = ("judge_model=j", "judge_url=http://judge/v1", f"taxonomy={taxonomy}", "max_steps=1")
+    for number, besides in enumerate((*RUNS, shaped)):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
         await recorded_run.recorded_run([f"{field}={value}" for field, value in arguments.items()])

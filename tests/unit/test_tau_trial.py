@@ -12,6 +12,7 @@ import tinker
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.venue import TrialCancelled
@@ -21,7 +22,7 @@ from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau.domain import GREETING, Call
 from harbortrainer.venues.tau.trial import EMPTY, run_conversation
-from harbortrainer.venues.tau.user import NewUser, Reply, ScriptedUser, UserFault
+from harbortrainer.venues.tau.user import ModelUser, NewUser, Reply, ScriptedUser, User
 from harbortrainer.venues.tau.venue import SCRIPTED, VENUE
 from tests.support.families import LLAMA, QWEN_TOOLS, chat_of
 from tests.support.tau_parts import config, gold_groups, gold_texts, needs_tau2, parts, request, stored
@@ -48,7 +49,7 @@ async def talked(
     return await run_conversation(request(task or mock(), folder), made, new_user)
 
 
-class Says:
+class Says(User):
     """A user that says these texts, the last one for ever."""
 
     def __init__(self, *replies: str | Reply | Exception) -> None:
@@ -150,8 +151,8 @@ async def test_limits_of_the_run_give_0(fields: dict[str, Any], outcome: Outcome
 @pytest.mark.parametrize(
     "user",
     [
-        Says(UserFault("the endpoint does not answer")),
-        Says("hello", UserFault("status 500")),
+        Says(users.UserFault("the endpoint does not answer")),
+        Says("hello", users.UserFault("status 500")),
         Says(""),
         Says("hello", "  \n"),
         Says("###STOP###"),
@@ -269,3 +270,36 @@ async def test_a_room_shares_the_agents_slots_and_has_no_service() -> None:
     await room.ready()
     await room.suspect()
     assert room.outages == 0 and room.gate is made.gates.running
+
+
+class Model(users.User):
+    """A model that plays a user: it repeats what it was asked, and counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Mapping[str, Any]]] = []
+
+    @property
+    def stats(self) -> dict[str, float]:
+        return {"user_prompt_tokens": 7.0 * len(self.asked)}
+
+    async def reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        self.asked.append([*messages])
+        return "###STOP###" if len(self.asked) > 1 else "Hello."
+
+
+async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(tmp_path: Path) -> None:
+    model = Model()
+    task = BY_NAME["airline-0"]
+    trajectory = await talked(["What?"], tmp_path, task, new_user=lambda _domain, task, _seed: ModelUser(model, task))
+    assert trajectory.outcome is Outcome.COMPLETED and trajectory.stats["user_prompt_tokens"] == 14.0
+    system, *said = model.asked[1]
+    assert "<scenario>" in system["content"] and "###STOP###" in system["content"]
+    assert [(one["role"], one["content"]) for one in said] == [
+        ("user", GREETING), ("assistant", "Hello."), ("user", "What?"),
+    ]  # fmt: skip
+
+
+def test_a_user_with_tools_is_not_played_by_a_model() -> None:
+    telecom = load_sources(find_sources("tau:telecom"))[:1]
+    with pytest.raises(UserError, match="the user of tau:telecom has tools; leave that domain out"):
+        VENUE.check(telecom, config(user_model="base"), CHAT)

@@ -12,6 +12,7 @@ import chz
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
+from harbortrainer.backend.users import opened_users
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost, UserError
@@ -23,6 +24,7 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
+from harbortrainer.policy.users import refuse_unused
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import check_venues, venues_of
 from harbortrainer.run.conversations import Conversations
@@ -117,6 +119,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     for subject in subjects:
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
+    refuse_unused(config, tasks)
     return EvalPlan(subjects, sources, tasks, config, continued)
 
 
@@ -186,15 +189,18 @@ async def _run(
     config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
     powers = backend is not None and backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
-    outer = {"observer": display.watcher, "venues": outside.venues}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
-    runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:
         display.keep_log(run)
         try:
-            async with rollouts.opened(plan.tasks, display.building, display.say):
+            async with contextlib.AsyncExitStack() as stack:
+                users = opened_users(config, backend, sampler, template, outside.open_endpoint)
+                outer: dict[str, Any] = {"observer": display.watcher, "venues": outside.venues}
+                outer["users"] = await stack.enter_async_context(users)
+                rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer)
+                await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
+                runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))

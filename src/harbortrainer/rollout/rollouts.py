@@ -23,7 +23,9 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.users import Users
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
@@ -85,16 +87,21 @@ class Rollouts:
         faults: Sequence[Trajectory] = (),
         observer: TrialObserver = UNOBSERVED,
         venues: Mapping[str, Venue] = MappingProxyType({}),
+        judge: Judge | None = None,
+        users: Users | None = None,
     ) -> None:
-        """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry."""
+        """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry.
+
+        `judge`: of trials of training; `users`: what simulates the users of trials, None = the tasks' own scripts.
+        """
         self._stop = stop or Stop()
-        self._settings = RunParts(config, sampler, template, run_id, Gates.of(config), observer)
+        self._settings = RunParts(config, sampler, template, run_id, Gates.of(config), observer, users)
         self._rooms = _Rooms(self._settings, venues)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
-        self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop)
+        self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)
         self._graded = False  # whether any trial of this run was
 
     @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.users import Users
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import TaskVenue, venue
@@ -50,6 +51,7 @@ class RunParts:
     run_id: str
     gates: Gates
     observer: TrialObserver = UNOBSERVED
+    users: Users | None = None  # what simulates users; None = the tasks' own scripts
 
 
 class Room(Protocol):

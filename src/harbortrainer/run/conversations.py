@@ -11,6 +11,7 @@ from harbortrainer.durable.files import make_folder, replace_text
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Turn
 from harbortrainer.policy.chat_template import MARKER, ChatTemplate
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.trajectories import additions
 
 Message = dict[str, Any]
 
@@ -115,6 +116,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
         "outcome": trajectory.outcome.value,
         "detail": trajectory.detail,
         "weights_version": trajectory.turns[0].weights_version if trajectory.turns else None,
+        **({"shaping": added} if (added := additions(trajectory)) else {}),
         "messages": transcriber.conversation(trajectory),
     }
 

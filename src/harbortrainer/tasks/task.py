@@ -25,3 +25,8 @@ class Task:
     side: str = ""
     floor: float | None = None
     clean: bool | None = None
+
+    @property
+    def has_user(self) -> bool:
+        """Whether its trials talk to a user."""
+        return self.venue != FOLDERS

@@ -5,23 +5,28 @@ import contextlib
 import gc
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import domain
+from harbortrainer.venues.tau.domain import Domain, domain
 from harbortrainer.venues.tau.tasks import key_of
 from harbortrainer.venues.tau.trial import run_conversation
-from harbortrainer.venues.tau.user import NewUser
+from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
 
 
 class TauRoom:
-    """Conversations of one run."""
+    """Conversations of one run. What plays its users is the service whose outages count."""
 
-    outages = 0
+    def __init__(self, run: RunParts, new_user: NewUser | None = None) -> None:
+        """`new_user`: a test's user; None = that of the run, else the scripted one."""
+        self._run, self._users = run, run.users
+        self._new_user = new_user or self._of_run
 
-    def __init__(self, run: RunParts, new_user: NewUser) -> None:
-        self._run, self._new_user = run, new_user
+    @property
+    def outages(self) -> int:
+        return 0 if self._users is None else self._users.outages
 
     @property
     def gate(self) -> asyncio.Semaphore:
@@ -29,10 +34,12 @@ class TauRoom:
         return self._run.gates.running
 
     async def ready(self) -> None:
-        """At once."""
+        if self._users is not None:
+            await self._users.ready()
 
     async def suspect(self) -> None:
-        """There is nothing to ask."""
+        if self._users is not None:
+            await self._users.suspect()
 
     async def run(self, request: TrialRequest) -> Trajectory:
         return await run_conversation(request, self._run, self._new_user)
@@ -53,6 +60,11 @@ class TauRoom:
 
     async def aclose(self) -> None:
         """Nothing stays behind a conversation."""
+
+    def _of_run(self, domain: Domain, task: Any, seed: int) -> User:
+        if self._users is None:
+            return ScriptedUser(domain, task, seed)
+        return ModelUser(self._users.of_trial(seed), task)
 
 
 def _load(tasks: Sequence[Task]) -> None:

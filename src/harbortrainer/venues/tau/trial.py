@@ -10,6 +10,7 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
 from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.policy.tools import Message
+from harbortrainer.policy.users import UserFault
 from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest
@@ -18,7 +19,7 @@ from harbortrainer.venues.tau.exchange import ENDS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
 from harbortrainer.venues.tau.record import record, write_record
 from harbortrainer.venues.tau.tasks import key_of
-from harbortrainer.venues.tau.user import NewUser, User, UserFault
+from harbortrainer.venues.tau.user import NewUser, User
 
 EMPTY = "Error: the answer was empty. Send a message to the user, or call a tool."
 _GRADING = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # of values that a tool stored
@@ -149,7 +150,7 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
         detail=detail,
         attempt=request.attempt,
         times=times,
-        stats=conversation.stats | counted,
+        stats=conversation.stats | counted | talk.user.stats,
         trial_dir=str(folder),
     )
 

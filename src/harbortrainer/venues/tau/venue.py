@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
+from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau import tasks as tau_tasks
@@ -23,7 +24,7 @@ SCRIPTED = (
 
 @dataclass(frozen=True, slots=True)
 class TauVenue:
-    """`new_user`: who talks to the policy; None = the scripted user."""
+    """`new_user`: a test's user; None = the one that user_model names, else the scripted user."""
 
     new_user: "NewUser | None" = None
     name: str = tau_tasks.VENUE
@@ -43,26 +44,29 @@ class TauVenue:
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate") -> list[str]:
         """Warnings for the user. Raises UserError when the chat template cannot show tools and their results."""
+        from harbortrainer.policy import users
         from harbortrainer.venues.tau.domain import GREETING, domain
 
-        for name in dict.fromkeys(tau_tasks.key_of(task)[0] for task in tasks):
-            place = domain(name)
+        places = [domain(name) for name in dict.fromkeys(tau_tasks.key_of(task)[0] for task in tasks)]
+        for place in places:
             template.call_form  # noqa: B018 -- raises UserError
             opening = [{"role": "system", "content": place.system_prompt}, {"role": "assistant", "content": GREETING}]
             prompt = template.first_prompt([*opening, {"role": "user", "content": "x"}], place.schemas)
-            _require_room(name, len(prompt), config)
-        return [] if self.new_user is not None else [SCRIPTED]
+            _require_room(place.name, len(prompt), config)
+        if config.user_model in (None, users.SCRIPTED):
+            return [] if self.new_user is not None else [SCRIPTED]
+        if any(place.user_schemas for place in places):
+            raise UserError(f"user_model={config.user_model}: the user of tau:telecom has tools; leave that domain out")
+        return []
 
     def room(self, run: "RunParts") -> "TauRoom":
         from harbortrainer.venues.tau.room import TauRoom
-        from harbortrainer.venues.tau.user import ScriptedUser
 
-        return TauRoom(run, self.new_user or ScriptedUser)
+        return TauRoom(run, self.new_user)
 
 
 def _require_room(name: str, tokens: int, config: Config) -> None:
     """Raises UserError when the first prompt leaves no room for one answer."""
-    from harbortrainer.errors import UserError
     from harbortrainer.policy.conversation import SMALLEST_ANSWER
 
     if tokens + SMALLEST_ANSWER > config.context_limit:
