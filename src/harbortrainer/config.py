@@ -122,7 +122,8 @@ class TrialSettings(ModelSettings):
 
     # -- tasks
     tasks_dir: str = field(
-        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER] or NAME@VERSION of Harbor's registry; several: a,b",
+        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER], NAME@VERSION of Harbor's registry or tau:DOMAIN[@SIDE]; "
+        "several: a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(
@@ -214,7 +215,11 @@ class Config(TrialSettings, RunSettings):
     eval_split: float = field(
         0.0, "share of the tasks to hold out, in whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
     )
-    eval_tasks: tuple[str, ...] = field((), "names of the held-out tasks, a,b,c; () = use eval_split", resume=FIXED)
+    eval_tasks: tuple[str, ...] = field(
+        (),
+        "names of the held-out tasks, a,b,c; @test = those that their data sets hold out; () = use eval_split",
+        resume=FIXED,
+    )
     allow_family_overlap: bool = field(
         False, "true = a family (one template or environment) may have tasks on both sides of the split", resume=FIXED
     )

@@ -14,8 +14,10 @@ from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
+from harbortrainer.report.panel import own_conversation
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.venue import TrialCancelled
+from harbortrainer.run.conversations import Transcriber
 from harbortrainer.run.metrics import batch_metrics
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
@@ -100,6 +102,11 @@ async def test_turns_prompts_and_files_of_one_conversation(tmp_path: Path) -> No
     roles = [message["role"] for message in kept["messages"]]
     assert roles.count("tool") == len(texts) - 1 and kept["tools"] and kept["system"].startswith("<instructions>")
     assert {"environment", "agent", "user", "sampling", "total"} <= trajectory.times.keys()
+    messages = Transcriber(CHAT).conversation(trajectory)
+    assert [one["role"] for one in messages[:4]] == ["system", "assistant", "user", "assistant"]
+    assert messages[3]["calls"][0]["name"] in texts[0] and messages[4]["role"] == "tool"
+    shown = own_conversation(tmp_path / trajectory.trial_name)
+    assert shown[3]["role"] == "agent" and shown[3]["calls"] and shown[-1] == {"role": "user", "text": "###STOP###"}
 
 
 MALFORMED = [

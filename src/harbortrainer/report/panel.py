@@ -12,6 +12,7 @@ import numpy as np
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.report.trials import TrialRow
+from harbortrainer.run.conversations import own_messages
 from harbortrainer.run.trajectories import read_log_ratios, read_trajectory
 
 if TYPE_CHECKING:
@@ -55,14 +56,18 @@ MOST_MESSAGES = 120
 MOST_TOKENS = 8_000  # of one trial
 _BLANK = re.compile(r"(?:[ \t]*\n){6,}")
 NEWLINE = "\n"
-_FILES = ("result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+ROLES = {"assistant": "agent"}  # as the page names them
+_FILES = (
+    "conversation.json", "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log",
+    "exception.txt",
+)  # fmt: skip
 _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 
 def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     """What the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
     folder = run / "rollouts" / trial.folder / trial.name
-    messages = conversation(folder / "agent" / "trajectory.json")
+    messages = own_conversation(folder) or conversation(folder / "agent" / "trajectory.json")
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
@@ -77,6 +82,16 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
         messages = messages[: MOST_MESSAGES // 2] + messages[-MOST_MESSAGES // 2 :]
     output = {name: text for name in _OUTPUT if (text := _text(folder / "verifier" / name))}
     return shown | {"messages": messages, "verifier": output, "error": _text(folder / "exception.txt")}
+
+
+def own_conversation(folder: Path) -> list[dict[str, Any]]:
+    """Messages that the trial's venue has left: role and text, of an answer also `calls`; [] = none."""
+    messages: list[dict[str, Any]] = []
+    for one in own_messages(folder):
+        messages.append({"role": ROLES.get(one["role"], one["role"]), "text": cut(one["content"])})
+        if calls := one.get("calls"):
+            messages[-1]["calls"] = [cut(f"{call['name']} {json.dumps(call['arguments'])}") for call in calls]
+    return messages
 
 
 def conversation(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from harbortrainer.durable.files import replace_text
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.package import DISTRIBUTION, VERSION
 
-FILE = "conversation.json"
+FILE = "conversation.json"  # OWN_FILE of run/conversations.py, whose imports are heavy
 
 
 def record(exchange: Exchange, name: str, end: str, seconds: float, grades: dict[str, float]) -> dict[str, Any]:
