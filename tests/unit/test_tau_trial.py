@@ -15,7 +15,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.report.panel import own_conversation
-from harbortrainer.rollout.outcome import SAMPLING
+from harbortrainer.rollout.outcome import SAMPLING, blames_task
 from harbortrainer.rollout.venue import TrialCancelled
 from harbortrainer.run.conversations import Transcriber
 from harbortrainer.run.metrics import batch_metrics
@@ -168,7 +168,7 @@ async def test_limits_of_the_run_give_0(fields: dict[str, Any], outcome: Outcome
 async def test_faults_of_the_user_are_no_reward(user: Says, tmp_path: Path) -> None:
     trajectory = await talked(["Is that so?"], tmp_path, new_user=user)
     assert (trajectory.reward, trajectory.outcome) == (None, Outcome.INFRASTRUCTURE_ERROR)
-    assert trajectory.detail.startswith("user: ")
+    assert trajectory.detail.startswith("user: ") and not blames_task(trajectory)
 
 
 async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:

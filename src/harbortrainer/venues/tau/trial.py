@@ -12,7 +12,7 @@ from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.policy.tools import Message
 from harbortrainer.policy.users import UserFault
 from harbortrainer.rollout.gates import ObservedTrial
-from harbortrainer.rollout.outcome import SAMPLING
+from harbortrainer.rollout.outcome import SAMPLING, USER
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest
 from harbortrainer.venues.tau.domain import Call, domain
 from harbortrainer.venues.tau.exchange import ENDS, End, Exchange
@@ -178,6 +178,6 @@ async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
     except SamplingError as error:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(error), None
     except UserFault as error:
-        return Outcome.INFRASTRUCTURE_ERROR, f"user: {error}", None
+        return Outcome.INFRASTRUCTURE_ERROR, f"{USER}{error}", None
     except asyncio.CancelledError:
         raise TrialCancelled(tuple(talk.conversation.turns)) from None
