@@ -14,7 +14,7 @@ from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
-from harbortrainer.report.panel import own_conversation
+from harbortrainer.report.talk import talk
 from harbortrainer.rollout.outcome import SAMPLING, blames_task
 from harbortrainer.rollout.venue import TrialCancelled
 from harbortrainer.run.conversations import Transcriber
@@ -105,8 +105,9 @@ async def test_turns_prompts_and_files_of_one_conversation(tmp_path: Path) -> No
     messages = Transcriber(CHAT).conversation(trajectory)
     assert [one["role"] for one in messages[:4]] == ["system", "assistant", "user", "assistant"]
     assert messages[3]["calls"][0]["name"] in texts[0] and messages[4]["role"] == "tool"
-    shown = own_conversation(tmp_path / trajectory.trial_name)
-    assert shown[3]["role"] == "agent" and shown[3]["calls"] and shown[-1] == {"role": "user", "text": "###STOP###"}
+    shown = talk(tmp_path / trajectory.trial_name)
+    assert [one["role"] for one in shown[:6]] == ["system", "tools", "agent", "user", "agent", "result"]
+    assert shown[4]["calls"] and shown[-1] == {"role": "user", "text": "###STOP###"}
 
 
 MALFORMED = [

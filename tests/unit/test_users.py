@@ -14,7 +14,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.policy.endpoint import Endpoint, Place
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, refuse_unused
+from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
 from tests.support.chat_server import HANG, ChatServer, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -250,3 +250,13 @@ def test_a_user_that_no_task_talks_to_is_refused() -> None:
         refuse_unused(config, [terminal, SimpleNamespace()])
     refuse_unused(config, [terminal, shop])
     refuse_unused(CONFIG, [terminal])
+
+
+def test_an_evaluation_has_the_user_of_training_unless_another_is_given() -> None:
+    shop, trained = [SimpleNamespace(has_user=True)], {"user_model": "gpt", "user_url": "http://x/v1", "seed": 7}
+    taken = as_trained(CONFIG, trained, shop)
+    assert (taken.user_model, taken.user_url, taken.seed) == ("gpt", "http://x/v1", CONFIG.seed)
+    given = Config(model_name="m", tasks_dir="x", user_model="base")
+    assert as_trained(given, trained, shop) is given
+    assert as_trained(CONFIG, trained, [SimpleNamespace()]) is CONFIG, "tasks without a user have none"
+    assert as_trained(CONFIG, {}, shop).user_model is None, "a run of an earlier version"

@@ -74,8 +74,8 @@ def _beside(config: RunSettings, price: Price | None) -> dict[str, Price]:
     models = {name: getattr(config, f"{name}_model", None) for name in BESIDE}
     found = {name: price for name, model in models.items() if model == "base" and price is not None}
     if config.prices is not None:
-        known = {name: model for name, model in models.items() if model in _models_of(config.prices)}
-        found |= {name: _of_file(config.prices, model) for name, model in known.items()}
+        known = _models_of(config.prices)
+        found |= {name: _of_file(config.prices, model) for name, model in models.items() if model and model in known}
     return found
 
 

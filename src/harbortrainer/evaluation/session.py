@@ -24,7 +24,7 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
-from harbortrainer.policy.users import refuse_unused
+from harbortrainer.policy.users import as_trained, refuse_unused
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import check_venues, venues_of
 from harbortrainer.run.conversations import Conversations
@@ -120,6 +120,8 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
+    if runs := [Path(subject.run) for subject in subjects if subject.run]:
+        config = as_trained(config, read_json(RunDirectory(runs[0]).config), tasks)
     return EvalPlan(subjects, sources, tasks, config, continued)
 
 
@@ -169,6 +171,8 @@ def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backen
     how = f"temperature {args.temperature:g}" if args.temperature else "greedy"
     where = f"{how}; {args.backend} at {backend.url}" if backend else "no server is needed"
     display.say(f"results go to {run.path}")
+    if plan.config.user_model is not None:
+        display.say(f"simulated user: user_model={plan.config.user_model}")
     display.say(
         f"{names}: {len(plan.tasks)} tasks x {args.trials} trials{' x 2 policies' * (len(plan.subjects) - 1)} = "
         f"{planned} trials planned, {stored} of them finished earlier; {where}"

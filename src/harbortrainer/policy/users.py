@@ -7,7 +7,9 @@ trained, and its faults are never a reward.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from harbortrainer.config import SETTINGS, TrialSettings
+import chz
+
+from harbortrainer.config import SETTINGS, Config, TrialSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import USER_TOKENS
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -73,6 +75,16 @@ def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
     for name in FIELDS:
         if (value := getattr(config, name)) != SETTINGS[name].default:
             raise UserError(f"{name}={shown(value)}: no task of tasks_dir talks to a user; leave it out")
+
+
+def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]) -> Config:
+    """The settings of an evaluation with the user of the checkpoint's run, unless another one is given.
+
+    `saved`: config.json of that run.
+    """
+    if config.user_model is not None or not any(getattr(task, "has_user", False) for task in tasks):
+        return config
+    return chz.replace(config, **{name: saved[name] for name in FIELDS if name in saved})
 
 
 def endpoint_users(

@@ -95,8 +95,7 @@ class Attempts:
                 disposition = "graded"
             else:
                 disposition = "quarantined" if quarantined else "dropped"
-            if disposition == "graded" and request.mode == "train":
-                trajectory = await self._judged(request, trajectory)
+            trajectory = await self._judged(request, trajectory, disposition)
             await _in_thread(self._end, trajectory, disposition, None if retry else keep)
             if not hit_by_outage:
                 note(trajectory)
@@ -132,9 +131,9 @@ class Attempts:
             trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
         return trajectory, room.outages > before
 
-    async def _judged(self, request: TrialRequest, trajectory: Trajectory) -> Trajectory:
-        """The trial with what the judge adds, once it holds no slot any more."""
-        if self.judge is None:
+    async def _judged(self, request: TrialRequest, trajectory: Trajectory, disposition: str) -> Trajectory:
+        """The trial with what the judge adds, once it holds no slot any more: of training, and with a grade."""
+        if self.judge is None or request.mode != "train" or disposition != "graded":
             return trajectory
         try:
             return await self.judge.shaped(trajectory)
