@@ -83,7 +83,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
 
 
 def conversation(path: Path) -> list[dict[str, Any]]:
-    """Messages of Harbor's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`."""
+    """Messages of a trial's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`."""
     try:
         steps = json.loads(path.read_bytes())["steps"]
         return [_message(step) for step in steps]
