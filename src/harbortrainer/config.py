@@ -1,7 +1,6 @@
 """The flat configuration of a run. A field holds all facts on its setting; docs/settings.md is generated from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import chz
@@ -126,7 +125,8 @@ class TrialSettings(ModelSettings):
 
     # -- tasks
     tasks_dir: str = field(
-        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER] or NAME@VERSION of Harbor's registry; several: a,b",
+        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER], NAME@VERSION of Harbor's registry or tau:DOMAIN[@SIDE]; "
+        "several: a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(
@@ -172,6 +172,21 @@ class TrialSettings(ModelSettings):
         8000, "free tokens below which Terminus-2 summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
     )
 
+    # -- user
+    user_model: str | None = field(
+        None,
+        "simulated user of tasks that have one: scripted, base (the frozen base model through the same Tinker API), or "
+        "the name of a model at user_url; None = the tasks' own",
+        resume=NEXT_STEP,
+    )
+    user_url: str | None = field(
+        None, "URL of an OpenAI-compatible API for user_model, https://HOST/v1; None = no endpoint", resume=NEXT_STEP
+    )
+    user_key: str | None = field(None, "name of the environment variable that holds the key of user_url; None = no key")
+    user_kwargs: dict[str, Any] = field(
+        {}, "fields of each request to the user, user_kwargs.NAME=VALUE; temperature is 0 without", resume=NEXT_STEP
+    )
+
     # -- server
     sample_timeout_sec: float = field(
         600.0, "seconds for one answer, retries included; then its trial is replaced", check=ABOVE_0
@@ -205,7 +220,11 @@ class Config(TrialSettings, RunSettings):
     eval_split: float = field(
         0.0, "share of the tasks to hold out, in whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
     )
-    eval_tasks: tuple[str, ...] = field((), "names of the held-out tasks, a,b,c; () = use eval_split", resume=FIXED)
+    eval_tasks: tuple[str, ...] = field(
+        (),
+        "names of the held-out tasks, a,b,c; @test = those that their data sets hold out; () = use eval_split",
+        resume=FIXED,
+    )
     allow_family_overlap: bool = field(
         False, "true = a family (one template or environment) may have tasks on both sides of the split", resume=FIXED
     )
@@ -293,6 +312,27 @@ class Config(TrialSettings, RunSettings):
         resume=NEXT_STEP,
     )
 
+    # -- judge
+    judge_model: str | None = field(
+        None, "model at judge_url that judges trials of training; None = rewards are the verifier's alone", resume=FIXED
+    )
+    judge_url: str | None = field(None, "URL of an OpenAI-compatible API for judge_model, https://HOST/v1")
+    judge_key: str | None = field(
+        None, "name of the environment variable that holds the key of judge_url; None = no key"
+    )
+    judge_kwargs: dict[str, Any] = field(
+        {}, "fields of each request to the judge, judge_kwargs.NAME=VALUE; temperature is 0 without", resume=FIXED
+    )
+    judge_weight: float = field(
+        0.1, "factor of the judge's score, from -1 to 1, in the reward of training", check=FROM_0, resume=NEXT_STEP
+    )
+    taxonomy: str | None = field(
+        None,
+        "JSON file of categories that the judge looks for, each with a weight in the reward of training; wandb_project "
+        "then ends in _with_taxonomy_feedback; None = none",
+        resume=FIXED,
+    )
+
     # -- limits
     on_stop: Literal["cancel", "wait"] = field(
         "cancel", "at Ctrl-C, SIGTERM or a limit: cancel running trials, or wait for their end"
@@ -359,35 +399,3 @@ WORKLOAD = (
 def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
     return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)
-
-
-@dataclass(frozen=True, slots=True)
-class Former:
-    """A setting of an earlier version. `now`: its present name, None = removed."""
-
-    default: Any
-    instead: str
-    now: str | None = None
-
-
-_CONSTANT = "its value is a constant now; leave it out"
-FORMER = {
-    "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
-    "plan": Former(False, "use --dry-run"),
-    "plan_json": Former(None, "use json=FILE with --dry-run"),
-    "server_outage_limit_sec": Former(1800.0, "use outage_limit_sec", "outage_limit_sec"),
-    "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
-    "save_timeout_sec": Former(900.0, "use update_timeout_sec"),
-    "server_silence_sec": Former(120.0, _CONSTANT),
-    "n_parallel_builds": Former(2, _CONSTANT),
-    "n_parallel_starts": Former(8, _CONSTANT),
-    "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),
-    "env_starts_per_sec": Former(0.0, _CONSTANT),
-    "eval_timeout_sec": Former(86400.0, "trial_timeout_sec limits each of its trials"),
-    "adam_beta1": Former(0.9, _CONSTANT),
-    "adam_beta2": Former(0.95, _CONSTANT),
-    "adam_eps": Former(1e-12, _CONSTANT),
-    "keep_every": Former(0, "use keep_best, or keep_checkpoints=0 for all"),
-    "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
-    "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),
-}

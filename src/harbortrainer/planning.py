@@ -14,15 +14,17 @@ from rich.table import Table
 from harbortrainer.backend.connect import Api, api_key, server_url
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, kind_of
 from harbortrainer.backend.terms import agree
-from harbortrainer.budget.account import Spending
-from harbortrainer.budget.budget import Budget, Pricing, no_price
+from harbortrainer.budget.account import BESIDE, Spending
+from harbortrainer.budget.budget import Budget, no_price
+from harbortrainer.budget.forecast import Forecast, Range
 from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config, same_workload
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
-from harbortrainer.rollout.phases import first_agents
+from harbortrainer.policy.users import MOST_TOKENS, SCRIPTED
+from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -36,22 +38,6 @@ from harbortrainer.training.start import BASE, START
 LEAST_SHARED = 0.5  # of the planned tasks that an earlier run had too
 NEWEST = 5  # runs that are read
 log = logging.getLogger("harbortrainer")
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """`high` None = no bound is known; `mean` None = bounds only."""
-
-    low: float
-    high: float | None
-    mean: float | None = None
-
-    def __add__(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, _sum(self.high, other.high), _sum(self.mean, other.mean))
-
-    def __mul__(self, factor: float) -> "Range":
-        high, mean = (None if value is None else value * factor for value in (self.high, self.mean))
-        return Range(self.low * factor, high, mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,39 +65,6 @@ class PastBatch:
     spent: Spending
     seconds: float
     unique_prompt: float  # prompt tokens that repeat no earlier prompt of their trial
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Ranges of what a run will use. `cached`: share of prompt tokens that repeat an earlier prompt of their trial."""
-
-    trials: Range
-    prompt: Range
-    sampled: Range
-    trained: Range
-    container_sec: Range
-    wall_sec: Range
-    cached: float
-    source: str
-    assumptions: tuple[str, ...] = ()
-
-    @property
-    def tokens(self) -> Range:
-        return self.prompt + self.sampled + self.trained
-
-    def usd(self, pricing: Pricing) -> Range | None:
-        """Cost: low if the server caches every repeated prompt, mean and high if none. None without a price."""
-        if not pricing.known:
-            return None
-        cost = Range(0.0, 0.0, 0.0)
-        if (price := pricing.price) is not None:
-
-            def by_token(name: str, cached: float = 0.0) -> float | None:
-                kinds = [getattr(kind, name) for kind in (self.prompt, self.sampled, self.trained)]
-                return None if None in kinds else price.usd(Spending(*kinds), cached)
-
-            cost += Range(by_token("low", self.cached) or 0.0, by_token("high"), by_token("mean"))
-        return cost + self.wall_sec * (pricing.usd_per_hour / 3600) if pricing.usd_per_hour else cost
 
 
 async def dry_run(config: Config, json_file: str | None = None, outside: Outside | None = None) -> int:
@@ -206,6 +159,9 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
     def total(amount: Callable[[PastBatch], float]) -> Range:
         return _scaled(training, amount, work.training_places) + _scaled(evaluations, amount, work.evaluation_places)
 
+    def beside(name: str) -> tuple[Range, Range]:
+        return total(lambda batch: batch.spent.beside(name)[0]), total(lambda batch: batch.spent.beside(name)[1])
+
     trained = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
     prompt = total(lambda batch: batch.spent.prompt) + trained * scored_share(config)
     prompts = sum(batch.spent.prompt for batch in training)
@@ -221,6 +177,7 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
         cached=max(0.0, 1 - unique / prompts) if prompts else 0.0,
         source=f"{len(runs)} earlier run{'s' * (len(runs) > 1)} ({names}): {len(training)} batches, "
         f"{sum(batch.evaluation for batch in batches)} evaluations",
+        beside={name: beside(name) for name in BESIDE},
     )
 
 
@@ -253,7 +210,17 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
             f"a prompt has at most context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
             f"no trial is run again; the wall time's upper bound: {first_agents(config)} agents at once, no updates",
         ),
+        beside=_beside_limits(config, work),
     )
+
+
+def _beside_limits(config: Config, work: RemainingWork) -> dict[str, tuple[Range, Range]]:
+    """Bounds of what a simulated user reads and says: a message for each turn."""
+    if config.user_model in (None, SCRIPTED):
+        return {}
+    turns = config.max_turns or None
+    most = [None if turns is None else turns * tokens for tokens in (config.context_limit, MOST_TOKENS)]
+    return {"user": (_upto(most[0], work.places), _upto(most[1], work.places))}
 
 
 def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
@@ -290,6 +257,7 @@ def _batch(
         if record["event"] == "ended":
             lasted = max(0.0, record["time"] - since.get(record["trial"], record["time"]))
             spent += Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, lasted)
+            spent = sum((Spending.of_record(record, name) for name in BESIDE), spent)
     slots = {TrialName.parse(name).first for name in since}
     return PastBatch(evaluation, len(slots), len(since), spent, seconds, unique)
 
@@ -303,10 +271,6 @@ def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], 
 
 def _upto(most: float | None, times: int) -> Range:
     return Range(0.0, None if most is None else most * times)
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
 
 
 async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
@@ -376,6 +340,9 @@ def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Range, str, 
     yield "  prompt", forecast.prompt, "", f"each turn's whole prompt{repeated}"
     yield "  sampled", forecast.sampled, "", "answers"
     yield "  trained", forecast.trained, "", "datums, prompts included"
+    for name, (prompt, sampled) in forecast.beside.items():
+        if (both := prompt + sampled).high != 0:
+            yield f"  {name}", both, "", f"prompts and answers of {name}_model"
     yield "container time", forecast.container_sec, "s", "sum over all trials"
     yield "wall time", forecast.wall_sec, "s", f"steps and evaluations, {plan.config.n_parallel_envs} agents at once"
     pricing, parts = plan.pricing, []

@@ -26,6 +26,7 @@ from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.chat_template import BaseModel, ChatTemplate
+from harbortrainer.policy.endpoint import Place, Spoken
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
 from harbortrainer.train import parse
@@ -173,18 +174,37 @@ class FakeTrial:
         UNDER_WAY.append(name[0])
         first = await llm.call("the task")
         history = [{"role": "user", "content": "the task"}, {"role": "assistant", "content": first.content}]
-        await llm.call("the terminal", message_history=history)
+        slot = TrialName.parse(name)
+        await llm.call(f"the terminal of member {slot.member}", message_history=history)
         llm.stop_reason = "done"
         if "s" in UNDER_WAY and "e" in UNDER_WAY:
             self._note("an evaluation beside a batch")
         UNDER_WAY.remove(name[0])
-        slot = TrialName.parse(name)
         rewards = {"reward": 1.0 if slot.problem % 2 else (0.0, 1.0, 0.25, 0.0)[slot.member % 4]}
         nothing = dict.fromkeys(("exception_info", "step_results", "environment_setup", "agent_setup", "verifier"))
         if name.startswith("s000000-p01-g02"):
             nothing["exception_info"] = ExceptionInfo.from_exception(RuntimeError("this place never gets a grade"))
         graded = SimpleNamespace(rewards=rewards)
         return SimpleNamespace(**nothing, agent_execution=None, verifier_result=graded, finished_at=None)
+
+
+class FakeEndpoint:
+    """Simulated user or judge: notes every request. A judge's score is 1 for the first member of a group, else -0.5."""
+
+    described, outages = "judge_url=here", 0
+
+    def __init__(self, place: Place, recorder: Recorder) -> None:
+        self._note = recorder.note
+        self._note("endpoint", **asdict(place))
+
+    async def check(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> Spoken:
+        self._note("judged", messages=messages, **fields)
+        first = "of member 0" in messages[-1]["content"]
+        return Spoken(f'{{"score": {1 if first else -0.5}, "categories": ["short"]}}', 100, 10)
 
 
 class FakeWandb:
@@ -291,11 +311,15 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
 
+    def endpoint(place: Place, *, patience_sec: float) -> Any:
+        return FakeEndpoint(place, recorder)
+
     return Outside(
         FakeApi(recorder, server),
         documented,
         template,
         {"harbor": HarborVenue(FakeHost(recorder), new_trial)},
+        endpoint,
         wandb,
         leave_pages=lambda *_: "",
     )

@@ -143,6 +143,30 @@ def test_metrics_sum_to_the_whole_and_have_usd_where_there_is_a_price() -> None:
     assert not any("usd" in name for name in Budget().metrics())
 
 
+def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    of_policy, of_user = ({"prefill": n, "sample": n, "train": n} for n in (1e6, 2e6))
+    prices.write_text(json.dumps({"m": of_policy, "ann": of_user}))
+    models = {"user_model": "ann", "user_url": "http://u", "judge_model": "unknown", "judge_url": "http://j"}
+    used = {"user_prompt_tokens": 30, "user_sampled_tokens": 3, "judge_prompt_tokens": 50, "judge_sampled_tokens": 5}
+
+    def spent(**fields: Any) -> Budget:
+        settings = config(prices=str(prices), **fields)
+        budget = Budget(settings, pricing_of(settings))
+        for number, name in enumerate((*places(0), "e000000-p00-g00")):
+            budget.count({"time": 0.0, "event": "started", "trial": name, "task": "t", "attempt": 1})
+            record = {"time": 9.0, "event": "ended", "trial": name, "fate": "cancelled" if number else "graded"}
+            budget.count(record | {"cause": "", "prompt_tokens": 100, "sampled_tokens": 10} | used)
+        return budget
+
+    row = spent(**models).metrics()
+    assert (row["spend/tokens_user"], row["spend/tokens_judge"], row["spend/tokens"]) == (99, 165, 330 + 99 + 165)
+    assert row["spend/usd_user"] == 99 * 2 and row["spend/usd_judge"] == 0.0, "without a price they cost nothing here"
+    assert row["spend/usd"] == 330 + 99 * 2
+    assert spent(user_model="base").metrics()["spend/usd_user"] == 99, "the base model has the policy's price"
+    assert spent(max_tokens_total=500.0).over() is not None and spent(max_tokens_total=600.0).over() is None
+
+
 def test_a_cap_is_told_at_every_record_that_finds_it_reached() -> None:
     told: list[tuple[str, int]] = []
     budget = Budget(config(max_usd=250.0), Pricing(Price(1e6, 0.0, 0.0, 1e6)))

@@ -193,6 +193,21 @@ def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:
     assert found.usd(Pricing(usd_per_hour=3.0)) == Range(3.0, 6.0, 4.5)
 
 
+def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
+    settings = {"max_turns": 10, "context_limit": 1000, "max_tokens": 100}
+    work = RemainingWork(0, 2, 8, 0, 0)
+    alone = from_limits(Config(model_name="m", tasks_dir=".", **settings), work)
+    with_user = from_limits(Config(model_name="m", tasks_dir=".", user_model="base", **settings), work)
+    prompt, said = with_user.beside["user"]
+    assert (prompt.high, said.high) == (8 * 10 * 1000, 8 * 10 * 1024) and not alone.beside
+    assert with_user.tokens.high == (alone.tokens.high or 0) + 8 * 10 * 2024
+    spent = Spending(100, 10, 60, 5, user_prompt=40, user_sampled=4)
+    past = from_past(Config(model_name="m", tasks_dir="."), work, {"r": [PastBatch(False, 2, 2, spent, 9.0, 50.0)]})
+    assert past is not None and past.beside["user"] == (Range(160, 160, 160), Range(16, 16, 16))
+    pricing = Pricing(Price(0, 0, 0, 0), beside={"user": Price(1e6, 1e6, 1e6, 1e6)})
+    assert past.usd(pricing) == Range(176, 176, 176)
+
+
 def test_without_limits_there_is_no_bound() -> None:
     config = Config(model_name="m", tasks_dir=".", max_turns=0, trial_timeout_sec=0)
     found = from_limits(config, RemainingWork(0, 2, 8, 0, 0))

@@ -9,12 +9,13 @@ import pytest
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.main import load_environment, main, run_command
-from harbortrainer.config import FIELDS, FORMER
+from harbortrainer.config import FIELDS
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import UserError
 from harbortrainer.report.arguments import ReportArgs
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.setting import FORMER
 from harbortrainer.train import parse
 from tests.conftest import ROOT
 

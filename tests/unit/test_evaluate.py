@@ -278,7 +278,12 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch
     assert len(lines) == 8
     assert lines[0]["trial"] == "e000000-p00-g00"
     assert [message["role"] for message in lines[0]["messages"]] == ["user", "assistant", "user", "assistant"]
-    assert [message["content"] for message in lines[0]["messages"]] == ["the task", "bbb", "the terminal", "bbb"]
+    assert [message["content"] for message in lines[0]["messages"]] == [
+        "the task",
+        "bbb",
+        "the terminal of member 0",
+        "bbb",
+    ]
     assert main(["evaluate", "show", out]) == 0
     assert "e000000-p03-g01" in capsys.readouterr().out
     assert main(["evaluate", "show", out, "e000000-p00-g00"]) == 0

@@ -11,6 +11,7 @@ import pytest
 from harbortrainer.config import FIELDS, SETTINGS, Config
 from harbortrainer.setting import shown
 from tests.support.recorded_run import recorded_run
+from tests.support.taxonomy import write_taxonomy
 
 type Run = Callable[..., Awaitable[list[str]]]
 
@@ -27,6 +28,7 @@ BASE = (
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 SPLIT = ("eval_split=0.25",)
 SUBSTEPS = ("batch_size=2", "num_substeps=2")
+JUDGE = ("judge_model=j", "judge_url=http://judge/v1")
 PPO = ("loss_fn=ppo",)
 LONG = ("n_epochs=3",)
 
@@ -39,6 +41,16 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
     "model_name": ("models/two", ()),
+    "user_model": ("base", ()),
+    "user_url": ("http://user/v1", ()),
+    "user_key": ("KEY", ()),
+    "user_kwargs": (".seed=1", ()),
+    "judge_model": ("i", JUDGE),
+    "judge_url": ("http://elsewhere/v1", JUDGE),
+    "judge_key": ("KEY", JUDGE),
+    "judge_kwargs": (".n=1", JUDGE),
+    "judge_weight": ("0.5", (*JUDGE, "taxonomy=TAXONOMY", "judge_weight=0.2")),
+    "taxonomy": ("TAXONOMY", JUDGE),
     "tool_format": ("hermes", ("wandb_project=p",)),
     "tasks_dir": ("OTHER", ()),
     "tasks_include": ("count-1,count-2", ()),
@@ -119,6 +131,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "TASKS": copy_tasks(root / "tasks", TASKS),
         "OTHER": copy_tasks(root / "other", TASKS[:2]),
         "BROKEN": broken,
+        "TAXONOMY": write_taxonomy(root / "taxonomy.json"),
     }
 
 

@@ -12,12 +12,14 @@ import pytest
 from harbor.models.trial.result import TimingInfo
 
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.run.metrics import turn_metrics
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.run.metrics import Breakdown, turn_metrics
 from harbortrainer.sft.arguments import checked as sft_arguments
 from harbortrainer.sft.session import run_sft
+from harbortrainer.tasks.task import Task
 from tests.support import recorded_run
 from tests.support.conversations import conversation, write_conversations
+from tests.support.taxonomy import write_taxonomy
 from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 PAGE = Path("docs/metrics.md")
@@ -73,7 +75,9 @@ async def test_what_runs_log_is_what_is_documented(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", TASKS[:2]), ("two", TASKS[2:])))
-    for number, besides in enumerate(RUNS):
+    taxonomy = write_taxonomy(tmp_path / "taxonomy.json")
+    shaped = ("judge_model=j", "judge_url=http://judge/v1", f"taxonomy={taxonomy}", "max_steps=1")
+    for number, besides in enumerate((*RUNS, shaped)):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
         await recorded_run.recorded_run([f"{field}={value}" for field, value in arguments.items()])
@@ -88,6 +92,9 @@ async def test_what_runs_log_is_what_is_documented(
     for row in read_lines(tmp_path / "sft" / "metrics.jsonl"):
         logged |= row.keys()
     logged |= turn_metrics([WITH_TOOLS]).keys()  # no task of these runs has tools
+    floors = [Task(name, name, "", source=name, side="test", floor=0.5, clean=True) for name in ("a", "b")]
+    groups, breakdown = [TrajectoryGroup(task.name, (WITH_TOOLS,)) for task in floors], Breakdown(floors)
+    logged |= breakdown.batch(groups).keys() | breakdown.evaluation(groups).keys()
     undocumented, gone = unlike(logged - {"global_step"}, documented())
     assert not undocumented, f"logged, and not in {PAGE}"
     assert not gone, f"in {PAGE}, and logged by no run"

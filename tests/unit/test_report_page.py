@@ -4,13 +4,17 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.report.panel import Pieces, panel
+from harbortrainer.report.trials import TrialRow
 from harbortrainer.report.write import write_report
+from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.made_run import MadeRun
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +80,49 @@ def test_suspect_trials_have_a_column_a_count_and_their_reasons(told: dict[str, 
     assert "suspect21 held out" in marked["page"] and "suspect1" in marked["sections"]["outcomes"]
     assert marked["sections"]["trials"].count("paths put back") >= 2
     assert sum("suspectpaths put back" in trial["text"] for trial in marked["trials"]) == 2
+
+
+SAID = [
+    {"role": "assistant", "content": "Hi! How can I help you?"},
+    {"role": "user", "content": "Cancel #W1 " + EVIL},
+    {"role": "assistant", "tool_calls": [{"id": "c1", "name": "cancel_order", "arguments": {"id": "#W1 é"}}]},
+    {"role": "tool", "id": "c1", "content": "Error: not pending", "error": True, "requestor": "assistant"},
+    {"role": "user", "tool_calls": [{"id": "c2", "name": "check_phone", "arguments": {}, "requestor": "user"}]},
+    {"role": "tool", "id": "c2", "content": "5G", "requestor": "user"},
+    {"role": "user", "content": "###STOP###"},
+]
+
+
+def test_a_conversation_with_a_user_and_tools_tells_them_apart(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", tasks=1, group=2, turns=1)
+    made.train(0)
+    name = "s000000-p00-g00"
+    folder = made.path / "rollouts" / "step_000000" / name
+    for file in folder.rglob("trajectory.json"):
+        file.unlink()
+    value = {"system": "the policy", "tools": [{"function": {"name": "cancel_order"}}], "messages": SAID}
+    (folder / "conversation.json").write_text(json.dumps(value))
+    shown = panel(made.path, TrialRow(name), Pieces(""))
+    assert [message["role"] for message in shown["messages"]] == [
+        "system", "tools", "agent", "user", "agent", "result", "user", "the user's tool", "user"
+    ]  # fmt: skip
+    assert shown["messages"][4]["calls"] == ['cancel_order {"id": "#W1 é"}']
+    assert [shown["messages"][n].get("about") for n in (5, 7)] == ["cancel_order failed", "check_phone"]
+    assert shown["messages"][-1]["text"] == "###STOP###" and "conversation.json" in shown["files"]
+    trajectory = made.path / "trajectories" / "step_000000" / f"{name}.npz"
+    write_trajectory(trajectory.parent, replace(read_trajectory(trajectory), shaping={"judge": 0.5}))
+    page = walked(write_report(made.path))
+    (text,) = [trial["text"] for trial in page["trials"] if trial["name"] == name]
+    for words in (
+        "1 · systemthe policy",
+        "4 · userCancel #W1",
+        "6 · result · cancel_order failed",
+        "9 · user###STOP###",
+    ):
+        assert words in text, words
+    assert "Added in trainingjudge0.5" in text and page["bare"] == []
+    (folder / "conversation.json").write_text('{"messages": [1]}')
+    assert [m["role"] for m in panel(made.path, TrialRow(name), Pieces(""))["messages"]] == ["agent"]
 
 
 def test_several_runs_and_an_empty_one_are_drawn(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ SHAPES: dict[str, list[Any]] = {
 def test_a_suffix_is_what_the_template_renders_behind_an_answer(name: str, shape: str, thinking: bool) -> None:
     chat = chats(thinking)[name]
     new = SHAPES.get(shape, SHAPES["tool"])
+    assert chat.turn_end is not None
     ended = [] if shape == "truncated" else [chat.turn_end]
     answer = chat.tokenizer.encode("the answer", add_special_tokens=False)
     joined = chat.join([*answer, *ended], new, TOOLS)

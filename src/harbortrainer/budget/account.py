@@ -13,24 +13,41 @@ from harbortrainer.run.ledger import KILLED
 # constant: trials of groups in which all advantages are 0, trained on or not
 # left_out: graded, but not trained on for another reason (masked, group too small)
 # failed: replaced, dropped or quarantined; cancelled: by the run
-PURPOSES = ("trained", "constant", "left_out", "failed", "cancelled", "evaluation")
+# user, judge: tokens of these models in all trials
+BESIDE = ("user", "judge")
+PURPOSES = ("trained", "constant", "left_out", "failed", "cancelled", "evaluation", *BESIDE)
 TINY = 1e-9  # smaller advantages count as 0
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
     """`prompt`: tokens of every prompt, whole at each turn, and of sequences that other weights scored; `trained`:
-    tokens of datums; `container_sec`: sum over trials of the time from start to end.
+    tokens of datums; `container_sec`: sum over trials of the time from start to end; `user_*`, `judge_*`: tokens of
+    these models, which have prices of their own.
     """
 
     prompt: float = 0.0
     sampled: float = 0.0
     trained: float = 0.0
     container_sec: float = 0.0
+    user_prompt: float = 0.0
+    user_sampled: float = 0.0
+    judge_prompt: float = 0.0
+    judge_sampled: float = 0.0
 
     @property
     def tokens(self) -> float:
-        return self.prompt + self.sampled + self.trained
+        return self.prompt + self.sampled + self.trained + sum(sum(self.beside(name)) for name in BESIDE)
+
+    def beside(self, name: str) -> tuple[float, float]:
+        """(prompt, sampled) tokens of the model beside the policy with this name, one of BESIDE."""
+        return getattr(self, f"{name}_prompt"), getattr(self, f"{name}_sampled")
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], name: str) -> "Spending":
+        """The tokens of one model of BESIDE in a trial's record of the ledger."""
+        fields = (f"{name}_prompt", f"{name}_sampled")
+        return cls(**{field: record.get(f"{field}_tokens", 0) for field in fields})
 
     def __add__(self, other: "Spending") -> "Spending":
         return Spending(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -78,6 +95,8 @@ class Account:
         seconds = max(0.0, (now or 0.0) - self._started.pop(record["trial"], now or 0.0))
         spent = Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
         self.total += spent
+        for model in BESIDE:
+            self._spend(model, Spending.of_record(record, model))
         if disposition == "cancelled":
             self._by["cancelled"] += spent
         elif disposition != "graded":

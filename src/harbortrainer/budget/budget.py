@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.budget.account import PURPOSES, Account, Spending
+from harbortrainer.budget.account import BESIDE, PURPOSES, Account, Spending
 from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
 
@@ -31,15 +31,24 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """`price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price."""
+    """`price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price.
+
+    `beside`: prices of simulated user and judge, as far as they are known; without one their tokens cost nothing here.
+    """
 
     price: Price | None = None
     usd_per_hour: float = 0.0
     source: str = ""
+    beside: Mapping[str, Price] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
         return self.price is not None or self.usd_per_hour > 0
+
+    def of_tokens(self, spent: Spending, cached: float = 0.0) -> float:
+        """USD of all tokens with a known price. `cached`: as in Price.usd."""
+        own = self.price.usd(spent, cached) if self.price is not None else 0.0
+        return own + sum(price.usd(Spending(*spent.beside(name))) for name, price in self.beside.items())
 
 
 def pricing_of(config: RunSettings) -> Pricing:
@@ -51,11 +60,23 @@ def pricing_of(config: RunSettings) -> Pricing:
         table = json.loads(TABLE.read_text())
         if (entry := table["models"].get(config.model_name)) is not None:
             price, source = _price(entry), f"src/harbortrainer/budget/prices.json of {table['as_of']}"
-    pricing = Pricing(price, config.server_usd_per_hour, source)
+    pricing = Pricing(price, config.server_usd_per_hour, source, _beside(config, price))
     if config.max_usd and not pricing.known:
         own = "" if config.backend == "tinker" else " or server_usd_per_hour=USD"
         raise UserError(f"max_usd={config.max_usd:g}: {no_price(config)}{own} (docs/cost.md)")
     return pricing
+
+
+def _beside(config: RunSettings, price: Price | None) -> dict[str, Price]:
+    """Prices of simulated user and judge: the policy's for the base model, those of the file `prices` for others."""
+    if not isinstance(config, Config):
+        return {}
+    models = {name: getattr(config, f"{name}_model", None) for name in BESIDE}
+    found = {name: price for name, model in models.items() if model == "base" and price is not None}
+    if config.prices is not None:
+        known = _models_of(config.prices)
+        found |= {name: _of_file(config.prices, model) for name, model in models.items() if model and model in known}
+    return found
 
 
 def no_price(config: RunSettings) -> str:
@@ -63,6 +84,19 @@ def no_price(config: RunSettings) -> str:
 
 
 def _of_file(path: str, model_name: str) -> Price:
+    """The price of a model that the file must have. Raises UserError."""
+    entry = _models_of(path).get(model_name)
+    if not isinstance(entry, dict):
+        raise UserError(f"prices={path}: has no model {model_name}; add it, see docs/cost.md for the form")
+    try:
+        return _price(entry)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"prices={path}: {model_name} needs prefill, sample and train, USD per million tokens, 0 or more ({error})"
+        ) from None
+
+
+def _models_of(path: str) -> Mapping[Any, Any]:
     """Read the form of prices.json, its `models` alone, or Tinker's published list of objects with `tinker_id`."""
     try:
         value = json.loads(Path(path).expanduser().read_text())
@@ -73,15 +107,7 @@ def _of_file(path: str, model_name: str) -> Price:
     if isinstance(value, list):
         value = {entry.get("tinker_id"): entry for entry in value if isinstance(entry, dict)}
     models = value.get("models", value) if isinstance(value, dict) else {}
-    entry = models.get(model_name) if isinstance(models, dict) else None
-    if not isinstance(entry, dict):
-        raise UserError(f"prices={path}: has no model {model_name}; add it, see docs/cost.md for the form")
-    try:
-        return _price(entry)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"prices={path}: {model_name} needs prefill, sample and train, USD per million tokens, 0 or more ({error})"
-        ) from None
+    return models if isinstance(models, dict) else {}
 
 
 def _price(entry: Mapping[str, Any]) -> Price:
@@ -135,7 +161,7 @@ class Budget:
         """The cost of a part of the spending, without a prefix cache; a server's hours are shared by tokens."""
         if not self.pricing.known:
             return None
-        by_token = self.pricing.price.usd(spent) if self.pricing.price else 0.0
+        by_token = self.pricing.of_tokens(spent)
         share = spent.tokens / self.account.total.tokens if spent.tokens else float(spent is self.account.total)
         return by_token + self.pricing.usd_per_hour * self.account.hours * share
 

@@ -14,10 +14,10 @@ from chz.blueprint import (
     MissingBlueprintArg,
 )
 
-from harbortrainer.config import FORMER, SETTINGS, Config, RunSettings
+from harbortrainer.config import SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
-from harbortrainer.setting import problems, settings, shown
+from harbortrainer.setting import FORMER, problems, settings, shown
 
 
 def read_arguments[T](
@@ -110,6 +110,8 @@ def validate(config: Config) -> None:
         *_learning(config),
         *_off_policy(config),
         *_evaluation(config),
+        *_user(config),
+        *_judge(config),
         *run_problems(config),
     ]
     if found:
@@ -181,6 +183,41 @@ def _evaluation(config: Config) -> Iterator[str]:
         for name in ("eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
             if value := getattr(config, name):
                 yield f"{name}={shown(value)}: no task is held out; set eval_split or eval_tasks"
+
+
+def _user(config: Config) -> Iterator[str]:
+    """Settings of the simulated user that contradict one another."""
+    model, kwargs = config.user_model, config.user_kwargs
+    if model not in (None, "scripted", "base"):
+        if config.user_url is None:
+            yield f"user_model={model}: give user_url=URL of the OpenAI-compatible API that serves it"
+        elif not config.user_url.startswith(("http://", "https://")):
+            yield f"user_url={config.user_url}: must start with http:// or https://"
+        return
+    for name in ("user_url", "user_key"):
+        if (value := getattr(config, name)) is not None:
+            yield f"{name}={value}: without effect while user_model={model}; name a model that the URL serves"
+    if model != "base":
+        for name in kwargs:
+            yield f"user_kwargs.{name}={kwargs[name]}: without effect while user_model={model}; leave it out"
+    for name in kwargs.keys() - {"temperature", "max_tokens"} if model == "base" else ():
+        yield f"user_kwargs.{name}={kwargs[name]}: the base model takes temperature and max_tokens; leave it out"
+
+
+def _judge(config: Config) -> Iterator[str]:
+    """Settings of the judge that contradict one another."""
+    if config.judge_model is None:
+        for name in ("judge_url", "judge_key", "judge_kwargs", "judge_weight", "taxonomy"):
+            if (value := getattr(config, name)) != SETTINGS[name].default:
+                yield f"{name}={shown(value)}: without effect while judge_model=None; name the model that judges"
+    elif config.judge_url is None:
+        yield f"judge_model={config.judge_model}: give judge_url=URL of the OpenAI-compatible API that serves it"
+    elif not config.judge_url.startswith(("http://", "https://")):
+        yield f"judge_url={config.judge_url}: must start with http:// or https://"
+    elif not config.judge_weight and config.taxonomy is None:
+        yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
+    elif not config.reward_weight:
+        yield "judge_model: without effect while reward_weight=0; leave it out"
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:

@@ -15,11 +15,11 @@ from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
 from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
-from harbortrainer.docker.preflight import connect
+from harbortrainer.docker.preflight import check_docker, connect
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.rollout.gates import n_containers
-from harbortrainer.rollout.venue import check_venues
+from harbortrainer.rollout.venue import agents_at_once
 from harbortrainer.tasks.folders import folder_of, load_tasks
 from harbortrainer.venues.harbor import VENUE
 
@@ -37,10 +37,11 @@ async def preflight(args: DockerArgs) -> int:
         environment_kwargs=args.environment_kwargs,
     )
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
-    notes, most = await asyncio.to_thread(check_venues, {VENUE.name: VENUE}, tasks, config)
+    notes, most = await asyncio.to_thread(agents_at_once, {VENUE.name: VENUE}, tasks, config)
     n, paths = n_containers(config, most), [folder_of(task) for task in tasks]
-    for note in notes:
-        print(note if note.startswith("n_parallel_envs=auto") else f"warning: {note}")
+    warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs)
+    for line in (*notes, *(f"warning: {warning}" for warning in warnings)):
+        print(line)
     if not paths or any(map(uses_network, paths)):
         network = await asyncio.to_thread(trial_network)
         if not network.exposed:  # else it was logged

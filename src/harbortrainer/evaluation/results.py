@@ -70,10 +70,18 @@ def _policy(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
         **_summary(results_P, args),
         "outcomes": dict(sorted(outcomes.items())),
         "suspect": sum(result.suspect for result in results_P),
+        **_clean(results_P, args),
         "sets": _parts(results_P, lambda task: task.source, args),
         "domains": _parts(results_P, lambda task: task.domain, args),
         "per_task": [_task(result, args) for result in results_P],
     }
+
+
+def _clean(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
+    """A summary of test tasks of a data set that none of its training tasks is related to; {} without such a set."""
+    if not any(result.task.clean is not None for result in results_P):
+        return {}
+    return {"clean": _summary([result for result in results_P if result.task.clean], args)}
 
 
 def _parts(results_P: Sequence[TaskResult], key: Callable[[Task], str], args: EvalArgs) -> Value:
@@ -91,7 +99,9 @@ def _summary(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
     ungraded = sum(ungraded_P)
     passes = {str(k): estimate_pass_at_k(rewards_P, k, args.pass_reward, ungraded_P) for k in args.k}
     trials = sum(map(len, rewards_P)) + ungraded
+    floors = [result.task.floor for result in results_P if result.task.floor is not None]
     return {
+        **({"floor": float(np.mean(floors))} if floors else {}),  # the mean reward of doing nothing
         "tasks": len(results_P),
         "tasks_ungraded": sum(not rewards_G for rewards_G in rewards_P),
         "trials": trials,
@@ -154,9 +164,10 @@ def show(value: Value) -> None:
 
 def _overview(policy: Value) -> Table:
     table = Table(title=policy["name"], title_justify="left")
-    for column in ("", "tasks", "trials", "ungraded", "reward", "95% interval", *_pass_columns(policy)):
+    floor = ["doing nothing"] if "floor" in policy else []
+    for column in ("", "tasks", "trials", "ungraded", "reward", *floor, "95% interval", *_pass_columns(policy)):
         table.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
-    parts = {"all": policy}
+    parts = {"all": policy} | ({"clean test tasks": policy["clean"]} if "clean" in policy else {})
     for kind in ("sets", "domains"):
         if len(policy[kind]) > 1:
             parts |= {f"{kind[:-1]} {name}": part for name, part in policy[kind].items()}
@@ -165,7 +176,8 @@ def _overview(policy: Value) -> Table:
         interval = f"{_number(reward['low'])} to {_number(reward['high'])}"
         passes = (_number(estimate["mean"]) for estimate in part["pass_at"].values())
         counts = (str(part["tasks"]), str(part["trials"]), _share(part))
-        table.add_row(name, *counts, _number(reward["mean"]), interval, *passes)
+        nothing = [_number(part.get("floor"))] if floor else []
+        table.add_row(name, *counts, _number(reward["mean"]), *nothing, interval, *passes)
     return table
 
 

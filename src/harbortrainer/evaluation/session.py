@@ -12,6 +12,7 @@ import chz
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
+from harbortrainer.backend.users import opened_users
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost, UserError
@@ -23,10 +24,11 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
+from harbortrainer.policy.users import as_trained, refuse_unused
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.venue import check_venues, venues_of
+from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
@@ -64,10 +66,11 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
     config, venues = plan.config, venues_of(plan.tasks, outside.venues)
-    notes, most_agents = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
+    notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
+    notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
     for note in notes:
         display.say(note)
-    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
     solutions = await asyncio.to_thread(_solutions, plan, template, display)
@@ -121,6 +124,9 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     for subject in subjects:
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
+    refuse_unused(config, tasks)
+    if runs := [Path(subject.run) for subject in subjects if subject.run]:
+        config = as_trained(config, read_json(RunDirectory(runs[0]).config), tasks)
     return EvalPlan(subjects, sources, tasks, config, continued)
 
 
@@ -170,6 +176,8 @@ def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backen
     how = f"temperature {args.temperature:g}" if args.temperature else "greedy"
     where = f"{how}; {args.backend} at {backend.url}" if backend else "no server is needed"
     display.say(f"results go to {run.path}")
+    if plan.config.user_model is not None:
+        display.say(f"simulated user: user_model={plan.config.user_model}")
     display.say(
         f"{names}: {len(plan.tasks)} tasks x {args.trials} trials{' x 2 policies' * (len(plan.subjects) - 1)} = "
         f"{planned} trials planned, {stored} of them finished earlier; {where}"
@@ -191,15 +199,18 @@ async def _run(
     config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
     powers = backend is not None and backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
-    outer = {"observer": display.watcher, "venues": outside.venues}
-    rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
-    runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:
         display.keep_log(run)
         try:
-            async with rollouts.opened(plan.tasks, display.building, display.say):
+            async with contextlib.AsyncExitStack() as stack:
+                users = opened_users(config, backend, sampler, template, outside.open_endpoint)
+                outer: dict[str, Any] = {"observer": display.watcher, "venues": outside.venues}
+                outer["users"] = await stack.enter_async_context(users)
+                rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
+                await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
+                runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))

@@ -1,7 +1,7 @@
 """Graded groups -> a training batch: group-relative advantages, and which trials are trained on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from harbortrainer.config import Config
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
 from harbortrainer.learning.suspicion import suspects
-from harbortrainer.learning.trajectory import TrajectoryGroup, is_constant
+from harbortrainer.learning.trajectory import JUDGE, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
 
 
@@ -51,13 +51,13 @@ class TrainingBatch:
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
     """Advantages of every group, times `reward_weight`, and sequences of those that are trained on.
 
-    `outcome_policy` treats each trial.
+    `outcome_policy` treats each trial; a judge's shaping is added to the reward of those that are left.
 
     Left out, and counted: groups with fewer than two graded trials, constant groups under
     `remove_constant_reward_groups`, and the whole batch when every advantage is zero and there is no KL penalty.
     """
     policy = outcome_policy(config.outcome_policy)
-    treated_P = [policy.treat(group) for group in groups_P]
+    treated_P = [_shaped(policy.treat(group), config) for group in groups_P]
     advantages: dict[str, float] = {}
     left_out: dict[str, str] = {}
     sequences: list[TrainingSequence] = []
@@ -84,6 +84,45 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     return TrainingBatch(tuple(sequences), advantages, metrics, rewards, masked, left_out, marks)
 
 
+def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
+    """The group with judge_weight x score + weights of categories added to its rewards.
+
+    Only where all its members were judged: otherwise the missing one would be punished. Equal additions change no
+    advantage and are left out, so that not a bit differs.
+    """
+    added_G = [_added(trajectory, config) for trajectory in group.trajectories_G]
+    if None in added_G or len(set(added_G)) < 2:
+        return group
+    members_G = zip(group.trajectories_G, group.rewards_G, added_G, strict=True)
+    return replace(
+        group, trajectories_G=tuple(replace(t, reward=reward + (more or 0.0)) for t, reward, more in members_G)
+    )
+
+
+def _added(trajectory: Trajectory, config: Config) -> float | None:
+    """What shaping adds to the reward; None = the trial was not judged."""
+    if not (shaping := trajectory.shaping):
+        return None
+    return config.judge_weight * shaping[JUDGE] + sum(
+        weight for name, weight in shaping.items() if name.startswith(TAXONOMY)
+    )
+
+
+def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> dict[str, float]:
+    """What the judge found in the trials that are trained on, before groups with a missing judgement are left alone."""
+    if config.judge_model is None:
+        return {}
+    trials = [t for group in treated_P for t in group.trajectories_G]
+    judged = [t.shaping for t in trials if t.shaping]
+    names = sorted({name for shaping in judged for name in shaping if name.startswith(TAXONOMY)})
+    added = [more for t in trials if (more := _added(t, config)) is not None]
+    return {
+        "shaping/mean": float(np.mean(added)) if added else 0.0,
+        "shaping/failed": float(len(trials) - len(judged)),
+        **{f"shaping/{name}": float(np.mean([bool(shaping.get(name)) for shaping in judged])) for name in names},
+    }
+
+
 def _reason(group: TrajectoryGroup, config: Config) -> str:
     """Why a group is not trained on, else "". Without rewards every token has a signal of its own."""
     if not config.reward_weight:
@@ -107,5 +146,6 @@ def _metrics(
         "group/too_small": float(reasons.count(TOO_SMALL)),
         "group/removed_constant": float(reasons.count(CONSTANT)),
         "group/trials_masked": float(masked),
+        **_shaping_metrics(treated_P, config),
         **sequence_metrics(sequences_D, unique),
     }

@@ -12,7 +12,10 @@ from typing import Literal
 import numpy as np
 
 CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation count as equal
-
+# In `stats`: tokens of the models beside the policy, the trial's simulated user and its judge.
+USER_TOKENS = ("user_prompt_tokens", "user_sampled_tokens")
+JUDGE_TOKENS = ("judge_prompt_tokens", "judge_sampled_tokens")
+JUDGE, TAXONOMY = "judge", "taxonomy/"  # keys of `shaping`: the judge's score; weights of categories by name
 
 BatchKind = Literal["step", "eval"]  # of trials: a training step's, or an evaluation's
 _TRIAL_NAME = re.compile(r"([se])(\d{6,})-p(\d{2,})-g(\d{2,})(?:-a(\d+))?")
@@ -109,6 +112,8 @@ class Trajectory:
     stats: dict[str, float] = field(default_factory=dict)  # parse failures, own CPU seconds, ...
     trial_dir: str = ""
     suspect: tuple[str, ...] = ()  # why its reward may not come from the work (`learning/suspicion.py`)
+    # What a judge adds in training; {} = not judged, as in every evaluation. Only `learning/batch.py` reads it.
+    shaping: dict[str, float] = field(default_factory=dict)
 
     @property
     def n_sampled_tokens(self) -> int:

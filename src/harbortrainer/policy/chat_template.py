@@ -133,6 +133,10 @@ class ChatTemplate:
         """Number of special strings in a message, which are encoded as text."""
         return self._special.count(clean_text(content), role)
 
+    def without_special(self, text: str) -> str:
+        """`text` without special strings and tags of tools: for what a simulated user says."""
+        return self._special.removed(clean_text(text))
+
     def strings_hidden(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """Number of special strings in messages and declared tools, which are encoded as text."""
         said = [(text, message["role"]) for message in messages for text in strings_of(message)]

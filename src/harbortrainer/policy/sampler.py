@@ -102,6 +102,22 @@ class PolicySampler(Sampler):
         self._in_flight_seconds = 0.0
         self._counted_at = 0.0  # clock time up to which both are counted
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
+        self._companions: list[PolicySampler] = []
+
+    def companion(self) -> "PolicySampler":
+        """A sampler of other weights with the same limits and counters of its own.
+
+        `drain` and `abandon` of this sampler wait for its requests too: where sampling overwrites the weights in
+        training, none of them may be in flight beside an update.
+        """
+        other = PolicySampler(
+            request_timeout_sec=self._timeout,
+            attempts=self._attempts,
+            longest_wait_sec=self._longest_wait,
+            powers_of_two=self._powers_of_two,
+        )
+        self._companions.append(other)
+        return other
 
     def publish(self, client: SamplingClient, version: int) -> None:
         """Sample from `client` from now on; every sample carries `version`."""
@@ -205,14 +221,17 @@ class PolicySampler(Sampler):
 
     async def drain(self) -> None:
         """Wait until no request is in flight. Each has a time limit, so this ends."""
-        while self._in_flight:
-            await asyncio.wait(set(self._in_flight))
+        while running := self._all_in_flight():
+            await asyncio.wait(running)
 
     async def abandon(self) -> None:
         """Cancel all requests without waiting for the server: at the end of a run, when no training follows."""
-        for task in self._in_flight:
+        for task in self._all_in_flight():
             task.cancel()
         await self.drain()
+
+    def _all_in_flight(self) -> set[asyncio.Task[Sample]]:
+        return self._in_flight.union(*(other._in_flight for other in self._companions))
 
     async def _request(
         self, client: SamplingClient, version: int, prompt_T: Sequence[int], params: types.SamplingParams

@@ -18,7 +18,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 ASSISTANT = "assistant"
 _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _MARKS = "|\uff5c_"  # the second is DeepSeek's
-RESULT_TAGS = ("<tool_response>", "</tool_response>")
+CALL_TAGS, RESULT_TAGS = ("<tool_call>", "</tool_call>"), ("<tool_response>", "</tool_response>")
 _TAG = re.compile(r"</?[a-z_]+>")  # <think>, <tool_call>: answers may contain them
 _NONCE = secrets.token_hex(16)  # no content can hold a stand-in; ids do not depend on it
 _HIDDEN, _OWN = (
@@ -59,6 +59,7 @@ class SpecialStrings:
         # A template may read these in a message, though the tokenizer has no token for them.
         read = [tag for tag in RESULT_TAGS if tag in str(tokenizer.chat_template)]
         self._in_messages = _pattern({*strings, *read})
+        self._spoken = _pattern({*strings, *RESULT_TAGS, *CALL_TAGS, THINK_OPEN, THINK_CLOSE})
         self._in_answers = _pattern(name for name, special in strings.items() if special or not _TAG.fullmatch(name))
         normalized = any(token.normalized for token in added if token.content in strings)
         self._normalizer = self._backend.normalizer if normalized else None
@@ -70,6 +71,12 @@ class SpecialStrings:
         if found or self._normalizer is None:
             return found
         return len(pattern.findall(self._normalizer.normalize_str(content)))  # full-width letters, for example
+
+    def removed(self, text: str) -> str:
+        """`text` without special strings and tags of tools, also those that appear when others are removed."""
+        while (shorter := self._spoken.sub("", text)) != text:
+            text = shorter
+        return text
 
     def hide(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()

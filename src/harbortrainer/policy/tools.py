@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harbortrainer.policy.special_strings import RESULT_TAGS
+from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]  # {"type": "function", "function": {"name", "description", "parameters": JSON schema}}
@@ -19,7 +19,6 @@ ARGUMENTS, PARAMETERS = "arguments", "parameters"
 QUOTED = "arguments as a string"
 OTHER_KEY = "another key for the arguments"
 BARE = "no tags around the call"
-CALL_TAGS = ("<tool_call>", "</tool_call>")
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 _TRIED_BY_ERROR = (ValueError, RecursionError)  # JSONDecodeError, lone surrogates, numbers of 5,000 digits; brackets
 

@@ -11,8 +11,10 @@ import numpy as np
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
+from harbortrainer.report.talk import FILE as TALK
+from harbortrainer.report.talk import talk
 from harbortrainer.report.trials import TrialRow
-from harbortrainer.run.trajectories import read_log_ratios, read_trajectory
+from harbortrainer.run.trajectories import additions, read_log_ratios, read_trajectory
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,20 +57,21 @@ MOST_MESSAGES = 120
 MOST_TOKENS = 8_000  # of one trial
 _BLANK = re.compile(r"(?:[ \t]*\n){6,}")
 NEWLINE = "\n"
-_FILES = ("result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+_FILES = (TALK, "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
 _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 
 def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     """What the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
     folder = run / "rollouts" / trial.folder / trial.name
-    messages = conversation(folder / "agent" / "trajectory.json")
+    messages = conversation(folder / "agent" / "trajectory.json") or list(map(_cut, talk(folder)))
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
         ratios = read_log_ratios(run, trial.folder, trial.name)
         of_turns = tokens(trajectory.turns, pieces, ratios)
         shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
+        shown["shaping"] = additions(trajectory)
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
     except UserError as error:
         shown["notes"].append("no tokens: " + str(error).partition("; ")[0].rpartition("/")[2])
@@ -138,6 +141,11 @@ def cut(text: str, most: int = MOST_CHARACTERS) -> str:
         return text
     head, tail = text[: most * 2 // 3], text[-most // 3 :]
     return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
+
+
+def _cut(message: dict[str, Any]) -> dict[str, Any]:
+    calls = {"calls": list(map(cut, message["calls"]))} if "calls" in message else {}
+    return {**message, "text": cut(message["text"]), **calls}
 
 
 def _message(step: Mapping[str, Any]) -> dict[str, Any]:

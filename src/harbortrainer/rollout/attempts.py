@@ -10,6 +10,7 @@ from typing import Protocol
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
+from harbortrainer.policy.judge import Judge
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.outcome import Quarantine
 from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
@@ -60,6 +61,7 @@ class Attempts:
     quarantine: Quarantine
     journal: TrialJournal
     stop: Stop
+    judge: Judge | None = None  # of training; an evaluation never asks it
 
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
@@ -93,6 +95,7 @@ class Attempts:
                 disposition = "graded"
             else:
                 disposition = "quarantined" if quarantined else "dropped"
+            trajectory = await self._judged(request, trajectory, disposition)
             await _in_thread(self._end, trajectory, disposition, None if retry else keep)
             if not hit_by_outage:
                 note(trajectory)
@@ -127,6 +130,17 @@ class Attempts:
         if reason := self.journal.suspicion(trajectory):
             trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
         return trajectory, room.outages > before
+
+    async def _judged(self, request: TrialRequest, trajectory: Trajectory, disposition: str) -> Trajectory:
+        """The trial with what the judge adds, once it holds no slot any more: of training, and with a grade."""
+        if self.judge is None or request.mode != "train" or disposition != "graded":
+            return trajectory
+        try:
+            return await self.judge.shaped(trajectory)
+        except asyncio.CancelledError:
+            cancelled = replace(_cancelled(request, self._why_not(request)), turns=trajectory.turns)
+            self.journal.ended(cancelled, "cancelled")
+            raise
 
     def _why_not(self, request: TrialRequest) -> str:
         """Why a trial is not run, or not to its end."""

@@ -12,6 +12,7 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.folders import folder_of
@@ -34,7 +35,7 @@ class HarborRoom:
         return self.context.daemon.outages
 
     @property
-    def gate(self) -> asyncio.Semaphore:
+    def gate(self) -> Slots:
         """A slot for a container."""
         return self.context.gates.containers
 

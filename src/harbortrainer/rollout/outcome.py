@@ -27,6 +27,7 @@ GRADED = {
 
 log = logging.getLogger("harbortrainer")
 SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
+USER = "user: "  # begins that of one whose simulated user failed
 
 _NO_SPACE = "no space left on device"  # in the text of Docker's answers
 
@@ -55,8 +56,11 @@ def lost_to_server(trajectory: Trajectory) -> bool:
 
 
 def blames_task(trajectory: Trajectory) -> bool:
-    """Whether a trial without a reward counts against its task, not against the server, the policy or Docker's disk."""
-    if _NO_SPACE in trajectory.detail.lower() or lost_to_server(trajectory):
+    """Whether a trial without a reward counts against its task.
+
+    Those of the server, the policy, the simulated user and Docker's disk do not.
+    """
+    if _NO_SPACE in trajectory.detail.lower() or trajectory.detail.startswith((SAMPLING, USER)):
         return False
     return trajectory.outcome in (Outcome.VERIFIER_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 

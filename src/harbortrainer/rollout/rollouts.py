@@ -23,7 +23,9 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.policy.users import Users
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
@@ -89,21 +91,24 @@ class Rollouts:
         observer: TrialObserver = UNOBSERVED,
         venues: Mapping[str, Venue] = MappingProxyType({}),
         level: Level | None = None,
+        judge: Judge | None = None,
+        users: Users | None = None,
     ) -> None:
         """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry.
 
-        `level`: of agents at once, with n_parallel_envs=auto.
+        `level`: of agents at once, with n_parallel_envs=auto; `judge`: of trials of training; `users`: what simulates
+        the users of trials, None = the tasks' own scripts.
         """
         self._stop = stop or Stop()
         self._gates = gates = Gates.of(config, level.limit if level else None)
-        self._settings = RunParts(config, sampler, template, run_id, gates, observer)
+        self._settings = RunParts(config, sampler, template, run_id, gates, observer, users)
         self._rooms = _Rooms(self._settings, venues)
         self._parallel = ParallelLimit(config, gates, level, sampler, self._outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
         self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
-        self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop)
+        self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)
         self._graded = False  # whether any trial of this run was
 
     @property

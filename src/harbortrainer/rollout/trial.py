@@ -1,7 +1,6 @@
 """One Harbor trial: container, agent, verifier -> one trajectory, whatever fails in between."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import Phases
-from harbortrainer.rollout.venue import TrialCancelled, TrialRequest
+from harbortrainer.rollout.venue import TrialCancelled, TrialRequest, weights_of
 from harbortrainer.rollout.verifier_network import Check, is_networks_fault
 from harbortrainer.tasks.folders import folder_of
 
@@ -68,10 +67,7 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     """
     folder = request.trials_dir / request.name
     config = settings.config
-    if request.weights is not None:
-        sampling = contextlib.nullcontext(request.weights)
-    else:
-        sampling = settings.sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
+    sampling = weights_of(request, settings.sampler, config)
     with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
         llm = _llm(request, settings, sampler)
         try:

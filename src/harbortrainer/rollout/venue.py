@@ -1,8 +1,9 @@
 """The seam between a run and the places of its trials: a venue, and the room that a run has in it."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -11,6 +12,7 @@ from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.policy.users import Users
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, most_agents, n_containers
 from harbortrainer.rollout.level import FIRST
 from harbortrainer.tasks.task import Task
@@ -42,6 +44,13 @@ class TrialCancelled(asyncio.CancelledError):
         self.turns = turns
 
 
+def weights_of(request: TrialRequest, sampler: PolicySampler, config: Config) -> AbstractContextManager[Sampler]:
+    """What the trial samples: those of its request, else those published, as `weights_in_flight` says."""
+    if request.weights is not None:
+        return contextlib.nullcontext(request.weights)
+    return sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
+
+
 @dataclass(frozen=True, slots=True)
 class RunParts:
     """The objects that all trials of a run share, at every venue."""
@@ -52,6 +61,7 @@ class RunParts:
     run_id: str
     gates: Gates
     observer: TrialObserver = UNOBSERVED
+    users: Users | None = None  # what simulates users; None = the tasks' own scripts
 
 
 class Room(Protocol):
@@ -92,7 +102,7 @@ class Room(Protocol):
 class Venue(TaskVenue, Protocol):
     """Where trials take place."""
 
-    def check(self, tasks: Sequence[Task], config: Config, n_trials: int) -> list[str]:
+    def check(self, tasks: Sequence[Task], config: Config, template: ChatTemplate, n_trials: int) -> list[str]:
         """Warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
         ...
 
@@ -109,13 +119,22 @@ def venues_of(tasks: Iterable[Task], given: Mapping[str, Venue]) -> dict[str, Ve
     return {name: given[name] if name in given else venue(name) for name in names}
 
 
-def check_venues(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
-    """Lines of all venues for the user about their tasks, and the most agents at once. Blocks. Raises UserError."""
-    places = [(one, [task for task in tasks if task.venue == name]) for name, one in venues.items()]
-    notes, agents = [], config.n_parallel_envs
-    if agents == AUTO:
-        most, why = min(one.capacity(its, config) for one, its in places)
-        agents = most_agents(config, most)
-        notes = [f"n_parallel_envs=auto: {min(FIRST, agents)} agents at once at first, at most {agents} ({why})"]
+def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
+    """The most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
+    if config.n_parallel_envs != AUTO:
+        return [], config.n_parallel_envs
+    most, why = min(one.capacity(its, config) for one, its in _each(venues, tasks))
+    agents = most_agents(config, most)
+    return [f"n_parallel_envs=auto: {min(FIRST, agents)} agents at once at first, at most {agents} ({why})"], agents
+
+
+def check_venues(
+    venues: Mapping[str, Venue], tasks: Collection[Task], config: Config, template: ChatTemplate, agents: int
+) -> list[str]:
+    """Warnings of all venues about their tasks, with `agents` at once. Blocks. Raises UserError."""
     n_trials = n_containers(config, agents)
-    return [*notes, *(note for one, its in places for note in one.check(its, config, n_trials))], agents
+    return [note for one, its in _each(venues, tasks) for note in one.check(its, config, template, n_trials)]
+
+
+def _each(venues: Mapping[str, Venue], tasks: Collection[Task]) -> list[tuple[Venue, list[Task]]]:
+    return [(one, [task for task in tasks if task.venue == name]) for name, one in venues.items()]

@@ -11,7 +11,6 @@ import chz
 from harbortrainer.config import (
     ADDRESS,
     FIXED,
-    FORMER,
     LENGTH,
     NEXT_STEP,
     RunSettings,
@@ -22,7 +21,7 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory
-from harbortrainer.setting import Resume, settings, shown
+from harbortrainer.setting import FORMER, Resume, settings, shown
 
 # What the rewards of a trial depend on: one group has one setting of each.
 TRIAL_SETTINGS = (

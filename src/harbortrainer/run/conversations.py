@@ -1,7 +1,7 @@
 """Conversations of trials with reward and outcome: cut into messages, and written as JSON lines."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from harbortrainer.durable.files import make_folder, replace_text
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Turn
 from harbortrainer.policy.chat_template import MARKER, ChatTemplate
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.trajectories import additions
 
 Message = dict[str, Any]
 
@@ -24,8 +25,11 @@ class Transcriber:
     def conversation(self, trajectory: Trajectory) -> list[Message]:
         """Messages in order: role and content; answers also have thinking, tokens and whether they were truncated.
 
-        A message of role "history" begins each new segment: there the history was rewritten.
+        A message of role "history" begins each new segment: there the history was rewritten. A trial whose venue has
+        left its own messages in the trial's folder has those: system, user, tool and assistant apart.
         """
+        if trajectory.trial_dir and (own := own_messages(Path(trajectory.trial_dir))):
+            return own
         messages: list[Message] = []
         segment = 0
         for position, turn in enumerate(trajectory.turns):
@@ -83,7 +87,30 @@ class _Around:
     ends: int
 
 
+def own_messages(folder: Path) -> list[Message]:
+    """The messages that a venue has left in a trial's folder; [] = none, or a damaged file. Blocks.
+
+    Each has role and content; answers also `calls` (name, arguments), a tool's failed result `error`.
+    """
+    try:
+        found = json.loads((folder / OWN_FILE).read_bytes())
+        return [{"role": "system", "content": found["system"]}, *map(_own_message, found["shown"])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _own_message(message: Mapping[str, Any]) -> Message:
+    shown: Message = {"role": message["role"], "content": message.get("content") or ""}
+    if calls := message.get("tool_calls"):
+        shown["calls"] = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
+    if message["role"] == "tool":
+        shown |= {"to": message["requestor"]} if message.get("requestor") == "user" else {}
+        shown |= {"error": True} if message.get("error") else {}
+    return shown
+
+
 FOLDER = "conversations"
+OWN_FILE = "conversation.json"  # in a trial's folder
 
 
 class Conversations:
@@ -115,6 +142,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
         "outcome": trajectory.outcome.value,
         "detail": trajectory.detail,
         "weights_version": trajectory.turns[0].weights_version if trajectory.turns else None,
+        **({"shaping": added} if (added := additions(trajectory)) else {}),
         "messages": transcriber.conversation(trajectory),
     }
 

@@ -18,7 +18,15 @@ from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import Place
 from harbortrainer.learning.suspicion import VERIFICATION, Past, marked
-from harbortrainer.learning.trajectory import BatchKind, Outcome, Trajectory, TrajectoryGroup, TrialName
+from harbortrainer.learning.trajectory import (
+    JUDGE_TOKENS,
+    USER_TOKENS,
+    BatchKind,
+    Outcome,
+    Trajectory,
+    TrajectoryGroup,
+    TrialName,
+)
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.trajectories import read_trajectory
 
@@ -65,6 +73,7 @@ class Ledger:
         """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE."""
         seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
         optional = {"suspect": list(trajectory.suspect), "verification_sec": seconds}
+        optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         self._append(
             {
                 "event": "ended",

@@ -130,11 +130,13 @@ class Breakdown:
         kinds = {"domain": domain, "source": source}
         if domain == source:  # tasks without a category have their source's name
             del kinds["domain"]
+        self._floor = {task.name: task.floor for task in tasks if task.floor is not None}
+        self._clean = {task.name: task.clean for task in tasks if task.clean is not None}
         self._label = {kind: _labels(names) for kind, names in kinds.items() if len(set(names.values())) > 1}
 
     def batch(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """Metrics of a training batch; a name without a graded trial has no mean."""
-        metrics: dict[str, float] = {}
+        metrics = self._floors("reward/floor", groups_P)
         for part, groups in self._parts(groups_P):
             if rewards := [reward for group in groups for reward in group.rewards_G]:
                 metrics[f"reward/mean/{part}"] = float(np.mean(rewards))
@@ -144,7 +146,7 @@ class Breakdown:
 
     def evaluation(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """Metrics of an evaluation; an interval where at least two tasks were graded."""
-        metrics: dict[str, float] = {}
+        metrics = self._floors("eval/reward_floor", groups_P) | self._clean_subset(groups_P)
         for part, groups in self._parts(groups_P):
             reward = estimate_reward([group.rewards_G for group in groups], [len(group.lost) for group in groups])
             metrics[f"eval/tasks/{part}"] = float(reward.n_tasks)
@@ -153,6 +155,23 @@ class Breakdown:
             if reward.n_tasks > 1:
                 metrics |= {f"eval/reward_low/{part}": reward.low, f"eval/reward_high/{part}": reward.high}
         return metrics
+
+    def _floors(self, name: str, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """The mean reward of doing nothing on tasks where it is known, in all and by part."""
+        found: dict[str, float] = {}
+        for part, groups in [("", list(groups_P)), *self._parts(groups_P)]:
+            if floors := [self._floor[group.task_name] for group in groups if group.task_name in self._floor]:
+                found[f"{name}/{part}" if part else name] = float(np.mean(floors))
+        return found
+
+    def _clean_subset(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """The mean over test tasks of a data set that none of its training tasks is related to."""
+        if not any(group.task_name in self._clean for group in groups_P):
+            return {}
+        kept = [group for group in groups_P if self._clean.get(group.task_name)]
+        reward = estimate_reward([group.rewards_G for group in kept], [len(group.lost) for group in kept])
+        mean = {"eval/reward_mean_clean": reward.mean} if reward.n_tasks else {}
+        return {"eval/tasks_clean": float(reward.n_tasks)} | mean
 
     def _parts(self, groups_P: Sequence[TrajectoryGroup]) -> list[tuple[str, list[TrajectoryGroup]]]:
         """("domain/NAME", its groups), by name."""

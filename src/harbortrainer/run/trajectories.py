@@ -72,6 +72,11 @@ def read_batch(folder: Path, names: str = "*") -> dict[str, Trajectory]:
     return {path.stem: read_trajectory(path) for path in sorted(folder.glob(f"{names}.npz"))}
 
 
+def additions(trajectory: Trajectory) -> dict[str, float]:
+    """What a judge added to the trial in training, to be shown beside its reward; {} = nothing."""
+    return trajectory.shaping
+
+
 def _meta(trajectory: Trajectory) -> dict[str, Any]:
     values = {field.name: getattr(trajectory, field.name) for field in fields(trajectory) if field.name != "turns"}
     return {"format": FORMAT, **values, "texts": [turn.text for turn in trajectory.turns]}

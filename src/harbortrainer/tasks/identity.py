@@ -10,8 +10,18 @@ SAME_FILES, SAME_TEXT = "the same files", "the same but for spacing, case or tas
 SAME_INSTRUCTION, SAME_TEMPLATE = "the same instruction", "the same instruction template"
 SAME_CHECK, SAME_ENVIRONMENT = "the same test in the same environment", "the same environment"
 SAME_FAMILY = "the same metadata.family"
+SAME_GOLD, SAME_USER = "the same gold actions", "the same user"
 DUPLICATES = (SAME_FILES, SAME_TEXT)
-REASONS = (*DUPLICATES, SAME_INSTRUCTION, SAME_TEMPLATE, SAME_CHECK, SAME_ENVIRONMENT, SAME_FAMILY)  # strongest first
+REASONS = (
+    *DUPLICATES,
+    SAME_INSTRUCTION,
+    SAME_TEMPLATE,
+    SAME_CHECK,
+    SAME_GOLD,
+    SAME_ENVIRONMENT,
+    SAME_FAMILY,
+    SAME_USER,
+)  # strongest first
 FEWEST_WORDS = 3  # fixed words of a template: with fewer ("run <path>") it fits unrelated tasks
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
 _SHELL = """a all and app awk bash bin cat chmod cmp count cp cut date diff directory do echo else exit file files find

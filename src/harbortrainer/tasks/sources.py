@@ -41,7 +41,7 @@ def find_sources(tasks_dir: str) -> list[Source]:
     if not given:
         raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of task directories")
     found = [_find(one) for one in given]
-    names = _names([Path(path.replace(":", "/")) if place != FOLDERS else Path(path) for path, _, place in found])
+    names = _names([Path(path) if place == FOLDERS else _named(path) for path, _, place in found])
     return [Source(one, name, *rest) for one, name, rest in zip(given, names, found, strict=True)]
 
 
@@ -91,6 +91,12 @@ def _find(given: str) -> tuple[str, str, str]:
     if colon and name in MODULES and not Path(given).expanduser().is_dir():
         return *venue(name).find(given), name
     return *find_folder(given), FOLDERS
+
+
+def _named(place: str) -> Path:
+    """`VENUE:NAME@SIDE` as a path that ends with the name."""
+    name, _, side = place.replace(":", "/").partition("@")
+    return Path(side, name)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

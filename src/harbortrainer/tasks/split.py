@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from harbortrainer.errors import UserError
-from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, Identity
+from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, SAME_USER, Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 
 SPLIT_FILE = "split.json"  # in a run directory
+OWN_TEST = "@test"  # in eval_tasks
 _VERSION = 1
 _SHOWN = 3
 
@@ -90,6 +91,8 @@ def split_tasks(
 ) -> tuple[list[Task], list[Task]]:
     """Training tasks and held-out tasks, each in order of name; `eval_tasks` goes before `eval_split`.
 
+    `@test` among `eval_tasks` names the tasks that their data sets hold out themselves.
+
     A share is drawn by whole families, so it is met as nearly as their sizes allow. `allow_family_overlap` allows
     one family on both sides, but never the same task. Raises UserError for an unknown name, for nothing left to train
     on, and for named tasks that are, or are of a family with, training tasks.
@@ -99,7 +102,7 @@ def split_tasks(
     identities = {task.name: identify(task) for task in tasks}
     known = list(identities.values())
     if eval_tasks:
-        held_out = set(eval_tasks)
+        held_out = _named(tasks, eval_tasks)
         for name in sorted(held_out - identities.keys()):
             near = difflib.get_close_matches(name, identities, n=3, cutoff=0.5) or list(identities)[:3]
             raise UserError(f"eval_tasks: no task named {name!r}; near: {', '.join(near)}")
@@ -118,6 +121,32 @@ def split_tasks(
         allow_family_overlap,
     )
     return train, kept
+
+
+def _named(tasks: Sequence[Task], eval_tasks: Sequence[str]) -> set[str]:
+    """Raises UserError for @test where no data set has a split of its own."""
+    sided = {task.name for task in tasks if task.side == "test"}
+    if OWN_TEST in eval_tasks and not sided:
+        raise UserError(f"eval_tasks={OWN_TEST}: no source has a test side of its own; name tasks or give eval_split")
+    return {*eval_tasks} - {OWN_TEST} | (sided if OWN_TEST in eval_tasks else set())
+
+
+def users_note(train: Sequence[Task], held_out: Sequence[Task]) -> str:
+    """A line on held-out tasks whose user also stands in training; "" = there is none."""
+    known = {key for task in train if task.side for key in _users(task)}
+    shared = [task for task in held_out if task.side and _users(task) & known]
+    if not shared:
+        return ""
+    users = {key for task in shared for key in _users(task) & known}
+    sided = sum(bool(task.side) for task in held_out)
+    return (
+        f"{len(shared)} of {sided} held-out tasks have a user who also stands in training ({len(users)} users); "
+        "eval/reward_mean_clean is the mean of the others"
+    )
+
+
+def _users(task: Task) -> set[str]:
+    return {key for reason, key in identify(task).keys if reason == SAME_USER}
 
 
 def split_record(train: Sequence[Task], held_out: Sequence[Task], allow_family_overlap: bool) -> dict[str, Any]:

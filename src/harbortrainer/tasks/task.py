@@ -12,6 +12,8 @@ class Task:
 
     `digest`: changes with anything that the task consists of. `source`: name of the source it comes from; `domain`: its
     category, else its source. `side`: "train" or "test" where the data set has a split of its own. "" = none.
+    `floor`: the reward of doing nothing, None = unknown. `clean`: of a task on the test side, whether no task on the
+    training side is related.
     """
 
     name: str
@@ -21,3 +23,10 @@ class Task:
     domain: str = ""
     venue: str = FOLDERS
     side: str = ""
+    floor: float | None = None
+    clean: bool | None = None
+
+    @property
+    def has_user(self) -> bool:
+        """Whether its trials talk to a user."""
+        return self.venue != FOLDERS

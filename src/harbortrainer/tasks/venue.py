@@ -8,7 +8,10 @@ from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import FOLDERS, Task
 
-MODULES = {FOLDERS: "harbortrainer.venues.harbor"}  # name -> the module whose VENUE it is
+MODULES = {
+    FOLDERS: "harbortrainer.venues.harbor",
+    "tau": "harbortrainer.venues.tau.venue",
+}  # name -> the module whose VENUE it is
 
 
 class TaskVenue(Protocol):

@@ -14,6 +14,7 @@ from harbortrainer.backend.load import say_what_compiles
 from harbortrainer.backend.sessions import Session
 from harbortrainer.config import RunSettings, ToolFormat
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
 from harbortrainer.probe.probe import contract_of
 from harbortrainer.report.curve import draw_curve
 from harbortrainer.report.write import leave_report
@@ -43,6 +44,7 @@ class Outside:
     measure: Measure = contract_of
     load_template: Callable[[str, bool, ToolFormat], ChatTemplate] = ChatTemplate.load
     venues: Mapping[str, Venue] = field(default_factory=dict)
+    open_endpoint: OpenEndpoint = Endpoint  # of simulated user and judge
     start_wandb: StartWandb = start_wandb
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages
 

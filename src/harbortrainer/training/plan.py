@@ -15,6 +15,7 @@ from harbortrainer.durable.files import make_folder, read_json, sync_folder
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.chat_template import BaseModel
+from harbortrainer.policy.users import refuse_unused
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
@@ -67,8 +68,10 @@ def make_plan(config: Config) -> RunPlan:
     pricing = pricing_of(config)
     sources = find_sources(config.tasks_dir)
     check_weights(config.task_weights, sources)
+    tasks = load_sources(sources, config.tasks_include, config.tasks_exclude)
+    refuse_unused(config, tasks)
     train, held_out = split_tasks(
-        load_sources(sources, config.tasks_include, config.tasks_exclude),
+        tasks,
         config.eval_split,
         config.eval_tasks,
         config.seed,

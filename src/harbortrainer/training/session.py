@@ -10,20 +10,24 @@ from typing import Any
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
+from harbortrainer.backend.users import opened_users
 from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.judge import Judge, open_judge
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.users import Users
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.venue import check_venues, venues_of
+from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.config_changes import to_json
-from harbortrainer.run.conversations import Conversations
+from harbortrainer.run.conversations import Conversations, Transcriber
 from harbortrainer.run.directory import held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.tasks.split import users_note
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, sampler_change, start_directory
@@ -32,6 +36,7 @@ from harbortrainer.training.start import check_unseen, described, find_start, fi
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
 from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
+from harbortrainer.watch.wandb_log import wandb_project
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,13 @@ async def run_training(
 async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check everything that needs no server: tasks, split, venues, chat template, init_from. Raises UserError."""
     plan = make_plan(config)
+    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     notes, most_agents = [], 1
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
-        notes, most_agents = await asyncio.to_thread(check_venues, venues, plan.tasks, config)
-    template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
+        notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
+        notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
+        notes += filter(None, [users_note(plan.train, plan.held_out)])
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
@@ -126,7 +133,8 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         effective = _record_effective(prepared, workspace, backend, terms)
         powers = backend.kind.answers_of_powers
         sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
-        rollouts = _rollouts(prepared, workspace, sampler, outside)
+        judge, users = await _judge_and_users(prepared, backend, sampler, outside, stack)
+        rollouts = _rollouts(prepared, workspace, sampler, outside, judge, users)
         with undone_if_refused(workspace):
             await free_slots(backend, workspace.checkpoints.models())  # of killed processes
             references = await open_references(
@@ -137,7 +145,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
-        wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
+        wandb = outside.start_wandb(run, wandb_project(config), config.wandb_name, record, display.say)
         parts = Parts(
             policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
             workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget, references,
@@ -195,7 +203,27 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     return effective
 
 
-def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, outside: Outside) -> Rollouts:
+async def _judge_and_users(
+    prepared: Prepared, backend: Backend, sampler: PolicySampler, outside: Outside, stack: contextlib.AsyncExitStack
+) -> tuple[Judge | None, Users | None]:
+    """Both checked by a request, and closed with the stack. Raises UserError."""
+    config, template = prepared.plan.config, prepared.template
+    judge = open_judge(config, Transcriber(template).conversation, outside.open_endpoint)
+    if judge is not None:
+        await stack.enter_async_context(contextlib.aclosing(judge))
+        await judge.check()
+    users = opened_users(config, backend, sampler, template, outside.open_endpoint)
+    return judge, await stack.enter_async_context(users)
+
+
+def _rollouts(
+    prepared: Prepared,
+    workspace: Workspace,
+    sampler: PolicySampler,
+    outside: Outside,
+    judge: Judge | None,
+    users: Users | None,
+) -> Rollouts:
     return Rollouts(
         prepared.plan.config,
         sampler,
@@ -207,4 +235,6 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         workspace.display.watcher,
         outside.venues,
         level_of(prepared.plan.config, prepared.most_agents, read_lines(workspace.run.metrics)),
+        judge,
+        users,
     )

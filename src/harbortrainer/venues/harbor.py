@@ -13,6 +13,7 @@ from harbortrainer.tasks.task import FOLDERS, Task
 
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
     from harbortrainer.docker.host import Host
+    from harbortrainer.policy.chat_template import ChatTemplate
     from harbortrainer.rollout.harbor_room import HarborRoom
     from harbortrainer.rollout.trial import NewTrial
     from harbortrainer.rollout.venue import RunParts
@@ -42,7 +43,7 @@ class HarborVenue:
     def identify(self, task: Task) -> Identity:
         return identify_folder(task)
 
-    def check(self, tasks: Sequence[Task], config: Config, n_trials: int) -> list[str]:
+    def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.rollout.environment import check_tasks
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from requests.utils import get_netrc_auth
 
+from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.directory import RunDirectory, run_ids
@@ -32,6 +33,16 @@ MOST_CHARACTERS = 6000  # of one conversation
 MOST_LINE = 4_000_000  # bytes; a longer stored conversation is skipped
 
 Row = list[Any]
+
+
+WITH_TAXONOMY = "_with_taxonomy_feedback"
+
+
+def wandb_project(config: Config) -> str | None:
+    """The project of a run: one with a taxonomy logs apart from those without. None = wandb is off."""
+    if config.wandb_project is None or config.taxonomy is None or config.wandb_project.endswith(WITH_TAXONOMY):
+        return config.wandb_project
+    return config.wandb_project + WITH_TAXONOMY
 
 
 class SinkLimits(NamedTuple):

@@ -52,6 +52,7 @@ async function openTrial(run, trial, neighbours = []) {
   dialog.querySelector(".files").append(...shown.files.flatMap((file) => [" · ", fileLink(run, trial, file, file)]));
   dialog.append(
     ...shown.notes.map((note) => el("p", { class: "warn" }, note)),
+    shaping(shown.shaping || {}),
     conversation(shown.messages, texts),
     verifier(shown),
     tokens(trial, shown.tokens),
@@ -96,13 +97,13 @@ function conversation(messages, texts) {
     const parts = [
       message.thought ? el("details", {}, el("summary", {}, "reasoning"), el("pre", {}, message.thought)) : null,
       text ? (message.role === "agent" || text.length < 1500 ? el("pre", {}, text) : prompt(text)) : null,
-      (message.calls || []).map((call) => el("pre", { class: "keys", title: "keystrokes" }, call)),
+      (message.calls || []).map((call) => el("pre", { class: "keys", title: "keystrokes or call" }, call)),
       message.saw ? el("pre", { class: "screen", title: "what the agent saw" }, message.saw) : null,
     ];
     return el(
       "section",
-      { class: `message ${message.role === "agent" ? "agent" : "user"}` },
-      el("h4", {}, `${i + 1} · ${message.role}`),
+      { class: `message ${message.role.split(" ")[0]}` },
+      el("h4", {}, `${i + 1} · ${message.role}${message.about ? ` · ${message.about}` : ""}`),
       parts,
     );
   });
@@ -122,6 +123,14 @@ function prompt(text) {
     el("pre", {}, `${task > 0 ? "… " : ""}${part}`),
     el("details", {}, el("summary", {}, `all ${number(text.length)} characters`), el("pre", {}, text)),
   ];
+}
+
+// What a judge added to the reward of training; the grade is above, and nothing is added to it.
+function shaping(added) {
+  const names = Object.keys(added);
+  if (!names.length) return "";
+  const facts = names.map((name) => el("div", {}, el("dt", {}, name), el("dd", {}, number(added[name]))));
+  return el("section", {}, el("h3", {}, "Added in training"), el("dl", {}, facts));
 }
 
 function verifier(shown) {

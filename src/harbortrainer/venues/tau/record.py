@@ -8,7 +8,7 @@ from harbortrainer.durable.files import replace_text
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.package import DISTRIBUTION, VERSION
 
-FILE = "conversation.json"
+FILE = "conversation.json"  # OWN_FILE of run/conversations.py, whose imports are heavy
 
 
 def record(exchange: Exchange, name: str, end: str, seconds: float, grades: dict[str, float]) -> dict[str, Any]:
@@ -37,4 +37,4 @@ def record(exchange: Exchange, name: str, end: str, seconds: float, grades: dict
 def write_record(folder: Path, value: dict[str, Any]) -> None:
     """Write it over an earlier one. Blocks. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / FILE, json.dumps(value, ensure_ascii=False))
+    replace_text(folder / FILE, json.dumps(value))

@@ -1,0 +1,75 @@
+"""A run's conversations: limited like agents of other venues, without containers and without a service of their own."""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.slots import Slots
+from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
+from harbortrainer.tasks.task import Task
+from harbortrainer.venues.tau.domain import Domain, domain
+from harbortrainer.venues.tau.tasks import key_of
+from harbortrainer.venues.tau.trial import run_conversation
+from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
+
+
+class TauRoom:
+    """Conversations of one run. What plays its users is the service whose outages count."""
+
+    def __init__(self, run: RunParts, new_user: NewUser | None = None) -> None:
+        """`new_user`: a test's user; None = that of the run, else the scripted one."""
+        self._run, self._users = run, run.users
+        self._new_user = new_user or self._of_run
+
+    @property
+    def outages(self) -> int:
+        return 0 if self._users is None else self._users.outages
+
+    @property
+    def gate(self) -> Slots:
+        """A slot for an agent, which those in containers take too."""
+        return self._run.gates.running
+
+    async def ready(self) -> None:
+        if self._users is not None:
+            await self._users.ready()
+
+    async def suspect(self) -> None:
+        if self._users is not None:
+            await self._users.suspect()
+
+    async def run(self, request: TrialRequest) -> Trajectory:
+        return await run_conversation(request, self._run, self._new_user)
+
+    @contextlib.asynccontextmanager
+    async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
+        """Load the domains and the gold end states of these tasks, in a thread."""
+        await asyncio.to_thread(_load, tasks)
+        gc.collect()
+        gc.freeze()  # databases: a collection in the middle of a batch need not walk through them
+        yield
+
+    async def warm_up(self) -> None:
+        """The tasks were loaded with their domains."""
+
+    def close_batch(self, trials_dir: Path, n_trials: int) -> None:
+        """A batch of conversations has no files beside those of its trials."""
+
+    async def aclose(self) -> None:
+        """Nothing stays behind a conversation."""
+
+    def _of_run(self, domain: Domain, task: Any, seed: int) -> User:
+        if self._users is None:
+            return ScriptedUser(domain, task, seed)
+        return ModelUser(self._users.of_trial(seed), task)
+
+
+def _load(tasks: Sequence[Task]) -> None:
+    for task in tasks:
+        name, key = key_of(task)
+        place = domain(name)
+        place.gold(place.task(key))

@@ -1,0 +1,180 @@
+"""One conversation from its start to its grade: the policy with native tools, the user, the environment."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from harbortrainer.durable.disk import disk_errors, require_writable
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.treatment import FAULTS
+from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
+from harbortrainer.policy.sampler import Sampler, SamplingError
+from harbortrainer.policy.tools import Message
+from harbortrainer.policy.users import UserFault
+from harbortrainer.rollout.gates import ObservedTrial
+from harbortrainer.rollout.outcome import SAMPLING, USER
+from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
+from harbortrainer.venues.tau.domain import Call, domain
+from harbortrainer.venues.tau.exchange import ENDS, End, Exchange
+from harbortrainer.venues.tau.grade import grade
+from harbortrainer.venues.tau.record import record, write_record
+from harbortrainer.venues.tau.tasks import key_of
+from harbortrainer.venues.tau.user import NewUser, User
+
+EMPTY = "Error: the answer was empty. Send a message to the user, or call a tool."
+_GRADING = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # of values that a tool stored
+_FAILED = {
+    End.STEPS: (Outcome.MAX_TURNS, "the conversation has as many messages as tau2 allows"),
+    End.ERRORS: (Outcome.POLICY_ERROR, "too many failed or unreadable calls"),
+}
+
+Verdict = tuple[Outcome, str, float | None]
+
+
+@dataclass(eq=False)
+class Talk:
+    """A conversation under way. `user_seconds`: spent waiting for the user."""
+
+    exchange: Exchange
+    conversation: Conversation
+    user: User
+    most_turns: int
+    user_seconds: float = 0.0
+    empty: int = 0
+    tool_errors: int = 0
+    grades: dict[str, float] = field(default_factory=dict)
+
+    async def run(self) -> Verdict:
+        """Outcome, detail and reward. Raises SamplingError and UserFault, which are no fault of the policy."""
+        news: list[Message] = []
+        while self.exchange.end is None:
+            if self.exchange.waits_for_user:
+                news = await self._ask_user()
+                continue
+            if self.most_turns and len(self.conversation.turns) >= self.most_turns:
+                return Outcome.MAX_TURNS, "", 0.0
+            asked = news if self.conversation.turns else [*self._opening()]
+            try:
+                answer = await self.conversation.ask(asked)
+            except ContextFull as error:
+                return Outcome.CONTEXT_LENGTH, str(error), 0.0
+            news = self._take(answer)
+        return self._graded() if self.exchange.end is End.USER else (*_FAILED[self.exchange.end], 0.0)
+
+    def _opening(self) -> list[Message]:
+        """System, and the messages before the policy's first turn: greeting and user, or the task's own history."""
+        messages: list[Message] = [{"role": "system", "content": self.exchange.domain.system_prompt}]
+        for message in self.exchange.messages:
+            if message["role"] == "tool":
+                if message["requestor"] == "assistant":
+                    messages.append(result(message["content"]))
+            elif message["role"] == "assistant" or not message.get("tool_calls"):
+                calls = [
+                    {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+                    for call in message.get("tool_calls") or ()
+                ]
+                said = {"role": message["role"], "content": message.get("content") or ""}
+                messages.append(said | ({"tool_calls": calls} if calls else {}))
+        return messages
+
+    def _take(self, answer: Answer) -> list[Message]:
+        """Hand the policy's answer to the environment or the user; what the policy sees next of it."""
+        if answer.failure or answer.empty:
+            self.empty += answer.empty
+            told = answer.failure or EMPTY
+            self.exchange.unreadable(self.conversation.turns[-1].text, told)
+            return [result(told)]
+        calls = [Call(call.name, call.arguments) for call in answer.calls]
+        results = self.exchange.agent(answer.text, calls)
+        self.tool_errors += sum(one.error for one in results)
+        return [result(one.text) for one in results]
+
+    async def _ask_user(self) -> list[Message]:
+        """The user's next text, after the calls that it makes before; [] = it has ended the conversation."""
+        started = time.monotonic()
+        try:
+            reply = await self.user.reply(self.exchange.heard())
+        finally:
+            self.user_seconds += time.monotonic() - started
+        if not reply.calls and not reply.text.strip():
+            raise UserFault("the user sent an empty message")
+        if not self.conversation.turns and any(end in reply.text for end in ENDS):
+            raise UserFault("the user ended the conversation before the policy's first turn")
+        self.exchange.user(reply.text, reply.calls)
+        return [] if reply.calls or self.exchange.end else [user(reply.text)]
+
+    def _graded(self) -> Verdict:
+        """Of a conversation that its user has ended."""
+        try:
+            self.grades = self.exchange.parts()
+        except _GRADING as error:
+            return Outcome.VERIFIER_ERROR, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", None
+        return Outcome.COMPLETED, "", grade(self.grades)
+
+
+async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUser) -> Trajectory:
+    """Run one trial within `trial_timeout_sec` and grade it. Its folder gets `conversation.json`.
+
+    Faults of sampling and of the user become the outcome infrastructure_error, without a reward. Raises TrialCancelled,
+    DiskFault, UserError (the template refuses the messages), and errors in this package.
+    """
+    folder, config = request.trials_dir / request.name, run.config
+    place, key = key_of(request.task)
+    started = time.monotonic()
+    within = domain(place)
+    with weights_of(request, run.sampler, config) as sampler, disk_errors(folder):
+        exchange = Exchange(within, within.task(key))
+        conversation = _conversation(request, run, sampler, exchange)
+        talk = Talk(exchange, conversation, new_user(within, exchange.task, request.seed), config.max_turns)
+        opened = time.monotonic()
+        verdict = await _verdict(talk, config.trial_timeout_sec)
+        ended = time.monotonic()
+        if verdict[0] in FAULTS:  # a full disk may be the real cause
+            await asyncio.to_thread(require_writable, request.trials_dir)
+        end = str(exchange.end or verdict[0])
+        value = record(exchange, request.name, end, ended - started, talk.grades) | {"reward": verdict[2]}
+        await asyncio.to_thread(write_record, folder, value)
+    times = {"environment": opened - started, "agent": ended - opened, "user": talk.user_seconds}
+    times |= {"sampling": sum(turn.seconds for turn in conversation.turns), "total": time.monotonic() - started}
+    outcome, detail, reward = verdict
+    counted = {"tool_errors": float(talk.tool_errors), "empty_answers": float(talk.empty)}
+    return Trajectory(
+        task_name=request.task.name,
+        trial_name=request.name,
+        turns=tuple(conversation.turns),
+        reward=reward,
+        outcome=outcome,
+        detail=detail,
+        attempt=request.attempt,
+        times=times,
+        stats=conversation.stats | counted | talk.user.stats,
+        trial_dir=str(folder),
+    )
+
+
+def _conversation(request: TrialRequest, run: RunParts, sampler: Sampler, exchange: Exchange) -> Conversation:
+    return Conversation(
+        sampler,
+        run.template,
+        max_tokens=run.config.max_tokens,
+        temperature=request.temperature,
+        context_limit=run.config.context_limit,
+        seed=request.seed,
+        listener=ObservedTrial(request.name, run.observer),
+        tools=exchange.domain.schemas,
+    )
+
+
+async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
+    """Raises TrialCancelled."""
+    try:
+        async with asyncio.timeout(limit_sec or None):
+            return await talk.run()
+    except TimeoutError:
+        return Outcome.INFRASTRUCTURE_ERROR, f"not over after trial_timeout_sec={limit_sec:g}", None
+    except SamplingError as error:
+        return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(error), None
+    except UserFault as error:
+        return Outcome.INFRASTRUCTURE_ERROR, f"{USER}{error}", None
+    except asyncio.CancelledError:
+        raise TrialCancelled(tuple(talk.conversation.turns)) from None

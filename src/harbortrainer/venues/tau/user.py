@@ -1,0 +1,94 @@
+"""The user of a conversation: the protocol, one that a model plays (`policy/users.py`), and a scripted one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from harbortrainer.policy import users
+from harbortrainer.venues.tau.domain import Call, Domain
+from harbortrainer.venues.tau.package import data_folder
+
+STOP = "###STOP###"
+USER_PROMPT = "{guidelines}\n\n<scenario>\n{scenario}\n</scenario>"  # tau2/user/user_simulator.py
+_OTHER = {"assistant": "user", "user": "assistant"}  # the agent is the user's other side
+MOST_TURNS = 8
+_CONFIRMS = (
+    "confirm",
+    "proceed",
+    "(yes",
+    "yes/no",
+    "would you like me to",
+    "shall i",
+    "is that correct",
+    "do you agree",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message of the user: text, or calls of its own tools (telecom)."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+
+
+class User(Protocol):
+    """One user for one conversation. Raises UserFault of `policy/users.py` when it gives no message."""
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Its tokens so far, for `Trajectory.stats`."""
+        return {}
+
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+        """The next message. `heard`: the messages so far that the user sees, in tau2's form."""
+        ...
+
+
+NewUser = Callable[[Domain, Any, int], User]  # domain, tau2's task, seed of the trial
+
+
+class ModelUser(User):
+    """A model plays the user, with tau2's guidelines and the task's scenario as its instructions."""
+
+    def __init__(self, model: users.User, task: Any) -> None:
+        self._model = model
+        self._system = USER_PROMPT.format(guidelines=_guidelines(), scenario=task.user_scenario)
+
+    @property
+    def stats(self) -> dict[str, float]:
+        return self._model.stats
+
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+        flipped = [{"role": _OTHER[str(one["role"])], "content": str(one.get("content") or "")} for one in heard]
+        return Reply(await self._model.reply([{"role": "system", "content": self._system}, *flipped]))
+
+
+@cache
+def _guidelines() -> str:
+    return (data_folder().parent / "user_simulator" / "simulation_guidelines.md").read_text()
+
+
+class ScriptedUser(User):
+    """Says its reason and what it knows, agrees to what it is asked to confirm, and stops when nothing is asked.
+
+    It follows no instruction of its scenario: good for tests, no measure of tau-bench.
+    """
+
+    def __init__(self, domain: Domain, task: Any, seed: int) -> None:
+        given = task.user_scenario.instructions
+        self._reason = given if isinstance(given, str) else given.reason_for_call
+        self._known = "" if isinstance(given, str) else given.known_info or ""
+        self._turns = 0
+
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+        self._turns += 1
+        asked = str(heard[-1].get("content") or "").lower()
+        if self._turns == 1:
+            return Reply(f"{self._reason}\n{self._known}".strip())
+        if "?" not in asked or self._turns > MOST_TURNS:
+            return Reply(STOP)
+        if any(word in asked for word in _CONFIRMS):
+            return Reply("Yes.")
+        return Reply(self._known or self._reason)

@@ -1,0 +1,85 @@
+"""The venue `tau`: domains of tau2-bench, with the domain's tools and a simulated user."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.tasks.identity import Identity
+from harbortrainer.tasks.task import Task
+from harbortrainer.venues.tau import tasks as tau_tasks
+from harbortrainer.venues.tau.package import DISTRIBUTION
+
+if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
+    from harbortrainer.policy.chat_template import ChatTemplate
+    from harbortrainer.rollout.venue import RunParts
+    from harbortrainer.venues.tau.room import TauRoom
+    from harbortrainer.venues.tau.user import NewUser
+
+SCRIPTED = (
+    "tau: the user is scripted and follows no instruction of its scenario: rewards cannot be compared with tau-bench's"
+)
+
+MOST = 1000  # conversations at once
+
+
+@dataclass(frozen=True, slots=True)
+class TauVenue:
+    """`new_user`: a test's user; None = the one that user_model names, else the scripted user."""
+
+    new_user: "NewUser | None" = None
+    name: str = tau_tasks.VENUE
+    packages: tuple[str, ...] = (DISTRIBUTION,)
+
+    def find(self, given: str) -> tuple[str, str]:
+        return tau_tasks.find(given)
+
+    def names(self, place: str) -> list[str]:
+        return tau_tasks.names(place)
+
+    def load(self, place: str, excluded: Collection[str]) -> list[Task]:
+        return tau_tasks.load(place, excluded)
+
+    def identify(self, task: Task) -> Identity:
+        return tau_tasks.identify(task)
+
+    def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
+        """Warnings for the user. Raises UserError when the chat template cannot show tools and their results."""
+        from harbortrainer.policy import users
+        from harbortrainer.venues.tau.domain import GREETING, domain
+
+        places = [domain(name) for name in dict.fromkeys(tau_tasks.key_of(task)[0] for task in tasks)]
+        for place in places:
+            template.call_form  # noqa: B018 -- raises UserError
+            opening = [{"role": "system", "content": place.system_prompt}, {"role": "assistant", "content": GREETING}]
+            prompt = template.first_prompt([*opening, {"role": "user", "content": "x"}], place.schemas)
+            _require_room(place.name, len(prompt), config)
+        if config.user_model in (None, users.SCRIPTED):
+            return [] if self.new_user is not None else [SCRIPTED]
+        if any(place.user_schemas for place in places):
+            raise UserError(f"user_model={config.user_model}: the user of tau:telecom has tools; leave that domain out")
+        return []
+
+    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
+        """The most conversations at once: they need a copy of what they change, and no environment."""
+        return MOST, "conversations at once"
+
+    def room(self, run: "RunParts") -> "TauRoom":
+        from harbortrainer.venues.tau.room import TauRoom
+
+        return TauRoom(run, self.new_user)
+
+
+def _require_room(name: str, tokens: int, config: Config) -> None:
+    """Raises UserError when the first prompt leaves no room for one answer."""
+    from harbortrainer.policy.conversation import SMALLEST_ANSWER
+
+    if tokens + SMALLEST_ANSWER > config.context_limit:
+        raise UserError(
+            f"context_limit={config.context_limit}: the first prompt of tau:{name} has {tokens} tokens; plan 24000 to "
+            "32000 for a whole conversation"
+        )
+
+
+VENUE = TauVenue()

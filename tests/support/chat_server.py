@@ -1,0 +1,96 @@
+"""A local OpenAI-compatible server: answers, hangs, refuses, sends nonsense, and goes away for a while."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Reply = tuple[int, Any] | None  # status and JSON value or raw text; None = silence
+HANG: Reply = None
+
+
+def says(text: Any, **usage: int) -> Reply:
+    """An answer with this text."""
+    return 200, {
+        "choices": [{"message": {"role": "assistant", "content": text}}],
+        **({"usage": usage} if usage else {}),
+    }
+
+
+@dataclass
+class ChatServer:
+    """`answer` gets the request's body, or a list of replies is given in order, the last one for ever after."""
+
+    answer: Callable[[dict[str, Any]], Reply] | Sequence[Reply]
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    port: int = 0
+    _server: asyncio.Server | None = None
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Refuse connections from now on, and break those that are open."""
+        assert self._server is not None
+        self._server.close()
+        for writer in [*self._open]:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            while True:
+                line, headers = await self._head(reader)
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                reply = self._reply(line, headers, body)
+                if reply is None:
+                    await asyncio.Event().wait()
+                else:
+                    writer.write(_response(*reply))
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            writer.close()
+        finally:
+            self._open.discard(writer)
+
+    @staticmethod
+    async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        pairs = (line.partition(":") for line in lines[1:] if line)
+        return lines[0], {name.lower(): value.strip() for name, _, value in pairs}
+
+    def _reply(self, line: str, headers: dict[str, str], body: bytes) -> Reply:
+        if line.startswith("GET"):
+            return 200, {"data": []}
+        assert line.startswith("POST /v1/chat/completions ")
+        self.requests.append(json.loads(body))
+        self.headers.append(headers)
+        if callable(self.answer):
+            return self.answer(self.requests[-1])
+        return self.answer[min(len(self.requests), len(self.answer)) - 1]
+
+
+def _response(status: int, value: Any) -> bytes:
+    body = (value if isinstance(value, str) else json.dumps(value)).encode()
+    more = "Retry-After: 0\r\n" if status == 429 else ""
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+
+
+@asynccontextmanager
+async def chat_server(answer: Callable[[dict[str, Any]], Reply] | Sequence[Reply]) -> AsyncIterator[ChatServer]:
+    server = ChatServer(answer)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()

@@ -1,0 +1,321 @@
+"""Grade and shaping are two fields: the judge shapes training, and nothing of it reaches an evaluation."""
+
+import ast
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harbortrainer.cli.arguments import validate
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.evaluation.arguments import EvalArgs
+from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
+from harbortrainer.policy.endpoint import Endpoint, EndpointError, Place, Spoken
+from harbortrainer.policy.judge import EndpointJudge, conversation_text, instructions, judgement, read_taxonomy
+from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.setting import settings
+from harbortrainer.train import parse
+from harbortrainer.watch.wandb_log import wandb_project
+from tests.conftest import ROOT
+from tests.support.chat_server import chat_server, says
+from tests.support.recorded_run import FakeEndpoint, FakeServer, Recorder, fake_run
+from tests.support.taxonomy import write_taxonomy
+from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
+
+CONFIG = Config(model_name="m", tasks_dir="x", judge_model="j", judge_url="http://j/v1", judge_weight=0.1)
+
+
+def group(rewards: Sequence[float | None], shaping: Sequence[dict[str, float]]) -> TrajectoryGroup:
+    turn = Turn(0, (1, 2), (3, 4), (-0.5, -0.25), 0)
+    trials = [
+        Trajectory("t", f"s000000-p00-g0{n}", (turn,), reward, Outcome.COMPLETED, shaping=more)
+        for n, (reward, more) in enumerate(zip(rewards, shaping, strict=True))
+    ]
+    return group_trajectories("t", trials)
+
+
+def judged(*scores: float | None) -> list[dict[str, float]]:
+    return [{} if score is None else {"judge": score} for score in scores]
+
+
+@pytest.mark.parametrize(
+    "settings_of", [{}, {"advantage_baseline": "leave_one_out"}, {"normalize_advantages_by_std": True}]
+)
+def test_plus_one_for_all_changes_not_a_bit_and_for_one_it_does(settings_of: dict[str, Any]) -> None:
+    config = Config(**{**{name: getattr(CONFIG, name) for name in settings(Config)}, **settings_of})
+    rewards = [1.0, 0.0, 0.3, 0.7]
+    plain = assemble([group(rewards, judged(None, None, None, None))], config)
+    all_one = assemble([group(rewards, judged(1, 1, 1, 1))], config)
+    one = assemble([group(rewards, judged(1, 0, 0, 0))], config)
+    assert all_one.advantages == plain.advantages and all_one.rewards == plain.rewards
+    assert all(
+        (a.advantages_T == b.advantages_T).all() for a, b in zip(all_one.sequences_D, plain.sequences_D, strict=True)
+    )
+    assert one.advantages != plain.advantages
+    assert one.rewards["s000000-p00-g00"] == 1.1 and one.rewards["s000000-p00-g01"] == 0.0
+
+
+def test_a_group_is_shaped_only_when_all_its_members_were_judged() -> None:
+    rewards = [0.0, 0.0, 0.0]
+    assert assemble([group(rewards, judged(1, None, -1))], CONFIG).sequences_D == ()
+    lost = assemble([group([0.0, 0.0, None], judged(1, -1, None))], CONFIG)
+    assert lost.rewards == {"s000000-p00-g00": 0.1, "s000000-p00-g01": -0.1}, "a trial without a grade is no member"
+
+
+def test_weights_of_categories_are_added_and_metrics_say_what_was_found() -> None:
+    found = [
+        {"judge": 0.5, "taxonomy/repeats": -0.25, "taxonomy/short": 0.0},
+        {"judge": -1.0, "taxonomy/repeats": 0.0, "taxonomy/short": 0.125},
+    ]
+    batch = assemble([group([1.0, 0.0], found), group([1.0, 0.0], judged(1, None))], CONFIG)
+    assert list(batch.rewards.values())[:2] == [1.0, 0.0]
+    first = assemble([group([1.0, 0.0], found)], CONFIG)
+    assert first.rewards == {"s000000-p00-g00": 1.0 + 0.05 - 0.25, "s000000-p00-g01": -0.1 + 0.125}
+    assert batch.metrics["shaping/failed"] == 1.0
+    assert batch.metrics["shaping/taxonomy/repeats"] == pytest.approx(1 / 3)
+    assert batch.metrics["shaping/mean"] == pytest.approx((0.05 - 0.25 - 0.1 + 0.125 + 0.1) / 3)
+    assert not any(name.startswith("shaping") for name in assemble([], Config(model_name="m", tasks_dir="x")).metrics)
+
+
+def test_only_the_assembling_of_a_batch_reads_shaping() -> None:
+    readers = set()
+    for path in (ROOT / "src" / "harbortrainer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.Attribute) and node.attr == "shaping" and isinstance(node.ctx, ast.Load)
+            if named:
+                readers.add(str(path.relative_to(ROOT / "src" / "harbortrainer")))
+    assert readers == {"learning/batch.py", "run/trajectories.py"}, "the second is the file format"
+    users = [
+        path.name
+        for path in (ROOT / "src" / "harbortrainer").rglob("*.py")
+        if "additions(" in path.read_text() and path.name != "trajectories.py"
+    ]
+    assert sorted(users) == ["conversations.py", "panel.py"], "shown beside the reward, and computed with nowhere"
+
+
+def test_an_evaluation_has_no_setting_of_a_judge() -> None:
+    names = [name for name in settings(Config) if name.startswith("judge") or name == "taxonomy"]
+    assert len(names) == 6 and not set(names) & settings(EvalArgs).keys()
+
+
+def test_shaping_is_in_the_trials_file_and_older_files_have_none(tmp_path: Path) -> None:
+    (trial,) = group([1.0], [{"judge": 0.5, "taxonomy/short": 0.125}]).trajectories_G
+    assert read_trajectory(write_trajectory(tmp_path, trial)).shaping == trial.shaping
+    (older,) = group([1.0], [{}]).trajectories_G
+    assert read_trajectory(write_trajectory(tmp_path, replace(older, trial_name="s000001-p00-g00"))).shaping == {}
+
+
+def judge_of(endpoint: Any, tmp_path: Path) -> EndpointJudge:
+    taxonomy = read_taxonomy(write_taxonomy(tmp_path / "taxonomy.json"))
+    return EndpointJudge(
+        endpoint, taxonomy, lambda _: [{"role": "user", "content": "q"}, {"role": "tool", "content": "r"}]
+    )
+
+
+async def test_the_judge_reads_the_conversation_and_never_the_grade(tmp_path: Path) -> None:
+    answer = 'Well: {"score": 0.5, "categories": ["short", "unknown"]}'
+    async with chat_server([says(answer, prompt_tokens=40, completion_tokens=8)]) as server:
+        endpoint = Endpoint(Place("judge", server.url, "j"), patience_sec=5)
+        (trial,) = group([0.123], [{}]).trajectories_G
+        shaped = await judge_of(endpoint, tmp_path).shaped(trial)
+        await endpoint.aclose()
+    assert shaped.shaping == {"judge": 0.5, "taxonomy/repeats": 0.0, "taxonomy/short": 0.125}
+    assert shaped.reward == 0.123 and shaped.stats == {"judge_prompt_tokens": 40.0, "judge_sampled_tokens": 8.0}
+    (request,) = server.requests
+    system, asked = (message["content"] for message in request["messages"])
+    assert "- repeats: calls the same tool" in system and asked == "[1] user:\nq\n\n[2] tool:\nr"
+    assert request["temperature"] == 0.0 and "0.123" not in json.dumps(request)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "fine", "{", "[1]", '{"score": 2}', '{"score": NaN}', '{"score": "1"}', '{"score": true}', '{"categories": []}',
+        '{"score": 1, "categories": "short"}', '{"score": ' + "[" * 100_000 + "}",
+    ],
+)  # fmt: skip
+async def test_an_answer_that_is_no_judgement_leaves_the_trial_unshaped(
+    answer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Says:
+        described = "judge_url=x"
+
+        async def chat(self, *_: Any, **__: Any) -> Spoken:
+            return Spoken(answer, 5, 2)
+
+    (trial,) = group([1.0], [{}]).trajectories_G
+    shaped = await judge_of(Says(), tmp_path).shaped(trial)
+    assert shaped == replace(trial, stats={"judge_prompt_tokens": 5.0, "judge_sampled_tokens": 2.0})
+    assert "is not judged" in caplog.text
+
+
+async def test_a_judge_that_is_away_leaves_the_trial_unshaped(tmp_path: Path) -> None:
+    class Away:
+        described = "judge_url=x"
+
+        async def chat(self, *_: Any, **__: Any) -> Spoken:
+            raise EndpointError("no answer")
+
+    (trial,) = group([1.0], [{}]).trajectories_G
+    assert await judge_of(Away(), tmp_path).shaped(trial) == trial
+
+
+def test_what_the_judge_reads() -> None:
+    assert "Categories" not in instructions(()) and '{"score": NUMBER}' in instructions(())
+    text = conversation_text([{"role": "user", "content": "a" * 300_000}])
+    assert len(text) < 210_000 and "letters left out" in text
+    assert judgement(Spoken('{"score": 1}', 0, 0), ()) == {"judge": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "no JSON"),
+        ("{}", "needs a list of categories"),
+        ("[]", "needs a list of categories"),
+        ('[{"name": "a b", "description": "x", "weight": 1}]', "entry 0 needs a name"),
+        ('["a"]', "entry 0 needs a name"),
+        ('[{"name": "a", "description": " ", "weight": 1}]', "a needs a description"),
+        ('[{"name": "a", "description": "x", "weight": 0}]', "a needs a weight"),
+        ('[{"name": "a", "description": "x", "weight": true}]', "a needs a weight"),
+        (
+            '[{"name": "a", "description": "x", "weight": 1}, {"name": "a", "description": "y", "weight": 1}]',
+            "different",
+        ),
+    ],
+)
+def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(content)
+    with pytest.raises(UserError, match=rf"^taxonomy=.*t\.json: .*{words}") as caught:
+        read_taxonomy(str(tmp_path / "t.json"))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_taxonomy(str(tmp_path / "missing.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"taxonomy": "t.json"}, "taxonomy=t.json: without effect while judge_model=None"),
+        ({"judge_model": "j"}, "judge_model=j: give judge_url=URL"),
+        ({"judge_model": "j", "judge_url": "j/v1"}, "judge_url=j/v1: must start with http"),
+        ({"judge_model": "j", "judge_url": "http://j", "judge_weight": 0.0}, "judge_weight=0: the judge has no effect"),
+    ],
+)
+def test_settings_of_the_judge_that_contradict_one_another_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        validate(Config(model_name="m", tasks_dir="x", **changes))
+
+
+def test_a_run_with_a_taxonomy_logs_to_a_project_of_its_own() -> None:
+    config = Config(model_name="m", tasks_dir="x", wandb_project="shop")
+    assert wandb_project(config) == "shop"
+    with_it = Config(model_name="m", tasks_dir="x", wandb_project="shop", taxonomy="t.json")
+    assert wandb_project(with_it) == "shop_with_taxonomy_feedback"
+    assert wandb_project(Config(model_name="m", tasks_dir="x", taxonomy="t.json")) is None
+
+
+# Whole runs
+
+HELD_OUT = ("eval_split=0.25", "n_epochs=3", "eval_every=1")
+ON = ("judge_model=j", "judge_url=http://judge/v1")
+
+
+def config_of(folder: Path, *more: str) -> Config:
+    tasks = folder.parent / "tasks"
+    if not tasks.exists():
+        copy_tasks(tasks, TASKS)
+    arguments = dict(argument.split("=", 1) for argument in (*BASE, *more))
+    if "resume" in arguments:
+        del arguments["run_name"]
+    arguments |= {"tasks_dir": str(tasks), "logs_dir": str(folder)}
+    config = parse([f"{name}={value}" for name, value in arguments.items()])
+    validate(config)
+    return config
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("overlap", ["false", "true"])
+async def test_no_evaluation_calls_the_judge_or_differs_by_it(
+    overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recorders = {}
+    for name, more in {"off": (), "on": ON}.items():
+        recorders[name] = Recorder()
+        await fake_run(config_of(tmp_path / name, *HELD_OUT, f"eval_overlap={overlap}", *more), recorders[name])
+    measured = {
+        name: [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows(tmp_path / name)]
+        for name in recorders
+    }
+    assert json.dumps(measured["on"]) == json.dumps(measured["off"]) and any(measured["on"])
+    ledger = (tmp_path / "on" / "run" / "ledger.jsonl").read_text().splitlines()
+    ended = [record for record in map(json.loads, ledger) if record["event"] == "ended"]
+    of_training = [record for record in ended if record["trial"].startswith("s") and record["reward"] is not None]
+    assert len(recorders["on"].kinds("judged")) == len(of_training) > 0 == len(recorders["off"].kinds("judged"))
+    assert all(("judge_prompt_tokens" in record) == (record in of_training) for record in ended)
+    for path in (tmp_path / "on" / "run" / "trajectories").rglob("eval_*/*.npz"):
+        assert read_trajectory(path).shaping == {}
+    last = rows(tmp_path / "on")[-1]
+    assert last["shaping/failed"] == 0.0 and last["spend/tokens_judge"] == 110 * len(of_training)
+    assert recorders["on"].kinds("datum") != recorders["off"].kinds("datum"), "training differs by it"
+    on, off = ([row.get("reward/mean") for row in rows(tmp_path / name)] for name in ("on", "off"))
+    assert on == off, "the grade is the benchmark's"
+
+
+async def test_a_run_killed_between_judge_and_update_never_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    whole, killed = Recorder(), Recorder()
+    await fake_run(config_of(tmp_path / "whole", "max_steps=1", *ON), whole)
+    with monkeypatch.context() as dying:
+
+        def dies(*_: Any) -> Any:
+            raise RuntimeError("killed before the update")
+
+        dying.setattr(FakeServer, "forward_backward", dies)
+        with pytest.raises(RuntimeError, match="killed before the update"):
+            await fake_run(config_of(tmp_path / "killed", "max_steps=1", *ON), killed)
+    asked = len(killed.kinds("judged"))
+    assert asked == len(whole.kinds("judged")) > 0
+    resume = f"resume={tmp_path / 'killed' / 'run'}"
+    await fake_run(config_of(tmp_path / "killed", "max_steps=1", resume, *ON), killed)
+    assert len(killed.kinds("judged")) == asked
+
+    def digests(name: str) -> list[str]:
+        records = map(json.loads, (tmp_path / name / "run" / "ledger.jsonl").read_text().splitlines())
+        return [record["digest"] for record in records if record["event"] == "trained"]
+
+    assert digests("killed") == digests("whole") != []
+
+
+async def test_a_trial_cancelled_before_its_judgement_is_recorded_with_its_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = asyncio.Event()
+
+    async def silent(*_: Any, **__: Any) -> Spoken:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(FakeEndpoint, "chat", silent)
+    run = asyncio.create_task(fake_run(config_of(tmp_path / "run", "max_steps=1", *ON), Recorder()))
+    await asked.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    records = map(json.loads, (tmp_path / "run" / "run" / "ledger.jsonl").read_text().splitlines())
+    ended = [record for record in records if record["event"] == "ended"]
+    assert any(record["fate"] == "cancelled" and record["sampled_tokens"] for record in ended)
