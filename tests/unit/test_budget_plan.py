@@ -194,7 +194,7 @@ def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:
 
 
 def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
-    settings = {"max_turns": 10, "context_limit": 1000, "max_tokens": 100}
+    settings: dict[str, Any] = {"max_turns": 10, "context_limit": 1000, "max_tokens": 100}
     work = RemainingWork(0, 2, 8, 0, 0)
     alone = from_limits(Config(model_name="m", tasks_dir=".", **settings), work)
     with_user = from_limits(Config(model_name="m", tasks_dir=".", user_model="base", **settings), work)
