@@ -40,7 +40,7 @@ class Rig:
         self.capacity, self.outages, self.running, self.most_running = capacity, 0, 0, 0
         self.level = Level(most, limit)
         self.observer = Noted()
-        self.counters = dict.fromkeys(COUNTERS, 0.0)
+        self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self.rng = random.Random(0)
         self.pause = 0.0  # every answer takes this much longer
         self._in_flight = 0
