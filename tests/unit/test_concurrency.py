@@ -13,6 +13,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.host import Host
 from harbortrainer.docker.preflight import BUSY_CPUS, TaskNeeds
 from harbortrainer.docker.room import MEMORY_SHARE, REMOTE, Room, room
+from harbortrainer.durable.jsonl import append_line
 from harbortrainer.policy.sampler import COUNTERS
 from harbortrainer.rollout import slots
 from harbortrainer.rollout.concurrency import ParallelLimit, check_host, level_of
@@ -177,9 +178,13 @@ def test_a_number_stays() -> None:
     assert parallel.metrics == {} and (gates.running.limit, gates.containers.limit) == (4, 5)
 
 
-def test_a_continued_run_begins_where_it_was_within_todays_bound() -> None:
+def test_a_continued_run_begins_where_it_was_within_todays_bound(tmp_path: Path) -> None:
     rows = [{"rollout/parallel_limit": 24.0}, {"rollout/parallel_limit": 48.0}, {"eval/reward_mean": 0.5}]
-    continued, smaller, new = level_of(AUTO, 100, rows), level_of(AUTO, 40, rows), level_of(AUTO, 100)
+    metrics = tmp_path / "metrics.jsonl"
+    new = level_of(AUTO, 100, metrics)
+    for row in rows:
+        append_line(metrics, row)
+    continued, smaller = level_of(AUTO, 100, metrics), level_of(AUTO, 40, metrics)
     assert continued and smaller and new
     assert (continued.limit, smaller.limit, new.limit) == (48, 40, 8)
 

@@ -8,12 +8,13 @@ left out, so a pause in which the server compiles does not show.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harbortrainer.config import AUTO, Config
 from harbortrainer.docker.host import Host
+from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.level import FIRST, Level, Window
 from harbortrainer.rollout.phases import UNOBSERVED, Gates, TrialObserver, most_agents, n_containers
@@ -28,10 +29,11 @@ LIMIT = "rollout/parallel_limit"
 log = logging.getLogger("harbortrainer")
 
 
-def level_of(config: Config, most: int, rows: Sequence[Mapping[str, float]] = ()) -> Level | None:
-    """The level of a run, None for a number. `most`: agents at once; `rows`: metrics of its earlier processes."""
+def level_of(config: Config, most: int, metrics: Path | None = None) -> Level | None:
+    """The level of a run, None for a number. `most`: agents at once; `metrics`: of its earlier processes."""
     if config.n_parallel_envs != AUTO:
         return None
+    rows = read_lines(metrics) if metrics is not None else []
     earlier = next((int(row[LIMIT]) for row in reversed(rows) if LIMIT in row), None)
     return Level(most, earlier)
 

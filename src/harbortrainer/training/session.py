@@ -13,7 +13,6 @@ from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.config import Config
 from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.durable.files import write_json
-from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.concurrency import check_host, level_of
@@ -215,5 +214,5 @@ def _rollouts(prepared: Prepared, workspace: Workspace, sampler: PolicySampler, 
         workspace.display.watcher,
         prepared.host.ping,
         outside.new_trial,
-        level_of(prepared.plan.config, prepared.most_agents, read_lines(workspace.run.metrics)),
+        level_of(prepared.plan.config, prepared.most_agents, workspace.run.metrics),
     )
