@@ -13,13 +13,15 @@ from harbortrainer.config import Config
 from harbortrainer.docker.capacity import MEMORY_SHARE, REMOTE, Capacity, capacity
 from harbortrainer.docker.host import Host
 from harbortrainer.docker.preflight import BUSY_CPUS, TaskNeeds
+from harbortrainer.durable.jsonl import append_line
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import COUNTERS
 from harbortrainer.rollout import slots
 from harbortrainer.rollout.concurrency import ParallelLimit, level_of
 from harbortrainer.rollout.gates import Gates, TrialObserver, most_agents, n_containers
 from harbortrainer.rollout.level import Level, Why
 from harbortrainer.rollout.slots import Slots
-from harbortrainer.rollout.venue import check_venues
+from harbortrainer.rollout.venue import agents_at_once, check_venues
 from harbortrainer.venues.harbor import HarborVenue
 from tests.support.virtual_time import VirtualLoop
 
@@ -42,7 +44,7 @@ class Rig:
         self.capacity, self.outages, self.running, self.most_running = capacity, 0, 0, 0
         self.level = Level(most, limit)
         self.observer = Noted()
-        self.counters = dict.fromkeys(COUNTERS, 0.0)
+        self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self.rng = random.Random(0)
         self.pause = 0.0  # every answer takes this much longer
         self._in_flight = 0
@@ -179,9 +181,13 @@ def test_a_number_stays() -> None:
     assert parallel.metrics == {} and (gates.running.limit, gates.containers.limit) == (4, 5)
 
 
-def test_a_continued_run_begins_where_it_was_within_todays_bound() -> None:
+def test_a_continued_run_begins_where_it_was_within_todays_bound(tmp_path: Path) -> None:
     rows = [{"rollout/parallel_limit": 24.0}, {"rollout/parallel_limit": 48.0}, {"eval/reward_mean": 0.5}]
-    continued, smaller, new = level_of(AUTO, 100, rows), level_of(AUTO, 40, rows), level_of(AUTO, 100)
+    metrics = tmp_path / "metrics.jsonl"
+    new = level_of(AUTO, 100, metrics)
+    for row in rows:
+        append_line(metrics, row)
+    continued, smaller = level_of(AUTO, 100, metrics), level_of(AUTO, 40, metrics)
     assert continued and smaller and new
     assert (continued.limit, smaller.limit, new.limit) == (48, 40, 8)
 
@@ -199,21 +205,26 @@ class OneHost(Host):
 
 
 def test_the_venue_is_asked_for_its_capacity_and_checked_for_it() -> None:
-    host = OneHost(50)
+    host, template, four = (
+        OneHost(50),
+        object.__new__(ChatTemplate),
+        Config(model_name="m", tasks_dir=".", n_parallel_envs=4),
+    )
     venues = {"harbor": HarborVenue(host)}
-    assert check_venues(venues, [], AUTO) == (
+    assert agents_at_once(venues, [], AUTO) == (
         ["n_parallel_envs=auto: 8 agents at once at first, at most 40 (memory)"],
         40,
     )
+    assert check_venues(venues, [], AUTO, template, 40) == []
     assert host.checked == 50
-    assert check_venues(venues, [], Config(model_name="m", tasks_dir=".", n_parallel_envs=4)) == ([], 4)
+    assert agents_at_once(venues, [], four) == ([], 4)
+    assert check_venues(venues, [], four, template, 4) == []
     assert host.checked == 5
     assert Host.capacity(host, [], {}).environments == REMOTE
 
 
 def test_the_least_capacity_of_all_venues_counts() -> None:
-    venues = {"one": HarborVenue(OneHost(50)), "other": HarborVenue(OneHost(5))}
-    _, agents = check_venues(venues, [], AUTO)
+    _, agents = agents_at_once({"one": HarborVenue(OneHost(50)), "other": HarborVenue(OneHost(5))}, [], AUTO)
     assert agents == 4
 
 

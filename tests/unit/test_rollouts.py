@@ -1,10 +1,11 @@
 """Batches: limits, retries, what is dropped, what is not run again, and when a batch refuses to go on."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -355,3 +356,24 @@ async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, monkeyp
 
 async def test_an_empty_batch_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(group.trajectories_G) for group in await Rig(tmp_path, monkeypatch, graded).go(group_size=0)] == [0] * 3
+
+
+async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start is in the journal, so its end must be too; what it sampled was paid for."""
+    asked, answer, ended = asyncio.Event(), threading.Event(), list[Trajectory]()
+    rig = Rig(tmp_path, monkeypatch, lambda request: replace(lost(request), turns=(TURN,)))
+    loop, room = asyncio.get_running_loop(), cast(Any, rig.rollouts._rooms["harbor"])
+    monkeypatch.setattr(
+        room.context.daemon, "_ping", lambda: (loop.call_soon_threadsafe(asked.set), answer.wait(60), None)[-1]
+    )
+    monkeypatch.setattr(rig.journal, "ended", lambda trial, fate: ended.append(trial) or rig.journal.fates.append(fate))
+    batch = asyncio.create_task(rig.go(group_size=1, tasks=TASKS[:1]))
+    await asked.wait()
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    answer.set()
+    assert rig.journal.fates == ["cancelled"] and len(rig.journal.started_trials) == 1
+    assert ended[0].turns == (TURN,) and ended[0].outcome is Outcome.CANCELLED

@@ -114,19 +114,19 @@ class Attempts:
                 return None
             if request.task.name in self.quarantine.reasons or not self.stop.may_start():
                 return None
-            before = room.outages
+            before, trajectory = room.outages, None
             observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
                 trajectory = await room.run(request)
+                if trajectory.outcome in FAULTS:
+                    await room.suspect()
             except asyncio.CancelledError as error:
-                turns = error.turns if isinstance(error, TrialCancelled) else ()
+                turns = error.turns if isinstance(error, TrialCancelled) else trajectory.turns if trajectory else ()
                 self.journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)
-        if trajectory.outcome in FAULTS:
-            await room.suspect()
         if reason := self.journal.suspicion(trajectory):
             trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
         return trajectory, room.outages > before

@@ -8,10 +8,12 @@ left out, so a pause in which the server compiles does not show.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from harbortrainer.config import AUTO, Config
+from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
 from harbortrainer.rollout.level import Level, Window
@@ -26,24 +28,25 @@ LIMIT = "rollout/parallel_limit"
 log = logging.getLogger("harbortrainer")
 
 
-def level_of(config: Config, most: int, rows: Sequence[Mapping[str, float]] = ()) -> Level | None:
-    """The level of a run, None for a number. `most`: agents at once; `rows`: metrics of its earlier processes."""
+def level_of(config: Config, most: int, metrics: Path | None = None) -> Level | None:
+    """The level of a run, None for a number. `most`: agents at once; `metrics`: of its earlier processes."""
     if config.n_parallel_envs != AUTO:
         return None
+    rows = read_lines(metrics) if metrics is not None else []
     earlier = next((int(row[LIMIT]) for row in reversed(rows) if LIMIT in row), None)
     return Level(most, earlier)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Totals so far. `faults`: failed requests and outages; `held`: seconds of all places."""
+    """Totals so far. `faults`: failed requests and outages; `held`: seconds of all containers' places, of agents'."""
 
     time: float
     turns: float
     tokens: float
     sampling: float  # seconds
     faults: float
-    held: float
+    held: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,9 @@ class ParallelLimit:
         self._halvings = gates.starting.halvings
         if level is not None:
             self._from = self._read()
-            gates.containers.released = self.noted
+            self._places = gates.containers, gates.running  # a venue may need no container
+            for places in self._places:
+                places.released = self.noted
             observer.limited(level.limit, level.why.words)
 
     @property
@@ -105,7 +110,7 @@ class ParallelLimit:
         if self._gates.starting.halvings > self._halvings:
             self._moved(level.slow_starts())
         elif self._settling:
-            self._settling = self._gates.containers.taken > self._gates.containers.limit
+            self._settling = any(places.taken > places.limit for places in self._places)
         else:
             self._slice(level, before, now)
 
@@ -113,7 +118,8 @@ class ParallelLimit:
         seconds = now.time - before.time
         if now.faults > before.faults or seconds <= 0:
             return
-        if now.held - before.held < TAKEN * seconds * self._gates.containers.limit:
+        held = zip(self._places, before.held, now.held, strict=True)
+        if max((end - start) / places.limit for places, start, end in held) < TAKEN * seconds:
             self._unused += 1
             if self._unused >= MOST_UNUSED:
                 self._unused = 0
@@ -147,7 +153,7 @@ class ParallelLimit:
             counted["sampled_tokens"],
             counted["request_seconds"],
             faults,
-            self._gates.containers.held_seconds,
+            (self._gates.containers.held_seconds, self._gates.running.held_seconds),
         )
 
 

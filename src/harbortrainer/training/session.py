@@ -13,7 +13,6 @@ from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.backend.users import opened_users
 from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
-from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge, open_judge
 from harbortrainer.policy.sampler import PolicySampler
@@ -234,7 +233,7 @@ def _rollouts(
         workspace.ledger.faults_in_a_row,
         workspace.display.watcher,
         outside.venues,
-        level_of(prepared.plan.config, prepared.most_agents, read_lines(workspace.run.metrics)),
+        level_of(prepared.plan.config, prepared.most_agents, workspace.run.metrics),
         judge,
         users,
     )

@@ -1,0 +1,51 @@
+"""A few steps of the soak with many faults: the whole program, killed and resumed, loses and doubles nothing."""
+
+import argparse
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bench import soak
+from bench.journal import audit
+from bench.kills import AUDITED
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.training import outage
+
+STEPS = 16
+
+
+class SureFaults(soak.Faults):
+    """Each kind comes the third time that it can, and by chance."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.chances: Counter[str] = Counter()
+
+    def comes(self, kind: str, share: float) -> bool:
+        self.chances[kind] += 1
+        return super().comes(kind, 1.0 if self.chances[kind] == 3 else share)
+
+
+async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, share in (("FAILS", 0.05), ("GOES_DOWN", 0.1), ("LOSES", 0.01), ("STEPS_A_LIFE", 5), ("SAVE_EVERY", 2)):
+        monkeypatch.setattr(soak, name, share)
+    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
+    faults, meter = SureFaults(3), soak.Meter()
+    await soak.soak(tmp_path, argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True), faults, meter)
+    run = RunDirectory(tmp_path / "run")
+    seen = asdict(audit(run, STEPS))
+    assert {name: seen[name] for name in AUDITED} == dict.fromkeys(AUDITED, 0)
+    assert seen["steps"] == STEPS and seen["trials"] >= STEPS * soak.BATCH * soak.GROUP
+    kinds = ("kills", "containers down", "requests failed", *(f"server lost in {call}" for call in soak.CALLS))
+    assert all(faults.seen[kind] for kind in kinds)
+    assert not any(r["event"] == "ended" and r["fate"] == "dropped" for r in read_lines(run.ledger, checked=True))
+    assert meter.kib and all(kib > 0 for kib in meter.kib.values())
+
+
+def test_the_slope_is_that_of_the_last_four_fifths() -> None:
+    meter = soak.Meter()
+    meter.kib = {step: 1000.0 * (step < 20) + 3.0 * step for step in range(100)}
+    assert meter.slope(100) == pytest.approx(3.0)
