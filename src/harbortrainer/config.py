@@ -204,6 +204,13 @@ class Config(TrialSettings, RunSettings):
     # -- batch
     batch_size: int = field(8, "tasks a batch", check=ABOVE_0, resume=FIXED)
     group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
+    oversample_max: int = field(
+        0,
+        "most groups that a step runs beyond batch_size to get batch_size groups whose rewards differ; constant groups "
+        "are left out of training then; 0 = none",
+        check=FROM_0,
+        resume=FIXED,
+    )
     temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
         {},

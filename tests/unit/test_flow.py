@@ -27,8 +27,10 @@ STEPS, SIZE = 12, 2
 class TimedRollouts(FakeRollouts):
     """Each trial takes two turns and a random time; its turns carry the weights of their time."""
 
-    def __init__(self, sampler: Any, seed: int = 0, slowest: str = "", **how: Any) -> None:
+    def __init__(self, sampler: Any, seed: int = 0, slowest: str = "", dull: float = 0.0, **how: Any) -> None:
+        """`dull`: share of the groups whose rewards are all equal."""
         super().__init__(sampler, **how)
+        self.dull = dull
         self.rng = random.Random(seed)
         self.slowest = slowest
         self.running = 0
@@ -53,7 +55,7 @@ class TimedRollouts(FakeRollouts):
         if name == self.slowest:
             await self.wait_for.wait()
         last = Turn(0, (5,), (6,), (-0.5,), weights_version=self.sampler.version)
-        reward = float(member == 0)
+        reward = float(member == 0 or random.Random(name[:11]).random() < self.dull)
         trial = Trajectory(group.task.name, name, (first, last), reward, Outcome.COMPLETED)
         self.names.append(name)
         group.on_trajectory(trial)

@@ -25,7 +25,7 @@ RUNS = (
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),
-    ("max_steps_off_policy=1", "max_steps=2"),
+    ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2"),
 )
 TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
 

@@ -155,6 +155,8 @@ class Terminus2Trainer:
         if line := described(groups_P):
             self.parts.display.say(f"step {self.step + 1}: {line}")
         measured = self.schedule.measured(self.step, groups_P) | flow.metrics
+        if config.oversample_max:
+            measured["group/oversampled"] = float(len(groups_P) - self.schedule.size(self.step))
         if config.max_steps_off_policy:
             measured |= staleness_metrics(groups_P, self.step)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured
