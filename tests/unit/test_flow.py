@@ -177,6 +177,26 @@ async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) ->
     ]
 
 
+async def test_groups_start_in_the_places_of_those_trained_on_before_a_checkpoint_is_saved(tmp_path: Path) -> None:
+    run = made(tmp_path, save_every=1)
+    started: list[TrialName] = []
+    original, save = run.rollouts.run_group, run.policy.save
+
+    async def noting(group: GroupRequest, patience: Any) -> TrajectoryGroup:
+        started.append(TrialName(group.kind, group.step, group.problem, 0))
+        return await original(group, patience)
+
+    async def slow(step: int) -> str:
+        async with asyncio.timeout(30):
+            while step > 0 and len(started) < min((step + K + 1) * SIZE, STEPS * SIZE):  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        return await save(step)
+
+    run.rollouts.run_group, run.policy.save = noting, slow  # type: ignore[method-assign]
+    await run.trainer.run()
+    check(run)
+
+
 class FragileSlowPolicy(FragilePolicy):
     frozen_samplers = True
 

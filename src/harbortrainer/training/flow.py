@@ -83,6 +83,12 @@ class Flow:
             await asyncio.to_thread(self._ledger.compose, step, places)
         return groups_P
 
+    def published(self, step: int) -> None:
+        """The weights of `step` are published: beside training, groups start in the places of those trained on."""
+        if self._k:
+            self._pace.advance(step)
+            self._changed.set()
+
     @property
     def metrics(self) -> dict[str, float]:
         """Groups that run, and complete groups that wait for their step; none where no group outlives its step."""

@@ -137,11 +137,12 @@ class Terminus2Trainer:
             groups_P, scores = await self._sample_and_score(flow, config)
         if not config.max_steps_off_policy:
             usage.sampled(groups_P, await self.parts.display.server_load())
-        batch = assemble(groups_P, config)
+        batch = await asyncio.to_thread(assemble, groups_P, config)  # trials run meanwhile
         with usage.timed("update"):
             updated = await self._update(batch)
         with usage.timed("publish"):
             await self._publish(changed=bool(batch.sequences_D))
+        flow.published(self.step)
         load = await self.parts.display.server_load()
         if config.max_steps_off_policy:  # trials run during the whole step
             usage.sampled(groups_P, load)
