@@ -129,7 +129,10 @@ class TrialSettings(ModelSettings):
     # -- environments
     n_parallel_envs: int = field(8, "agents, and verifiers, that run at once", check=ABOVE_0)
     n_warm_envs: int | None = field(
-        None, "environments started in advance; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
+        None,
+        "environments started in advance, and whether those of the next batch start during an update; None = "
+        "n_parallel_envs / 4 on docker, else 0",
+        check=FROM_0,
     )
     environment_type: str = field(
         "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=NEXT_STEP

@@ -38,9 +38,10 @@ class TimedRollouts(FakeRollouts):
         self.wait_for = asyncio.Event()  # the slowest trial's end
 
     async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
-        trials = [self._timed(group, member) for member in range(group.size)]
         self.running += 1
         try:
+            await self.agents.wait()
+            trials = [self._timed(group, member) for member in range(group.size)]
             return group_trajectories(group.task.name, await asyncio.gather(*trials))
         finally:
             self.running -= 1
@@ -175,6 +176,45 @@ async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) ->
     assert run.policy.batches + again.policy.batches == [
         sorted(record["trials"]) for record in read_lines(run.directory.ledger, checked=True) if "digest" in record
     ]
+
+
+class PreparingRollouts(TimedRollouts):
+    """Notes which groups have begun at each update; no trial samples before its batch is asked for."""
+
+    def __init__(self, sampler: Any, **how: Any) -> None:
+        super().__init__(sampler, **how)
+        self.begun: list[tuple[int, int]] = []  # batch, weights published at its start
+
+    async def run_group(self, group: GroupRequest, patience: Any) -> TrajectoryGroup:
+        self.begun.append((group.step, self.sampler.version))
+        return await super().run_group(group, patience)
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_warm_envs": 0}, {"max_trials": 999}, {"oversample_max": 1}])
+async def test_on_policy_the_next_environments_start_during_the_update_and_sample_after_it(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = made(tmp_path, max_steps_off_policy=0, kind=PreparingRollouts, eval_every=5, **settings)
+    rollouts = run.rollouts
+    assert isinstance(rollouts, PreparingRollouts)
+    await run.trainer.run()
+    ahead = {batch for batch, version in rollouts.begun if version == batch - 1}
+    if "n_warm_envs" in settings or "max_trials" in settings:
+        assert not ahead
+    else:
+        assert ahead == {*range(1, STEPS)}
+    assert {version - batch for batch, version in rollouts.begun} <= {-1, 0}
+    for step in range(STEPS):
+        trials = read_batch(run.directory.trajectories("step", step)).values()
+        assert {turn.weights_version for trial in trials for turn in trial.turns} == {step}, "strictly on-policy"
+
+
+async def test_no_environment_of_the_next_batch_is_in_the_way_of_an_evaluation(tmp_path: Path) -> None:
+    given = {"n_epochs": 8, "held_out": 1, "eval_every": 5}  # 3 tasks, 12 steps
+    run = made(tmp_path, max_steps_off_policy=0, kind=PreparingRollouts, **given)
+    await run.trainer.run()
+    rollouts: Any = run.rollouts
+    assert {batch for batch, version in rollouts.begun if version == batch - 1} == {*range(1, STEPS)} - {5, 10}
 
 
 async def test_groups_start_in_the_places_of_those_trained_on_before_a_checkpoint_is_saved(tmp_path: Path) -> None:

@@ -46,6 +46,21 @@ def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_w
     assert rules.compose() == [(0, 0), (0, 3)]
 
 
+def test_groups_that_start_ahead_count_from_the_next_step() -> None:
+    rules = pace(0)
+    for group in started(rules, 2):
+        rules.finish(group)
+    assert rules.compose() and not rules.may_start()
+    rules.look_ahead()
+    ahead = started(rules, 2, batch=1)
+    assert [group.since for group in ahead] == [1, 1] and not rules.may_start()
+    rules.advance(1)
+    assert rules.open == ahead and not rules.may_start() and rules.compose() is None
+    for group in ahead:
+        rules.finish(group)
+    assert rules.compose() == [(1, 0), (1, 1)]
+
+
 def test_a_short_last_step_leaves_no_room_for_more() -> None:
     rules = Pace(2, lambda step: (2, 2, 1)[step] if step < 3 else 0)
     started(rules, 5)

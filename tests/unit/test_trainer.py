@@ -122,6 +122,8 @@ class FakeRollouts:
         self.tasks: list[list[str]] = []
         self.on_sampled: Callable[[], None] = lambda: None
         self.last = 1  # problem of a batch
+        self.agents = asyncio.Event()
+        self.agents.set()
 
     async def begin(self, kind: str, step: int) -> None:
         """At the start of each batch."""
@@ -136,6 +138,7 @@ class FakeRollouts:
         return groups
 
     async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
+        await self.agents.wait()
         if not group.problem:
             self.tasks.append([])
             await self.begin(group.kind, group.step)
@@ -158,6 +161,13 @@ class FakeRollouts:
         return group_trajectories(group.task.name, members)
 
     def patience(self) -> None: ...
+
+    def hold_agents(self) -> None:
+        self.agents.clear()
+
+    def release_agents(self) -> None:
+        self.agents.set()
+
     def write_job(self, *_: Any) -> None: ...
     def refuse_all_lost(self, _: Any) -> None: ...
 

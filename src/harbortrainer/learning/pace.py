@@ -54,14 +54,19 @@ class Pace:
         self._size = size
         self._spare = spare
         self._aside: list[OpenGroup] = []
+        self._ahead = False
         self.step = 0
         self.open: list[OpenGroup] = []
 
     def advance(self, step: int) -> None:
         """Begin `step`: the groups that the step before took are trained on."""
         self.open = [group for group in self.open if not group.taken]
-        self.step = step
+        self.step, self._ahead = step, False
         self._set_aside()
+
+    def look_ahead(self) -> None:
+        """Until `advance`, groups that start sample the weights of the next step, as if it had begun."""
+        self._ahead = True
 
     def finish(self, group: OpenGroup, *, constant: bool = False) -> None:
         """All trials of the group have ended."""
@@ -74,11 +79,13 @@ class Pace:
         self.open = [group for group in self.open if group not in self._aside]
 
     def may_start(self) -> bool:
+        if self._ahead:
+            return sum(not group.taken for group in self.open) < self._room(self.step + 1, self.step + 1 + self._k)
         return len(self.open) < self._room(self.step, self.step + self._k)
 
     def start(self, place: Place, since: int | None = None) -> OpenGroup:
         """Open a group. `since`: of one with finished trials, which an earlier process started; None = now."""
-        group = OpenGroup(place, self.step if since is None else since)
+        group = OpenGroup(place, self.step + self._ahead if since is None else since)
         self.open.append(group)
         self.open.sort(key=_age)
         return group

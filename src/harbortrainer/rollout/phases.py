@@ -81,15 +81,19 @@ class Gates:
     starting: StartLimit
     running: asyncio.Semaphore
     verifying: asyncio.Semaphore
+    weights: asyncio.Event  # set: agents may begin
 
     @classmethod
     def of(cls, config: Config) -> "Gates":
         most = most_starts(os.cpu_count() or 1) if config.environment_type == "docker" else FIRST
+        weights = asyncio.Event()
+        weights.set()
         return cls(
             containers=asyncio.Semaphore(n_containers(config)),
             starting=StartLimit(most),
             running=asyncio.Semaphore(config.n_parallel_envs),
             verifying=asyncio.Semaphore(config.n_parallel_envs),
+            weights=weights,
         )
 
 
@@ -99,6 +103,11 @@ def n_containers(config: Config) -> int:
     if warm is None:  # environments in a cloud cost money from their start
         warm = -(-config.n_parallel_envs // 4) if config.environment_type == "docker" else 0
     return config.n_parallel_envs + warm
+
+
+def starts_ahead(config: Config) -> bool:
+    """Whether environments start before an agent can use them."""
+    return config.environment_type == "docker" if config.n_warm_envs is None else config.n_warm_envs > 0
 
 
 class HasDeadline(Protocol):
@@ -163,6 +172,9 @@ class Phases:
         if self._starting is not None:
             self._note_start(time.monotonic() - self._starting)
             self._starting = None
+        if not self._gates.weights.is_set():
+            self._observed.moved(TrialState.WAITING)
+            await self._wait(self._gates.weights.wait())
         await self._enter(self._gates.running)
         self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1

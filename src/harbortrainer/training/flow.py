@@ -9,7 +9,7 @@ from harbortrainer.learning.batch import has_signal
 from harbortrainer.learning.pace import OpenGroup, Pace, Place
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.rollout.attempts import OnTrajectory
-from harbortrainer.rollout.phases import n_containers
+from harbortrainer.rollout.phases import n_containers, starts_ahead
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -43,6 +43,9 @@ class Flow:
         self._k, self._spare = config.max_steps_off_policy, config.oversample_max
         self._journalled = bool(self._k or self._spare)  # a step is not always made of its own batch
         self._most_trials = n_containers(config)
+        # with max_trials the trials that started are to end
+        self._prepares = starts_ahead(config) and not self._k and not config.max_trials
+        self._prepared = False
         self._size, self._groups = functools.cache(schedule.size), functools.cache(schedule.groups)
         self._pace = Pace(self._k, self._size, self._spare)
         self._frontier = max(ledger.composed, default=-1) + 1  # the first step that was never composed
@@ -65,6 +68,7 @@ class Flow:
 
     async def __aexit__(self, *_: object) -> None:
         await cancel_all([*self._tasks])
+        self._rollouts.release_agents()
         for batch in self._groups_left:
             await self._write_job(batch)
 
@@ -83,6 +87,18 @@ class Flow:
             await asyncio.to_thread(self._ledger.compose, step, places)
         return groups_P
 
+    def prepare(self) -> None:
+        """Start the environments of the next batch during the update; their agents begin when `batch` asks for it.
+
+        Call it when the step is measured: a curriculum chooses the next tasks by that.
+        """
+        step = self._pace.step + 1
+        if self._prepares and step >= self._frontier and self._again is None and self._size(step):
+            self._prepared, self._patience = True, self._rollouts.patience()
+            self._rollouts.hold_agents()
+            self._pace.look_ahead()
+            self._changed.set()
+
     def published(self, step: int) -> None:
         """The weights of `step` are published: beside training, groups start in the places of those trained on."""
         if self._k:
@@ -100,7 +116,10 @@ class Flow:
         }
 
     async def _begin(self, step: int) -> None:
-        self._patience = self._rollouts.patience()
+        if not self._prepared:
+            self._patience = self._rollouts.patience()
+        self._prepared = False
+        self._rollouts.release_agents()
         known = {*self._begun, *self._ledger.step_of}
         self._pace.advance(step)
         self._again = self._ledger.composed[step] if step < self._frontier else None

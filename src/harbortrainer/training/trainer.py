@@ -138,6 +138,8 @@ class Terminus2Trainer:
         if not config.max_steps_off_policy:
             usage.sampled(groups_P, await self.parts.display.server_load())
         batch = await asyncio.to_thread(assemble, groups_P, config)  # trials run meanwhile
+        if not self._evaluations.steps and not self._held_out.due(self.step + 1, self.config.eval_every):
+            flow.prepare()
         with usage.timed("update"):
             updated = await self._update(batch)
         with usage.timed("publish"):
