@@ -6,7 +6,8 @@ Simulated: the policy answers at once; a trial takes a random time whose longest
 half the mean. As many trials run at once as a batch has. Loop, journals and files are real.
 Bounds of a step: trials, mean time of a trial (every place is always taken); age, the mean over steps of the longest
 trial of a batch and an update, divided by K + 1 (a trial ends before the update of the last of K + 1 steps). No cost:
-the same trials and updates under the rules of `Pace`, simulated, where nothing else takes time; above: the loop over it.
+the same trials and updates under the rules of `Pace`, simulated, where nothing else takes time; above: the loop over
+that.
 --real: a server, containers and the quickstart's tasks, whose tests take as long as the simulated trials.
 """
 
