@@ -139,9 +139,6 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
         server,
         disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
     ]
-    if config.oversample_max:
-        most = config.oversample_max * config.group_size * work.steps
-        notes.append(f"oversample_max={config.oversample_max}: up to {most} trials more, where groups are constant")
     if plan.earlier is not None:
         notes.append(f"continues {plan.earlier.path} after step {work.first_step}; {spent.summary()}")
     if not plan.pricing.known and config.backend == "tinker":

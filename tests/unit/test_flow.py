@@ -185,9 +185,9 @@ class PreparingRollouts(TimedRollouts):
         super().__init__(sampler, **how)
         self.begun: list[tuple[int, int]] = []  # batch, weights published at its start
 
-    async def run_group(self, group: GroupRequest, patience: Any) -> TrajectoryGroup:
+    async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
         self.begun.append((group.step, self.sampler.version))
-        return await super().run_group(group, patience)
+        return await super().run_group(group, _)
 
 
 @pytest.mark.parametrize("settings", [{}, {"n_warm_envs": 0}, {"max_trials": 999}, {"oversample_max": 1}])

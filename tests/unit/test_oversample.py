@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.budget.budget import Budget
+from harbortrainer.budget.budget import Budget, Pricing
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.files import write_json
@@ -23,6 +23,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.setting import Resume
 from harbortrainer.tasks.curriculum import Curriculum
+from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
 from tests.unit.test_flow import STEPS, made
 from tests.unit.test_trainer import TASKS, Run
@@ -144,6 +145,13 @@ def test_tasks_beyond_the_last_batch_follow_in_the_same_order(tmp_path: Path) ->
 def test_settings_without_effect_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         validate(config(**given))
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_the_plan_names_the_trials_on_top(spare: int) -> None:
+    plan = RunPlan(config(oversample_max=spare, group_size=3, n_epochs=1), [], [], [], 1, None, Pricing())
+    line = "oversample_max=2: where groups are constant, a step runs up to 6 trials more"
+    assert plan.length_note == ((line,) if spare else ())
 
 
 def test_a_resumed_run_keeps_it() -> None:
