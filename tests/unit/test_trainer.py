@@ -138,11 +138,12 @@ class FakeRollouts:
         return groups
 
     async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
-        await self.agents.wait()
         if not group.problem:
             self.tasks.append([])
+        self.tasks[-1].append(group.task.name)  # in the order of starts, which may be before the agents'
+        await self.agents.wait()
+        if not group.problem:
             await self.begin(group.kind, group.step)
-        self.tasks[-1].append(group.task.name)
         trajectories = self._group(group)
         if group.problem == self.last:
             self.on_sampled()
