@@ -98,7 +98,7 @@ def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
     """What a process is doing. `since`: bytes of the ledger before that process; `n_trials` of a training batch."""
     if not run.ledger.exists() or run.ledger.stat().st_size <= since:
         return "start-up"
-    records = read_lines(run.ledger)
+    records = _without_ahead(run, read_lines(run.ledger))
     left_open: dict[str, None] = {}
     for record in records:
         if record["event"] == "started":
@@ -117,6 +117,23 @@ def phase(run: RunDirectory, since: int, save_every: int, n_trials: int) -> str:
         ends = [r for r in records if r["event"] == "ended" and TrialName.parse(r["trial"]).group[:2] == batch]
         return "update" if sum(r["fate"] in ("graded", "dropped") for r in ends) >= n_trials else "sampling"
     return _after_update(run, save_every)
+
+
+def _without_ahead(run: RunDirectory, records: Sequence[Record]) -> Sequence[Record]:
+    """Without the starts of environments that wait for the end of an update, where a step is its batch."""
+    if any(record["event"] == "composed" for record in records):
+        return records
+    rows, (line, _, _) = read_lines(run.metrics), lineage(records)
+    now = min(len(line), rows[-1]["global_step"] if rows else 0)
+
+    def ahead(record: Record) -> bool:
+        return (
+            record["event"] == "started"
+            and (name := TrialName.parse(record["trial"])).kind == "step"
+            and name.step > now
+        )
+
+    return [record for record in records if not ahead(record)] or records
 
 
 def _composed_last(records: Sequence[Record]) -> bool:

@@ -5,19 +5,24 @@
 Simulated: the policy answers at once; a trial takes a random time whose longest is four times the mean; an update takes
 half the mean. As many trials run at once as a batch has. Loop, journals and files are real.
 Bounds of a step: trials, mean time of a trial (every place is always taken); age, the mean over steps of the longest
-trial of a batch divided by K + 1 (a trial may not outlive K + 1 steps).
+trial of a batch and an update, divided by K + 1 (a trial ends before the update of the last of K + 1 steps). No cost:
+the same trials and updates under the rules of `Pace`, simulated, where nothing else takes time; above: the loop over
+that.
 --real: a server, containers and the quickstart's tasks, whose tests take as long as the simulated trials.
 """
 
 import argparse
 import asyncio
 import contextlib
+import heapq
+import math
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +35,7 @@ from harbor.models.trial.config import TrialConfig
 from bench import report
 from bench.kills import server
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.pace import OpenGroup, Pace, Place
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
@@ -42,7 +48,8 @@ BATCH, GROUP = 8, 4
 LONGEST = 4.0  # times the mean
 UPDATE = 0.5  # of the mean
 HEADINGS = (
-    "max_steps_off_policy", "steps/hour", "against 0", "step, s", "bound: trials, s", "bound: age, s", "oldest, steps",
+    "max_steps_off_policy", "steps/hour", "against 0", "step, s", "no cost, s", "above", "bound: trials, s",
+    "bound: age, s", "oldest, steps",
 )  # fmt: skip
 
 
@@ -130,6 +137,36 @@ def run_real(folder: Path, url: str, most_stale: int, steps: int, mean: float) -
     return read_lines(folder / "run" / "metrics.jsonl")
 
 
+def without_cost(most_stale: int, steps: int, mean: float) -> float:
+    """Mean seconds of a step, but for the first two, where only trials and updates take time."""
+    pace = Pace(most_stale, lambda step: BATCH if step < steps else 0)
+    places = (Place(batch, problem) for batch in range(steps) for problem in range(BATCH))
+    running: list[tuple[float, str, OpenGroup]] = []  # end, name
+    waiting: list[tuple[str, OpenGroup]] = []
+    left: Counter[Place] = Counter()
+    now, update_ends, ends = 0.0, math.inf, [0.0]
+    while len(ends) <= steps:
+        while len(running) + len(waiting) < BATCH * GROUP and pace.may_start() and (place := next(places, None)):
+            group = pace.start(place)
+            left[place] = GROUP
+            waiting += [(str(TrialName("step", *place, member)), group) for member in range(GROUP)]
+        while waiting and len(running) < BATCH * GROUP:
+            name, group = waiting.pop(0)
+            heapq.heappush(running, (now + trial_seconds(name, mean), name, group))
+        if update_ends == math.inf and pace.compose() is not None:
+            update_ends = now + UPDATE * mean
+        if running and running[0][0] <= update_ends:
+            now, _, group = heapq.heappop(running)
+            left[group.place] -= 1
+            if not left[group.place]:
+                pace.finish(group)
+        else:
+            now, update_ends = update_ends, math.inf
+            pace.advance(len(ends))
+            ends.append(now)
+    return (ends[-1] - ends[2]) / (steps - 2)
+
+
 def main() -> None:
     arguments = _arguments()
     with contextlib.ExitStack() as stack:
@@ -160,9 +197,12 @@ def _row(
     arguments: argparse.Namespace, most_stale: int, logged: list[dict[str, Any]], seconds: float, times: float
 ) -> list[str]:
     steps, mean = arguments.steps, arguments.mean_sec
-    bounds = _mean_trial(steps, mean), _longest(steps, mean) / (most_stale + 1)
+    bounds = _mean_trial(steps, mean), (_longest(steps, mean) + UPDATE * mean) / (most_stale + 1)
+    free = without_cost(most_stale, steps, mean)
     oldest = max(row.get("off_policy/staleness_max", 0.0) for row in logged)
-    numbers = [f"{3600 / seconds:,.0f}", f"{times:.2f} x", *(f"{s:.3f}" for s in (seconds, *bounds))]
+    above = "" if arguments.real else f"{seconds / free - 1:.1%}"
+    numbers = [f"{3600 / seconds:,.0f}", f"{times:.2f} x", f"{seconds:.3f}", f"{free:.3f}", above]
+    numbers += [f"{bound:.3f}" for bound in bounds]
     return [str(most_stale), *numbers, f"{oldest:.0f}"]
 
 

@@ -1,9 +1,9 @@
 """Programs of longer prompts and datums are compiled before a call needs them, in a thread of its own.
 
 Upstream: skyrl/backends/jax.py compiles within the call: one long trial holds up the whole step for its program.
-Here, with `warm_up_tokens`, the first pass and the first wave have the programs of all other lengths up to that one
-compiled as well. A call that needs the program which is compiled just then waits for it; one that waits in the queue
-is compiled by the call.
+Here, with `warm_up_tokens`, the first pass of each kind and the first wave have the programs of all other lengths up to
+that one compiled as well; scoring passes only for runs that score. A call that needs the program which is compiled just
+then waits for it; one that waits in the queue is compiled by the call.
 """
 
 # pyright: reportMissingImports=false
@@ -96,17 +96,19 @@ def specs_of(arrays: Any, rows: int, length: int) -> Any:
     return jax.tree.map(lambda value: spec(value, (rows, length)[: value.ndim]), arrays)
 
 
-def warming_pass(jitted: Any, mesh: Any) -> Any:
+def warming_pass(jitted: Any, mesh: Any, kind: str) -> Any:
+    """`kind`: training or scoring, whose programs differ."""
+
     def longer(params: Any, batch: Any) -> list[Program]:
         rows, programs = ahead.micro_batch or batch[0].shape[0], []
         for length in lengths(ahead.limit):
             compile_it = compiling(jitted, mesh, *jax.tree.map(spec, params), *specs_of(batch, rows, length))
-            programs.append((("pass", rows, length), f"a training pass of {rows} x {length} tokens", compile_it))
+            programs.append(((kind, rows, length), f"a {kind} pass of {rows} x {length} tokens", compile_it))
         return programs
 
     def run(pending: Any, lora_params: Any, others: Any, *batch: Any) -> Any:
         """Wraps a pass. The first one, also a tiny one of a probe, starts those of full micro batches."""
-        first = ahead.limit and ahead.needs(("pass", *batch[0].shape))
+        first = ahead.limit and ahead.needs((kind, *batch[0].shape))
         programs = longer((pending, lora_params, others), batch) if first else []
         result = jitted(pending, lora_params, others, *batch)
         ahead.add(programs)
@@ -173,8 +175,10 @@ def with_warm_up(stock_create: Any) -> Any:
         stock_create(self)
         if not self.config.enforce_eager:
             ahead.limit, ahead.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
-        jitted = self._forward_backward_and_accumulate
-        self._forward_backward_and_accumulate = warming_pass(jitted, self.mesh)
+        self._forward_backward_and_accumulate = warming_pass(
+            self._forward_backward_and_accumulate, self.mesh, "training"
+        )
+        self._forward = warming_pass(self._forward, self.mesh, "scoring")
 
     return create
 

@@ -141,7 +141,10 @@ class TrialSettings(ModelSettings):
         8, "agents, and verifiers, that run at once; auto = as many as raise tokens a second", check=ABOVE_0_OR_AUTO
     )
     n_warm_envs: int | None = field(
-        None, "environments started in advance; None = n_parallel_envs / 4 on docker, else 0", check=FROM_0
+        None,
+        "environments started in advance, and whether those of the next batch start during an update; None = "
+        "n_parallel_envs / 4 on docker, else 0",
+        check=FROM_0,
     )
     environment_type: str = field(
         "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=NEXT_STEP
@@ -240,6 +243,13 @@ class Config(TrialSettings, RunSettings):
     # -- batch
     batch_size: int = field(8, "tasks a batch", check=ABOVE_0, resume=FIXED)
     group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
+    oversample_max: int = field(
+        0,
+        "most groups that a step runs beyond batch_size to get batch_size groups whose rewards differ; constant groups "
+        "are left out of training then; 0 = none",
+        check=FROM_0,
+        resume=FIXED,
+    )
     temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
         {},

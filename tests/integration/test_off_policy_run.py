@@ -6,6 +6,8 @@ import pytest
 
 from bench.journal import audit, trials
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.pace import Place
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from tests.integration.test_train import command, containers, run, start, until
@@ -59,3 +61,31 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
         assert {turn.weights_version for trial in evaluated for turn in trial.turns} <= {step} and len(evaluated) == 3
         assert "eval/reward_mean" in rows[step]
     assert read_lines(folder.path / "references.jsonl") == []
+
+
+def test_on_policy_environments_start_during_updates_and_constant_groups_are_replaced(
+    server_url: str, docker_ready: str, tmp_path: Path
+) -> None:
+    steps = 3
+    given = ("run_name=run", f"max_steps={steps}", "oversample_max=2", "n_parallel_envs=8", "max_turns=2")
+    done = run(command(server_url, tmp_path, *given))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    folder = RunDirectory(tmp_path / "run")
+    seen = audit(folder, steps)
+    faults = ("repeated", "unsettled", "skipped_or_doubled", "differing", "not_of_its_trials", "too_old", "rows_wrong")
+    assert {name: getattr(seen, name) for name in faults} == dict.fromkeys(faults, 0)
+    records = read_lines(folder.ledger, checked=True)
+    composed = {r["step"]: [tuple(group) for group in r["groups"]] for r in records if r["event"] == "composed"}
+    places = [place for groups in composed.values() for place in groups]
+    assert sorted(composed) == [*range(steps)] and len(places) == len(set(places))
+    rows = read_lines(folder.metrics)
+    assert [row["group/oversampled"] for row in rows[1:]] == [len(composed[step]) - 2 for step in range(steps)]
+    for step in range(1, steps):
+        update = next(n for n, r in enumerate(records) if r["event"] == "trained" and r["step"] == step - 1)
+        ahead = [TrialName.parse(r["trial"]) for r in records[:update] if r["event"] == "started"]
+        assert {name.group[1:] for name in ahead if name.kind == "step"} & {*composed[step]}, "started in the update"
+        for batch, problem in composed[step]:
+            trials_G = read_batch(folder.trajectories("step", batch), f"{Place(batch, problem)}-*").values()
+            assert {turn.weights_version for trial in trials_G for turn in trial.turns} <= {step}
+    assert containers(folder.path) == []

@@ -236,3 +236,16 @@ def test_cached_prompts_cost_less() -> None:
 
 def test_numbers_of_tokens_are_short() -> None:
     assert [count(n) for n in (7, 1234, 1.23456e6, 2e9)] == ["7 tokens", "1.23 k tokens", "1.23 M tokens", "2 G tokens"]
+
+
+def test_groups_of_other_batches_wait_for_the_step_that_they_were_composed_for() -> None:
+    account = Account()
+    one, two = places(1, groups=2)[:2], places(1, groups=2)[2:]
+    for name in (*one, *two):
+        trial(account, name)
+    account.count({"time": 15.0, "event": "composed", "step": 1, "groups": [[1, 0]]})
+    trained(account, 1, dict.fromkeys(one, 0.5))
+    assert account.waiting == 2, "the other group of batch 1 waits for step 2"
+    account.count({"time": 25.0, "event": "composed", "step": 2, "groups": [[1, 1]]})
+    trained(account, 2, dict.fromkeys(two, 0.5))
+    assert tokens(account) == {"trained": 4 * 170}

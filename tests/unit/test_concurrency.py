@@ -81,6 +81,12 @@ class Rig:
     async def batch(self, trials: int) -> None:
         await asyncio.gather(*(self.trial() for _ in range(trials)))
 
+    async def conversation(self, turns: int = 5) -> None:
+        """A trial without a container."""
+        async with self.gates.running:
+            for _ in range(turns):
+                await self.answer()
+
 
 def in_virtual_time[T](work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -107,6 +113,17 @@ def test_one_long_batch_finds_the_capacity() -> None:
     assert [agents for agents, _ in rig.observer.seen[:4]] == [8, 16, 32, 64]
     assert rig.parallel.metrics["rollout/parallel_limit"] == rig.level.limit
     assert rig.parallel.metrics["rollout/parallel_changes"] == len(rig.observer.seen) - 1
+
+
+def test_trials_without_containers_find_the_capacity_too() -> None:
+    rig = Rig(capacity=40)
+
+    async def run() -> None:
+        await rig.begin()
+        await asyncio.gather(*(rig.conversation() for _ in range(3000)))
+
+    in_virtual_time(run())
+    assert 30 <= rig.level.limit <= 160, rig.observer.seen
 
 
 def test_batches_one_after_another_are_one_measurement() -> None:

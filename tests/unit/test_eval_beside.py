@@ -13,12 +13,17 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.budget.budget import Budget
+from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.learning.trajectory import TrialName, group_trajectories
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.training import outage
+from harbortrainer.training.rows import StepRows
 from tests.unit.test_flow import SlowPolicy, TimedRollouts
 from tests.unit.test_trainer import FakeSampler, Run
 
@@ -323,3 +328,15 @@ async def test_a_state_stays_until_its_evaluation_says_whether_it_is_among_the_b
     ))  # fmt: skip
     await run.trainer.run()
     assert [record["step"] for record in read_lines(run.directory.checkpoints)] == [3, 6]
+
+
+def test_rows_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    rows = StepRows(run, MetricsLog(run), Budget())
+    assert rows.kept(5) == []
+    write_json(run.pending_row, {"global_step": 1, "reward/mean": 0.5})
+    assert rows.kept(1) == [(1, {"reward/mean": 0.5})]
+    assert rows.kept(0) == [], "its step is made again"
+    assert rows.open(1, {"reward/mean": 0.5}) and rows.undecided == {1}
+    rows.log(1, {"eval/reward_mean": 1.0})
+    assert not run.pending_row.exists() and not rows.open(1, {}) and rows.undecided == set()

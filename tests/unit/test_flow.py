@@ -27,8 +27,10 @@ STEPS, SIZE = 12, 2
 class TimedRollouts(FakeRollouts):
     """Each trial takes two turns and a random time; its turns carry the weights of their time."""
 
-    def __init__(self, sampler: Any, seed: int = 0, slowest: str = "", **how: Any) -> None:
+    def __init__(self, sampler: Any, seed: int = 0, slowest: str = "", dull: float = 0.0, **how: Any) -> None:
+        """`dull`: share of the groups whose rewards are all equal."""
         super().__init__(sampler, **how)
+        self.dull = dull
         self.rng = random.Random(seed)
         self.slowest = slowest
         self.running = 0
@@ -36,9 +38,10 @@ class TimedRollouts(FakeRollouts):
         self.wait_for = asyncio.Event()  # the slowest trial's end
 
     async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
-        trials = [self._timed(group, member) for member in range(group.size)]
         self.running += 1
         try:
+            await self.agents.wait()
+            trials = [self._timed(group, member) for member in range(group.size)]
             return group_trajectories(group.task.name, await asyncio.gather(*trials))
         finally:
             self.running -= 1
@@ -53,7 +56,7 @@ class TimedRollouts(FakeRollouts):
         if name == self.slowest:
             await self.wait_for.wait()
         last = Turn(0, (5,), (6,), (-0.5,), weights_version=self.sampler.version)
-        reward = float(member == 0)
+        reward = float(member == 0 or random.Random(name[:11]).random() < self.dull)
         trial = Trajectory(group.task.name, name, (first, last), reward, Outcome.COMPLETED)
         self.names.append(name)
         group.on_trajectory(trial)
@@ -173,6 +176,65 @@ async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) ->
     assert run.policy.batches + again.policy.batches == [
         sorted(record["trials"]) for record in read_lines(run.directory.ledger, checked=True) if "digest" in record
     ]
+
+
+class PreparingRollouts(TimedRollouts):
+    """Notes which groups have begun at each update; no trial samples before its batch is asked for."""
+
+    def __init__(self, sampler: Any, **how: Any) -> None:
+        super().__init__(sampler, **how)
+        self.begun: list[tuple[int, int]] = []  # batch, weights published at its start
+
+    async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
+        self.begun.append((group.step, self.sampler.version))
+        return await super().run_group(group, _)
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_warm_envs": 0}, {"max_trials": 999}, {"oversample_max": 1}])
+async def test_on_policy_the_next_environments_start_during_the_update_and_sample_after_it(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = made(tmp_path, max_steps_off_policy=0, kind=PreparingRollouts, eval_every=5, **settings)
+    rollouts = run.rollouts
+    assert isinstance(rollouts, PreparingRollouts)
+    await run.trainer.run()
+    ahead = {batch for batch, version in rollouts.begun if version == batch - 1}
+    if "n_warm_envs" in settings or "max_trials" in settings:
+        assert not ahead
+    else:
+        assert ahead == {*range(1, STEPS)}
+    assert {version - batch for batch, version in rollouts.begun} <= {-1, 0}
+    for step in range(STEPS):
+        trials = read_batch(run.directory.trajectories("step", step)).values()
+        assert {turn.weights_version for trial in trials for turn in trial.turns} == {step}, "strictly on-policy"
+
+
+async def test_no_environment_of_the_next_batch_is_in_the_way_of_an_evaluation(tmp_path: Path) -> None:
+    given = {"n_epochs": 8, "held_out": 1, "eval_every": 5}  # 3 tasks, 12 steps
+    run = made(tmp_path, max_steps_off_policy=0, kind=PreparingRollouts, **given)
+    await run.trainer.run()
+    rollouts: Any = run.rollouts
+    assert {batch for batch, version in rollouts.begun if version == batch - 1} == {*range(1, STEPS)} - {5, 10}
+
+
+async def test_groups_start_in_the_places_of_those_trained_on_before_a_checkpoint_is_saved(tmp_path: Path) -> None:
+    run = made(tmp_path, save_every=1)
+    started: list[TrialName] = []
+    original, save = run.rollouts.run_group, run.policy.save
+
+    async def noting(group: GroupRequest, patience: Any) -> TrajectoryGroup:
+        started.append(TrialName(group.kind, group.step, group.problem, 0))
+        return await original(group, patience)
+
+    async def slow(step: int) -> str:
+        async with asyncio.timeout(30):
+            while step > 0 and len(started) < min((step + K + 1) * SIZE, STEPS * SIZE):  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        return await save(step)
+
+    run.rollouts.run_group, run.policy.save = noting, slow  # type: ignore[method-assign]
+    await run.trainer.run()
+    check(run)
 
 
 class FragileSlowPolicy(FragilePolicy):

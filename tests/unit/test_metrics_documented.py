@@ -29,7 +29,7 @@ RUNS = (
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),
-    ("max_steps_off_policy=1", "max_steps=2", "n_parallel_envs=auto"),
+    ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2", "n_parallel_envs=auto"),
 )
 WITH_TOOLS = Trajectory(
     "t", "n", (), 0.0, Outcome.COMPLETED, stats={"tool_calls": 0.0, "tool_fallbacks": 0.0, "tool_bare": 0.0}

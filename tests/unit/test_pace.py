@@ -1,6 +1,7 @@
 """The rules that start groups and compose batches: no group too old, none discarded, no step that waits for ever."""
 
 import heapq
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -45,6 +46,21 @@ def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_w
     assert rules.compose() == [(0, 0), (0, 3)]
 
 
+def test_groups_that_start_ahead_count_from_the_next_step() -> None:
+    rules = pace(0)
+    for group in started(rules, 2):
+        rules.finish(group)
+    assert rules.compose() and not rules.may_start()
+    rules.look_ahead()
+    ahead = started(rules, 2, batch=1)
+    assert [group.since for group in ahead] == [1, 1] and not rules.may_start()
+    rules.advance(1)
+    assert rules.open == ahead and not rules.may_start() and rules.compose() is None
+    for group in ahead:
+        rules.finish(group)
+    assert rules.compose() == [(1, 0), (1, 1)]
+
+
 def test_a_short_last_step_leaves_no_room_for_more() -> None:
     rules = Pace(2, lambda step: (2, 2, 1)[step] if step < 3 else 0)
     started(rules, 5)
@@ -72,8 +88,11 @@ class Simulation:
     size: int
     steps: int
     slots: int
+    spare: int = 0
     ages: list[int] = field(default_factory=list)
     trained: list[Place] = field(default_factory=list)
+    batches: list[list[Place]] = field(default_factory=list)
+    constant: dict[Place, bool] = field(default_factory=dict)
     begun: dict[Place, int] = field(default_factory=dict)  # groups with finished trials at a kill: since
     finished: set[Place] = field(default_factory=set)  # complete groups at a kill
     step: int = 0
@@ -84,43 +103,56 @@ class Simulation:
 
     def process(self, lives: float) -> None:
         """One process, killed at clock time `lives`; the next one goes on from what it left."""
-        rules = Pace(self.k, lambda step: self.size if step < self.steps else 0)
-        if len(self.trained) > self.step * self.size:  # killed in an update: it is made again of the same groups
+        rules = Pace(self.k, lambda step: self.size if step < self.steps else 0, self.spare)
+        if len(self.batches) > self.step:  # killed in an update: it is made again of the same groups
             self.step += 1
         rules.advance(self.step)
         groups = [rules.start(place, since) for place, since in sorted(self.begun.items())]
         events: list[tuple[float, int, OpenGroup]] = []
         order = 0
 
+        started: dict[Place, int] = {}
+
         def push(group: OpenGroup, now: float) -> None:
             nonlocal order
             order += 1
+            started[group.place] = group.since
             takes = 0.0 if group.place in self.finished else self.rng.paretovariate(1.1)
             heapq.heappush(events, (now + takes, order, group))
 
         for group in groups:
             push(group, 0.0)
         known = {*self.trained, *self.begun}
-        places = (Place(b, p) for b in range(self.steps) for p in range(self.size) if Place(b, p) not in known)
+        batches = itertools.count() if self.spare else range(self.steps)
+        places = (Place(b, p) for b in batches for p in range(self.size) if Place(b, p) not in known)
         now, update_ends = 0.0, None
         while self.step < self.steps and now <= lives:
             while len(events) < self.slots and rules.may_start():
                 push(rules.start(next(places)), now)
             if update_ends is None and (chosen := rules.compose()) is not None:
-                self.ages += [self.step - group.since for group in rules.open if group.taken]
+                self.ages += [self.step - started[place] for place in chosen]
                 self.trained += chosen
+                self.batches.append(chosen)
                 update_ends = now + self.rng.expovariate(0.5)
             assert events or update_ends is not None, "a step waits for nothing that runs"
             if events and (update_ends is None or events[0][0] <= update_ends):
                 now, _, group = heapq.heappop(events)
-                group.complete = True
+                self.constant.setdefault(group.place, bool(self.spare) and self.rng.random() < 0.4)
+                rules.finish(group, constant=self.constant[group.place])
             elif update_ends is not None:
                 now, update_ends = update_ends, None
                 self.step += 1
                 rules.advance(self.step)
-        left = [group for group in rules.open if not group.taken and (group.complete or self.rng.random() < 0.5)]
+        running = [group for _, _, group in events]
+        left = [group for group in running if self.rng.random() < 0.5]
+        left += [
+            OpenGroup(p, started[p], complete=True) for p in {*started} - {*self.trained} - {g.place for g in running}
+        ]
         self.begun = {group.place: group.since for group in left}
         self.finished = {group.place for group in left if group.complete}
+        for place in [place for place in self.finished if self.rng.random() < 0.2]:
+            del self.constant[place]  # a lost trial runs again: its rewards may differ then
+            self.finished.discard(place)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -135,3 +167,36 @@ def test_adversarial_timings_and_kills_never_make_a_sample_too_old(seed: int) ->
         places = [Place(b, p) for b in range(steps) for p in range(size)]
         assert sorted(run.trained) == places, "each group once, none discarded"
         assert k or run.trained == places
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_constant_groups_beside_the_batch_make_no_sample_too_old(seed: int) -> None:
+    """As above, with up to `spare` groups a step that fill no place."""
+    rng = random.Random(seed)
+    for _ in range(50):
+        k, size, steps, spare = rng.randrange(4), rng.randrange(1, 6), rng.randrange(1, 12), rng.randrange(1, 5)
+        run = Simulation(rng, k, size, steps, slots=rng.randrange(1, 3 * size + 2), spare=spare)
+        run.run()
+        assert max(run.ages) <= k
+        assert len(run.trained) == len(set(run.trained)), "each group once"
+        assert len(run.batches) == steps
+        for batch in run.batches:
+            signal = sum(not run.constant[place] for place in batch)
+            assert size <= len(batch) <= size + spare
+            assert signal >= size or len(batch) == size + spare, "constant groups fill a place when none is spare"
+        assert {*run.constant} <= {*run.trained}, "no group that was complete is discarded"
+
+
+def test_a_constant_group_makes_room_for_another_until_the_allowance_is_used() -> None:
+    rules = Pace(0, lambda step: 2 if step < 9 else 0, spare=1)
+    one, two = started(rules, 2)
+    rules.finish(one, constant=True)
+    assert rules.may_start() and rules.compose() is None
+    three = rules.start(Place(1, 0))
+    rules.finish(two, constant=True)
+    assert not rules.may_start(), "the second constant group fills a place"
+    rules.finish(three)
+    assert rules.compose() == [(0, 0), (0, 1), (1, 0)]
+    assert not rules.may_start(), "not during the update"
+    rules.advance(1)
+    assert rules.may_start() and not rules.open

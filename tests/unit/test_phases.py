@@ -70,6 +70,25 @@ async def pass_once() -> None:
         await asyncio.sleep(0)
 
 
+async def test_agents_that_are_held_wait_for_weights_with_their_clock_stopped() -> None:
+    gates = gates_of(n_parallel_envs=1)
+    trial = FakeTrial()
+    phases, _ = phases_of(trial, gates, limit_sec=60.0)
+    gates.weights.clear()
+    async with phases.clock:
+        due = phases.clock.when()
+        await trial.reach(TrialEvent.ENVIRONMENT_START)
+        agent = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
+        await pass_once()
+        assert not agent.done() and phases.clock.when() is None, "its environment runs, its clock does not"
+        assert not gates.running.locked() and trial.agent_environment.calls == []
+        gates.weights.set()
+        await agent
+        assert trial.agent_environment.calls == ["open"] and gates.running.locked()
+        assert due is not None and (phases.clock.when() or 0) >= due
+    phases.leave()
+
+
 async def test_a_place_is_held_for_its_phase_only() -> None:
     gates = replace(gates_of(n_parallel_envs=1), starting=StartLimit(1))
     first, second = FakeTrial(), FakeTrial()

@@ -123,6 +123,8 @@ class FakeRollouts:
         self.on_sampled: Callable[[], None] = lambda: None
         self.last = 1  # problem of a batch
         self.most_trials, self.metrics = 10, dict[str, float]()
+        self.agents = asyncio.Event()
+        self.agents.set()
 
     async def begin(self, kind: str, step: int) -> None:
         """At the start of each batch."""
@@ -139,8 +141,10 @@ class FakeRollouts:
     async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
         if not group.problem:
             self.tasks.append([])
+        self.tasks[-1].append(group.task.name)  # in the order of starts, which may be before the agents'
+        await self.agents.wait()
+        if not group.problem:
             await self.begin(group.kind, group.step)
-        self.tasks[-1].append(group.task.name)
         trajectories = self._group(group)
         if group.problem == self.last:
             self.on_sampled()
@@ -159,6 +163,13 @@ class FakeRollouts:
         return group_trajectories(group.task.name, members)
 
     def patience(self) -> None: ...
+
+    def hold_agents(self) -> None:
+        self.agents.clear()
+
+    def release_agents(self) -> None:
+        self.agents.set()
+
     def write_job(self, *_: Any) -> None: ...
     def refuse_all_lost(self, _: Any) -> None: ...
 

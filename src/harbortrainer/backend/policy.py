@@ -131,7 +131,7 @@ class PolicyTrainer:
         adam: tinker.AdamParams,
     ) -> UpdateResult:
         """One optimizer step on the loss summed over tokens. Submits both requests before it awaits either."""
-        datums = self._datums(sequences_D, loss_fn)
+        datums = await asyncio.to_thread(self._datums, sequences_D, loss_fn)  # trials run meanwhile
         forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
         step = self._client.optim_step(adam)
         output = await self._backend.wait("forward_backward", forward, self._limits.update_sec)
@@ -145,7 +145,8 @@ class PolicyTrainer:
 
     async def logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
         """Per sequence N natural logs of the policy in training, 0 for the first token; changes nothing."""
-        work = self._client.forward(self._datums(sequences_D, CROSS_ENTROPY), CROSS_ENTROPY)
+        datums = await asyncio.to_thread(self._datums, sequences_D, CROSS_ENTROPY)
+        work = self._client.forward(datums, CROSS_ENTROPY)
         output = await self._backend.wait("forward", work, self._limits.update_sec)
         return [trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True)]
 

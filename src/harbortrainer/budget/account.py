@@ -61,6 +61,7 @@ class Account:
         self.hours = 0.0  # from each process's first record to its last
         self._by: dict[str, Spending] = dict.fromkeys(PURPOSES, Spending())
         self._open: dict[TrialName, Spending] = {}  # graded trials of a batch that is not settled
+        self._composed: dict[int, set[tuple[int, int]]] = {}  # groups by step, where steps are not batches
         self._started: dict[str, float] = {}  # clock time of trials under way
         self._last: float | None = None  # clock time of the last record
         self._scores = scores
@@ -73,6 +74,8 @@ class Account:
                 self._started[record["trial"]] = record["time"]
             elif record["event"] == "ended":
                 self._count_end(record)
+            elif record["event"] == "composed":
+                self._composed[record["step"]] = {(batch, problem) for batch, problem in record["groups"]}
             elif record["event"] == "trained":
                 self._count_update(record)
             elif record["event"] == "scored":
@@ -119,8 +122,10 @@ class Account:
         self._spend("trained", Spending(trained=record.get("conversation_tokens", 0)))
         for name, why in record.get("left_out", {}).items():
             self._settle(TrialName.parse(name), "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")
-        for name in [name for name in self._open if name.step == record["step"]]:  # of training only
-            self._settle(name, "left_out")
+        groups = self._composed.get(record["step"])
+        for name in [*self._open]:  # of training only
+            if name.step == record["step"] if groups is None else (name.step, name.problem) in groups:
+                self._settle(name, "left_out")
 
     def _spend(self, purpose: str, spent: Spending) -> None:
         self.total += spent

@@ -167,11 +167,18 @@ def _off_policy(config: Config) -> Iterator[str]:
 def _sources_of_signal(config: Config) -> Iterator[str]:
     if config.kl_reference != "base" and not config.kl_penalty_coef:
         yield f"kl_reference={config.kl_reference}: without effect while kl_penalty_coef=0; set it or leave this out"
+    if config.oversample_max and config.remove_constant_reward_groups:
+        yield (
+            f"remove_constant_reward_groups=true: oversample_max={config.oversample_max} leaves constant groups out "
+            "already; leave it out"
+        )
     if config.reward_weight:
         return
     if not config.kl_penalty_coef:
         yield "reward_weight=0: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference)"
-    for name in ("advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups"):
+    for name in (
+        "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max",
+    ):  # fmt: skip
         if (value := getattr(config, name)) != SETTINGS[name].default:
             yield f"{name}={shown(value)}: without effect while reward_weight=0; leave it out"
 

@@ -32,6 +32,12 @@ def group_advantages(
     return (advantages / rewards.std() if by_std else advantages).tolist()
 
 
+def has_signal(group: TrajectoryGroup, config: Config) -> bool:
+    """Whether the rewards of the trials that are trained on differ."""
+    treated = outcome_policy(config.outcome_policy).treat(group)
+    return len(treated.trajectories_G) > 1 and not treated.constant
+
+
 TOO_SMALL, CONSTANT, NO_SIGNAL = "group too small", "constant group removed", "no advantage in the batch"
 
 
@@ -54,7 +60,8 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     `outcome_policy` treats each trial; a judge's shaping is added to the reward of those that are left.
 
     Left out, and counted: groups with fewer than two graded trials, constant groups under
-    `remove_constant_reward_groups`, and the whole batch when every advantage is zero and there is no KL penalty.
+    `remove_constant_reward_groups` or `oversample_max`, and the whole batch when every advantage is zero and there is
+    no KL penalty.
     """
     policy = outcome_policy(config.outcome_policy)
     treated_P = [_shaped(policy.treat(group), config) for group in groups_P]
@@ -129,7 +136,8 @@ def _reason(group: TrajectoryGroup, config: Config) -> str:
         return ""
     if len(group.trajectories_G) < 2:
         return TOO_SMALL
-    return CONSTANT if group.constant and config.remove_constant_reward_groups else ""
+    removed = config.remove_constant_reward_groups or config.oversample_max
+    return CONSTANT if group.constant and removed else ""
 
 
 def _metrics(

@@ -1,5 +1,6 @@
 """States of a trial, their observer, and the limits on concurrency of a run."""
 
+import asyncio
 import os
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,17 +73,21 @@ class Gates:
     starting: StartLimit
     running: Slots
     verifying: Slots
+    weights: asyncio.Event  # set: agents may begin
 
     @classmethod
     def of(cls, config: Config, agents: int | None = None) -> "Gates":
         """`agents`: at once, None = as the configuration says."""
         agents = agents or first_agents(config)
         most = most_starts(os.cpu_count() or 1) if config.local_environments else FIRST
+        weights = asyncio.Event()
+        weights.set()
         return cls(
             containers=Slots(n_containers(config, agents)),
             starting=StartLimit(most),
             running=Slots(agents),
             verifying=Slots(agents),
+            weights=weights,
         )
 
     def resize(self, config: Config, agents: int) -> None:
@@ -107,6 +112,11 @@ def n_containers(config: Config, agents: int | None = None) -> int:
     if warm is None:  # environments in a cloud cost money from their start
         warm = -(-agents // 4) if config.local_environments else 0
     return agents + warm
+
+
+def starts_ahead(config: Config) -> bool:
+    """Whether environments start before an agent can use them."""
+    return config.local_environments if config.n_warm_envs is None else config.n_warm_envs > 0
 
 
 def most_agents(config: Config, environments: int) -> int:

@@ -83,6 +83,9 @@ class Phases:
         if self._starting is not None:
             self._note_start(time.monotonic() - self._starting)
             self._starting = None
+        if not self._gates.weights.is_set():
+            self._observed.moved(TrialState.WAITING)
+            await self._wait(self._gates.weights.wait())
         await self._enter(self._gates.running)
         self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1

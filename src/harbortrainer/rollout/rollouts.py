@@ -207,6 +207,13 @@ class Rollouts:
         names = [TrialName(group.kind, group.step, group.problem, member) for member in range(group.size)]
         return group_trajectories(group.task.name, await _gather(map(fill, names)))
 
+    def hold_agents(self) -> None:
+        """Trials start their environments, and no agent begins, until `release_agents`."""
+        self._settings.gates.weights.clear()
+
+    def release_agents(self) -> None:
+        self._settings.gates.weights.set()
+
     def write_job(self, trials_dir: Path, n_trials: int) -> None:
         """Write the venues' files of a batch with `n_trials` trials over those on disk. Blocks. Raises DiskFault."""
         for room in tuple(self._rooms.values()):

@@ -71,9 +71,10 @@ class Curriculum:
             self._take(record)
 
     def batch(self, step: int, order: TaskOrder[Task]) -> list[Task]:
-        """The tasks of one step, as many as `order` has for it. Raises DiskFault."""
+        """The tasks of one batch, as many as `order` has for it. Raises DiskFault."""
         if step not in self._chosen:
-            self._append({"event": "chosen", "step": step, **self._choose(len(order.batch(step)), order)})
+            size = len(order.batch(step) or order.beyond(step))
+            self._append({"event": "chosen", "step": step, **self._choose(size, order)})
         return [self._tasks[name] for name in self._chosen[step]["tasks"]]
 
     def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> None:

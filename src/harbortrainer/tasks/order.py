@@ -58,6 +58,10 @@ class TaskOrder[T: Sourced]:
         first = step * self._batch_size
         return [self.at(position) for position in range(first, min(first + self._batch_size, self._last))]
 
+    def beyond(self, step: int) -> list[T]:
+        """Tasks of a batch after the run's last one, in the same endless order."""
+        return [self.at(position) for position in range(step * self._batch_size, (step + 1) * self._batch_size)]
+
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends within this step."""
         n = self.length

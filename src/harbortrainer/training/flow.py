@@ -2,12 +2,14 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Self
 
+from harbortrainer.learning.batch import has_signal
 from harbortrainer.learning.pace import OpenGroup, Pace, Place
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.rollout.attempts import OnTrajectory
+from harbortrainer.rollout.gates import starts_ahead
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -38,9 +40,13 @@ class Flow:
         self._rollouts, self._ledger, self._stop, self._schedule = rollouts, ledger, stop, schedule
         self._run, self._show, self._ends = run, show, ends
         config = schedule.configs[-1]
-        self._k = config.max_steps_off_policy
-        self._size = functools.cache(schedule.size)
-        self._pace = Pace(self._k, self._size)
+        self._k, self._spare = config.max_steps_off_policy, config.oversample_max
+        self._journalled = bool(self._k or self._spare)  # a step is not always made of its own batch
+        # with max_trials the trials that started are to end
+        self._prepares = starts_ahead(config) and not self._k and not config.max_trials
+        self._prepared = False
+        self._size, self._groups = functools.cache(schedule.size), functools.cache(schedule.groups)
+        self._pace = Pace(self._k, self._size, self._spare)
         self._frontier = max(ledger.composed, default=-1) + 1  # the first step that was never composed
         self._again: list[Place] | None = None  # the groups of a step that is made again
         self._patience = rollouts.patience()
@@ -55,12 +61,13 @@ class Flow:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        if self._k:
+        if self._journalled:
             self._begun = await asyncio.to_thread(self._find_begun)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await cancel_all([*self._tasks])
+        self._rollouts.release_agents()
         for batch in self._groups_left:
             await self._write_job(batch)
 
@@ -75,9 +82,27 @@ class Flow:
         places = await run_until(self._composed(), self._stop.stopped(trials=True), *self._ends())
         groups_P = [self._complete.pop(place) for place in places]
         self._rollouts.refuse_all_lost(groups_P)
-        if self._k and step >= self._frontier:
+        if self._journalled and step >= self._frontier:
             await asyncio.to_thread(self._ledger.compose, step, places)
         return groups_P
+
+    def prepare(self) -> None:
+        """Start the environments of the next batch during the update; their agents begin when `batch` asks for it.
+
+        Call it when the step is measured: a curriculum chooses the next tasks by that.
+        """
+        step = self._pace.step + 1
+        if self._prepares and step >= self._frontier and self._again is None and self._size(step):
+            self._prepared, self._patience = True, self._rollouts.patience()
+            self._rollouts.hold_agents()
+            self._pace.look_ahead()
+            self._changed.set()
+
+    def published(self, step: int) -> None:
+        """The weights of `step` are published: beside training, groups start in the places of those trained on."""
+        if self._k:
+            self._pace.advance(step)
+            self._changed.set()
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -90,7 +115,11 @@ class Flow:
         }
 
     async def _begin(self, step: int) -> None:
-        self._patience = self._rollouts.patience()
+        if not self._prepared:
+            self._patience = self._rollouts.patience()
+        self._prepared = False
+        self._rollouts.release_agents()
+        known = {*self._begun, *self._ledger.step_of}
         self._pace.advance(step)
         self._again = self._ledger.composed[step] if step < self._frontier else None
         for place in self._again or ():
@@ -102,7 +131,7 @@ class Flow:
                 await self._start(place, group)
         if not self._starts:
             self._starts = True
-            self._spawn(self._start_all(0 if self._k else step, {*self._begun}))
+            self._spawn(self._start_all(0 if self._journalled else step, known))
         self._changed.set()
 
     async def _composed(self) -> list[Place]:
@@ -123,10 +152,9 @@ class Flow:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _start_all(self, batch: int, begun: set[Place]) -> None:
-        """Start the groups from `batch` on, each as soon as the pace and a free environment allow it."""
-        known = begun | {group.place for group in self._pace.open} | self._ledger.step_of.keys()
-        while size := self._size(batch):
+    async def _start_all(self, batch: int, known: Collection[Place]) -> None:
+        """Start the groups from `batch` on without `known` ones, each when the pace and a free environment allow it."""
+        while size := self._groups(batch):
             for place in (Place(batch, problem) for problem in range(size)):
                 if place in known:
                     continue
@@ -144,7 +172,7 @@ class Flow:
     async def _start(self, place: Place, group: OpenGroup) -> None:
         self._running[place] = 1
         request = await asyncio.to_thread(self._request, place)
-        self._groups_left.setdefault(place.batch, self._size(place.batch))
+        self._groups_left.setdefault(place.batch, self._groups(place.batch))
         self._running[place] = request.size - len({TrialName.parse(name).first for name in request.done})
         self._spawn(self._run_group(request, place, group))
 
@@ -154,7 +182,8 @@ class Flow:
         finally:
             del self._running[place]
         self._complete[place] = result
-        group.complete = True
+        config = self._schedule.at(self._pace.step).config
+        self._pace.finish(group, constant=bool(self._spare) and not has_signal(result, config))
         self._changed.set()
         self._groups_left[place.batch] -= 1
         if not self._groups_left[place.batch]:
@@ -178,7 +207,7 @@ class Flow:
         self._changed.set()
 
     async def _write_job(self, batch: int) -> None:
-        trials = self._size(batch) * self._schedule.at(batch).config.group_size
+        trials = self._groups(batch) * self._schedule.at(batch).config.group_size
         await asyncio.to_thread(self._rollouts.write_job, self._run.batch("step", batch), trials)
 
     def _find_begun(self) -> dict[Place, int]:

@@ -46,13 +46,17 @@ class RunPlan:
 
     @property
     def length_note(self) -> tuple[str, ...]:
-        """A line where two settings of the length differ."""
-        if self.total_steps >= self.config.max_steps:
-            return ()
-        return (
-            f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
-            f"{self.total_steps} steps; leave n_epochs out, or raise it",
-        )
+        """A line where two settings of the length differ, and one on the trials that may come on top."""
+        lines: list[str] = []
+        if self.total_steps < self.config.max_steps:
+            lines.append(
+                f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
+                f"{self.total_steps} steps; leave n_epochs out, or raise it"
+            )
+        if spare := self.config.oversample_max:
+            more = spare * self.config.group_size
+            lines.append(f"oversample_max={spare}: where groups are constant, a step runs up to {more} trials more")
+        return tuple(lines)
 
     @property
     def finished(self) -> bool:

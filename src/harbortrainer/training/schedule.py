@@ -47,10 +47,16 @@ class SettingsByStep:
         """Groups of the 0-based step; 0 after the last one."""
         return len(self.at(step).order.batch(step)) if step < self.total_steps else 0
 
+    def groups(self, batch: int) -> int:
+        """Groups of a batch. With `oversample_max` batches follow the run's last step, for steps take more than one."""
+        return self.size(batch) or (self.configs[-1].batch_size if self.configs[-1].oversample_max else 0)
+
     def batch(self, step: int) -> list[Task]:
-        """The tasks of the 0-based `step`. Raises DiskFault."""
+        """The tasks of a batch; that of the 0-based `step`, unless steps take others. Raises DiskFault."""
         order = self.at(step).order
-        return order.batch(step) if self._curriculum is None else self._curriculum.batch(step, order)
+        if self._curriculum is not None:
+            return self._curriculum.batch(step, order)
+        return order.batch(step) if step < self.total_steps else order.beyond(step)
 
     def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """Update the curriculum with a step's trials, before the next step. Returns its metrics. Raises DiskFault."""

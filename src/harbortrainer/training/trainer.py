@@ -137,11 +137,14 @@ class Terminus2Trainer:
             groups_P, scores = await self._sample_and_score(flow, config)
         if not config.max_steps_off_policy:
             usage.sampled(groups_P, await self.parts.display.server_load())
-        batch = assemble(groups_P, config)
+        batch = await asyncio.to_thread(assemble, groups_P, config)  # trials run meanwhile
+        if not self._evaluations.steps and not self._held_out.due(self.step + 1, self.config.eval_every):
+            flow.prepare()
         with usage.timed("update"):
             updated = await self._update(batch)
         with usage.timed("publish"):
             await self._publish(changed=bool(batch.sequences_D))
+        flow.published(self.step)
         load = await self.parts.display.server_load()
         if config.max_steps_off_policy:  # trials run during the whole step
             usage.sampled(groups_P, load)
@@ -155,6 +158,8 @@ class Terminus2Trainer:
         if line := described(groups_P):
             self.parts.display.say(f"step {self.step + 1}: {line}")
         measured = self.schedule.measured(self.step, groups_P) | flow.metrics | self.parts.rollouts.metrics
+        if config.oversample_max:
+            measured["group/oversampled"] = float(len(groups_P) - self.schedule.size(self.step))
         if config.max_steps_off_policy:
             measured |= staleness_metrics(groups_P, self.step)
         return groups_P, batch_metrics(groups_P) | self._breakdown.batch(groups_P) | measured

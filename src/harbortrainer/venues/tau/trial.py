@@ -120,8 +120,9 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
     """
     folder, config = request.trials_dir / request.name, run.config
     place, key = key_of(request.task)
-    started = time.monotonic()
     within = domain(place)
+    await run.gates.weights.wait()
+    started = time.monotonic()
     with weights_of(request, run.sampler, config) as sampler, disk_errors(folder):
         exchange = Exchange(within, within.task(key))
         conversation = _conversation(request, run, sampler, exchange)

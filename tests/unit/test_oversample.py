@@ -1,0 +1,158 @@
+"""oversample_max: batches of groups whose rewards differ, and what that costs; the whole loop with kills."""
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harbortrainer.budget.budget import Budget, Pricing
+from harbortrainer.cli.arguments import validate
+from harbortrainer.config import SETTINGS, Config
+from harbortrainer.durable.files import write_json
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import CONSTANT
+from harbortrainer.learning.pace import Place
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn
+from harbortrainer.replay.replay import Journal, rebuild, same_as_recorded
+from harbortrainer.run.config_changes import to_save
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.trajectories import read_batch
+from harbortrainer.setting import Resume
+from harbortrainer.tasks.curriculum import Curriculum
+from harbortrainer.training.plan import RunPlan
+from harbortrainer.training.schedule import SettingsByStep
+from tests.unit.test_flow import STEPS, made
+from tests.unit.test_trainer import TASKS, Run
+from tests.unit.test_validation import config
+
+SPARE, SIZE = 2, 2
+DULL = {"dull": 0.4}
+TURNS = (Turn(0, (1, 2), (3, 4, 5), (-0.5, -0.5, -0.5), weights_version=0),)
+
+
+def check(run: Run, k: int) -> list[list[tuple[int, int]]]:
+    """What every run that ended leaves. Returns the groups of each step."""
+    records = read_lines(run.directory.ledger, checked=True)
+    composed: dict[int, list[list[int]]] = {}
+    for record in records:
+        if record["event"] == "composed":
+            assert composed.setdefault(record["step"], record["groups"]) == record["groups"], "composed again: the same"
+    trained = {record["step"]: record for record in records if "digest" in record}
+    assert sorted(trained) == sorted(composed) == list(range(STEPS))
+    for step, groups in composed.items():
+        rewards: dict[tuple[int, int], set[float]] = {}
+        for batch, problem in groups:
+            trials = read_batch(run.directory.trajectories("step", batch), f"{Place(batch, problem)}-*").values()
+            assert all(0 <= step - turn.weights_version <= k for trial in trials for turn in trial.turns)
+            rewards[batch, problem] = {trial.reward for trial in trials if trial.reward is not None}
+        signal = {place for place, seen in rewards.items() if len(seen) > 1}
+        assert SIZE <= len(groups) <= SIZE + SPARE
+        assert len(signal) == SIZE or len(groups) == SIZE + SPARE, "a constant group fills a place when none is spare"
+        assert {TrialName.parse(name).group[1:] for name in trained[step]["trials"]} == signal
+        left = {TrialName.parse(name).group[1:] for name, why in trained[step].get("left_out", {}).items()}
+        assert left == rewards.keys() - signal
+        assert run.rows[step]["group/oversampled"] == len(groups) - SIZE
+        assert run.rows[step]["group/count"] == len(groups)
+    places = [tuple(place) for groups in composed.values() for place in groups]
+    assert len(places) == len(set(places)) > STEPS * SIZE, "each group once"
+    assert not any("differs_from" in record for record in records)
+    assert [row["global_step"] for row in run.rows] == list(range(1, STEPS + 1))
+    return [[(batch, problem) for batch, problem in composed[step]] for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+async def test_batches_are_filled_with_groups_whose_rewards_differ(tmp_path: Path, k: int) -> None:
+    run = made(tmp_path, max_steps_off_policy=k, oversample_max=SPARE, rollouts=DULL)
+    await run.trainer.run()
+    steps = check(run, k)
+    if not k:  # in the order of tasks, without gaps
+        assert [place for groups in steps for place in groups] == sorted(place for groups in steps for place in groups)
+    account = Budget().account
+    for name in run.rollouts.names:
+        trial = Trajectory("t", name, TURNS, 0.0, Outcome.COMPLETED)
+        run.trainer.parts.ledger.ended(trial, "graded")
+    records = read_lines(run.directory.ledger, checked=True)
+    for record in sorted(records, key=lambda record: record["event"] != "ended"):
+        account.count(record)
+    n_constant = sum(len(record["left_out"]) for record in records if record.get("left_out"))
+    assert account.waiting == 0 and account.by_purpose()["constant"].sampled == 3 * n_constant > 0, "3 tokens a trial"
+    assert account.by_purpose()["left_out"].tokens == 0
+
+
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize("seed", range(3))
+async def test_killed_anywhere_steps_are_made_again_of_the_same_groups(tmp_path: Path, seed: int, k: int) -> None:
+    rng = random.Random(seed)
+    names: Counter[str] = Counter()
+    given: dict[str, Any] = {"max_steps_off_policy": k, "oversample_max": SPARE}
+    run, process, over = made(tmp_path, seed, rollouts=DULL, **given), 0, False
+    while not over:
+        process += 1
+        work = asyncio.create_task(run.trainer.run())
+        await asyncio.wait([work], timeout=rng.uniform(0.0, 0.05 * process))
+        if over := work.done():
+            work.result()
+        else:
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+        names.update(run.rollouts.names)
+        run = run if over else made(tmp_path, rng.randrange(1000), rollouts=DULL, **given)
+    check(run, k)
+    assert set(names.values()) == {1}, "no finished trial is repeated"
+
+
+async def test_a_replay_rebuilds_each_step(tmp_path: Path) -> None:
+    run = made(tmp_path, max_steps_off_policy=1, oversample_max=SPARE, rollouts=DULL)
+    write_json(run.directory.config, to_save(run.config))
+    await run.trainer.run()
+    journal = Journal(RunDirectory(tmp_path))
+    for step, record in journal.records.items():
+        again = rebuild(journal.groups(step), journal.config(step), step)
+        assert same_as_recorded(again, record) == ""
+        assert {*again.batch.left_out.values()} <= {CONSTANT}
+
+
+def test_tasks_beyond_the_last_batch_follow_in_the_same_order(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model_name": "m", "tasks_dir": "d", "batch_size": 3, "n_epochs": 1}
+    plain, more = (SettingsByStep(TASKS, [(0, Config(**settings, oversample_max=n))]) for n in (0, 2))
+    assert [plain.groups(batch) for batch in range(4)] == [3, 1, 0, 0]
+    assert [more.groups(batch) for batch in range(4)] == [3, 1, 3, 3]
+    assert [more.size(step) for step in range(3)] == [3, 1, 0] and more.batch(0) == plain.batch(0)
+    assert len(more.batch(2)) == 3
+    chosen = Curriculum((0.1, 0.9), TASKS, tmp_path).batch(5, more.at(5).order)
+    assert len(chosen) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"oversample_max": -1}, "oversample_max=-1: must be 0 or more"),
+        (
+            {"oversample_max": 2, "remove_constant_reward_groups": True},
+            "remove_constant_reward_groups=true: oversample_max=2 leaves constant groups out already",
+        ),
+        (
+            {"oversample_max": 2, "reward_weight": 0.0, "kl_penalty_coef": 1.0},
+            "oversample_max=2: without effect while reward_weight=0; leave it out",
+        ),
+    ],
+)
+def test_settings_without_effect_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        validate(config(**given))
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_the_plan_names_the_trials_on_top(spare: int) -> None:
+    plan = RunPlan(config(oversample_max=spare, group_size=3, n_epochs=1), [], [], [], 1, None, Pricing())
+    line = "oversample_max=2: where groups are constant, a step runs up to 6 trials more"
+    assert plan.length_note == ((line,) if spare else ())
+
+
+def test_a_resumed_run_keeps_it() -> None:
+    assert SETTINGS["oversample_max"].resume is Resume.FIXED
