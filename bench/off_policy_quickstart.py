@@ -96,8 +96,10 @@ def result(run: RunDirectory) -> Result:
 
 def paired(base: dict[int, Result], other: dict[int, Result]) -> list[str]:
     """Lines: differences of the other runs to the base runs, with their 95 % intervals."""
-    rewards = compare(*({str(seed): [one.reward] for seed, one in runs.items()} for runs in (base, other)))
-    held_out = compare(*({str(seed): [_mean(one.held_out)] for seed, one in runs.items()} for runs in (base, other)))
+    before, after = ({str(seed): [one.reward] for seed, one in runs.items()} for runs in (base, other))
+    rewards = compare(before, after)
+    before, after = ({str(seed): [_mean(one.held_out)] for seed, one in runs.items()} for runs in (base, other))
+    held_out = compare(before, after)
     tasks = compare(_pooled(base), _pooled(other))
     seconds = fmean(other[seed].seconds / base[seed].seconds for seed in base)
     return [

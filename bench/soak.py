@@ -50,7 +50,8 @@ from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.train import parse
 from harbortrainer.training import outage
 from harbortrainer.training.session import run_training
-from tests.support.recorded_run import Answer, FakeServer, FakeTrial, fake_outside
+from harbortrainer.venues.harbor import HarborVenue
+from tests.support.recorded_run import Answer, FakeHost, FakeServer, FakeTrial, fake_outside
 from tests.support.small_server import MODEL
 from tests.support.task_folder import write_task
 
@@ -174,7 +175,8 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
     ]  # fmt: skip
     trace: list[tracemalloc.Snapshot] = []
     while True:
-        outside = replace(fake_outside(Quiet(), FaultyServer(faults)), new_trial=new_trial)
+        venues = {"harbor": HarborVenue(FakeHost(Quiet()), new_trial)}
+        outside = replace(fake_outside(Quiet(), FaultyServer(faults)), venues=venues)
         run = asyncio.create_task(run_training(parse(words), outside=outside))
         life = round(faults.rng.expovariate(1 / STEPS_A_LIFE)) if arguments.kills else 10 * arguments.steps
         if await _lived(run, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):

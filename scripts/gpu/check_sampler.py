@@ -4,7 +4,7 @@ Normalisation (its own library) and FlashAttention 3 against torch; then all tha
 1 and the reason, also for wrong numbers.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import importlib
 import sys
 import time

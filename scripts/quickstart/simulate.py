@@ -22,7 +22,7 @@ from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.phases import first_agents
+from harbortrainer.rollout.gates import first_agents
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.update import Updater
 from scripts.quickstart import prompts

@@ -51,11 +51,12 @@ async def gold_groups(tasks: Sequence[Task], folder: Path) -> list[TrajectoryGro
     chat = chat_of(QWEN_TOOLS)
     ledger = Ledger(folder / "ledger.jsonl")
     rollouts = Rollouts(config(n_parallel_envs=64), gold_sampler(tasks, chat), chat, "run", ledger)
+
+    def keep(trajectory: Trajectory) -> None:
+        write_trajectory(folder / "kept", trajectory)
+
     async with rollouts.opened(tasks, lambda *_: None, lambda _: None):
-        return await rollouts.run_groups(
-            tasks, 1, folder / "trials", step=0, temperature=1.0,
-            on_trajectory=lambda trajectory: write_trajectory(folder / "kept", trajectory),
-        )  # fmt: skip
+        return await rollouts.run_groups(tasks, 1, folder / "trials", step=0, temperature=1.0, on_trajectory=keep)
 
 
 def parts(answers: Any, **fields: Any) -> tuple[RunParts, ScriptedClient]:

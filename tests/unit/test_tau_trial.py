@@ -247,11 +247,11 @@ async def test_a_tasks_own_history_opens_the_first_prompt(task: Task, tmp_path: 
 
 def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:
     tasks = [BY_NAME["retail-0"]]
-    assert VENUE.check(tasks, config(), CHAT) == [SCRIPTED]
+    assert VENUE.check(tasks, config(), CHAT, 1) == [SCRIPTED]
     with pytest.raises(UserError, match=r"context_limit=2000: the first prompt of tau:retail has \d+ tokens"):
-        VENUE.check(tasks, config(context_limit=2000), CHAT)
+        VENUE.check(tasks, config(context_limit=2000), CHAT, 1)
     with pytest.raises(UserError, match="tool"):
-        VENUE.check(tasks, config(), chat_of(LLAMA))
+        VENUE.check(tasks, config(), chat_of(LLAMA), 1)
 
 
 def test_a_scripted_user_is_deterministic_and_ends(tmp_path: Path) -> None:
@@ -310,4 +310,4 @@ async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(
 def test_a_user_with_tools_is_not_played_by_a_model() -> None:
     telecom = load_sources(find_sources("tau:telecom"))[:1]
     with pytest.raises(UserError, match="the user of tau:telecom has tools; leave that domain out"):
-        VENUE.check(telecom, config(user_model="base"), CHAT)
+        VENUE.check(telecom, config(user_model="base"), CHAT, 1)
