@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.learning.trajectory import TrajectoryGroup
+from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
