@@ -1,6 +1,5 @@
 """The flat configuration of a run. A field holds all facts on its setting; docs/settings.md is generated from them."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import chz
@@ -399,13 +398,3 @@ class SftConfig(RunSettings):
 
 SETTINGS = settings(Config)
 FIELDS = tuple(SETTINGS)
-# These settings change how many turns, tokens or seconds a trial takes.
-WORKLOAD = (
-    "model_name",
-    *(name for name, setting in settings(TrialSettings).items() if setting.resume in (FIXED, NEXT_STEP)),
-)
-
-
-def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
-    return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)

@@ -18,14 +18,14 @@ from harbortrainer.budget.account import BESIDE, Spending
 from harbortrainer.budget.budget import Budget, no_price
 from harbortrainer.budget.forecast import Forecast, Range
 from harbortrainer.cli.output import give_json, wide_console
-from harbortrainer.config import SETTINGS, Config, same_workload
+from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.users import MOST_TOKENS, SCRIPTED
 from harbortrainer.rollout.gates import first_agents
-from harbortrainer.run.config_changes import to_json
+from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
@@ -19,6 +21,7 @@ async def test_gold_of_all_164_retail_and_airline_tasks_earns_1(tmp_path: Path) 
     assert len(read_batch(tmp_path / "kept")) == len(list((tmp_path / "trials").glob("*/conversation.json"))) == 164
 
 
+@pytest.mark.nightly
 async def test_a_mixed_run_of_a_conversation_and_a_terminal_task(server_url: str, tmp_path: Path) -> None:
     """One step: a conversation's first prompt alone has 2,300 tokens here, which take a CPU long."""
     words = (

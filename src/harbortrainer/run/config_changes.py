@@ -13,6 +13,7 @@ from harbortrainer.config import (
     FIXED,
     LENGTH,
     NEXT_STEP,
+    SETTINGS,
     RunSettings,
     SftConfig,
     TrialSettings,
@@ -161,3 +162,15 @@ def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     return str(value) if value is None or isinstance(value, str) else json.dumps(value)
+
+
+# These settings change how many turns, tokens or seconds a trial takes.
+WORKLOAD = (
+    "model_name",
+    *(name for name, setting in settings(TrialSettings).items() if setting.resume in (FIXED, NEXT_STEP)),
+)
+
+
+def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
+    return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)

@@ -23,7 +23,7 @@ from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.conversations import Conversations, Transcriber
-from harbortrainer.run.directory import held, open_run_directory
+from harbortrainer.run.directory import RunDirectory, held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.tasks.split import users_note
@@ -124,8 +124,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         new = functools.partial(start_directory, plan, backend.contract.sampler)
         settings = (config, plan.pricing, plan.earlier, new, plan.total_steps)
         workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
-        hint = f"finished trials are saved, resume with: {workspace.run.resume} (it removes leftover containers)"
-        stop.resume_hint = hint
+        stop.resume_hint = _resume_hint(workspace.run)
         stop.limit_trials(config.max_trials, workspace.ledger.counts["started"])
         check_checkpoint(prepared.trained, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
@@ -149,11 +148,14 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
             policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
             workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget, references,
         )  # fmt: skip
-        latest = workspace.checkpoints.latest()
-        start = latest.step if latest else 0
+        start = latest.step if (latest := workspace.checkpoints.latest()) else 0
         if plan.earlier is not None:
             workspace.ledger.resumed(start)
         yield Run(Terminus2Trainer(config, run, parts, schedule, plan.held_out, start), backend, outside)
+
+
+def _resume_hint(run: RunDirectory) -> str:
+    return f"finished trials are saved, resume with: {run.resume} (it removes leftover containers)"
 
 
 async def train(run: Run) -> int:
