@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.pace import Place
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, TrialName, Turn, group_trajectories
 from harbortrainer.rollout.rollouts import GroupRequest
@@ -277,3 +278,28 @@ async def test_a_failing_group_ends_the_run_after_the_update(tmp_path: Path) -> 
     again = made(tmp_path)
     await again.trainer.run()
     check(again)
+
+
+class FailingBeside(TimedRollouts):
+    """In the same turn of the event loop one group of the first batch ends and the other fails."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.arrived, self.released = asyncio.Event(), asyncio.Event()
+
+    async def run_group(self, group: GroupRequest, patience: Any) -> TrajectoryGroup:
+        result = await super().run_group(group, patience)
+        if group.problem:
+            await self.arrived.wait()
+            asyncio.get_running_loop().call_soon(self.released.set)
+        self.arrived.set()
+        await self.released.wait()  # the first group waits first, and wakes first
+        if group.problem:
+            raise EnvironmentFault("the daemon went away")
+        return result
+
+
+async def test_a_group_that_fails_while_another_ends_is_what_ends_the_run(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", kind=FailingBeside, max_steps_off_policy=0)
+    with pytest.raises(EnvironmentFault, match="the daemon went away"):
+        await run.trainer.run()

@@ -179,6 +179,9 @@ class Flow:
     async def _run_group(self, request: GroupRequest, place: Place, group: OpenGroup) -> None:
         try:
             result = await self._rollouts.run_group(request, self._patience)
+        except BaseException as error:  # noted before the group counts as ended: the step that waits sees the cause
+            self._failure = self._failure or error
+            raise
         finally:
             del self._running[place]
         self._complete[place] = result
