@@ -287,8 +287,8 @@ class FailingBeside(TimedRollouts):
         super().__init__(*args, **how)
         self.arrived, self.released = asyncio.Event(), asyncio.Event()
 
-    async def run_group(self, group: GroupRequest, patience: Any) -> TrajectoryGroup:
-        result = await super().run_group(group, patience)
+    async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
+        result = await super().run_group(group, _)
         if group.problem:
             await self.arrived.wait()
             asyncio.get_running_loop().call_soon(self.released.set)
