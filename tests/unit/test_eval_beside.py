@@ -25,7 +25,7 @@ from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.rows import StepRows
 from tests.unit.test_flow import SlowPolicy, TimedRollouts
-from tests.unit.test_trainer import FakeSampler, Run
+from tests.unit.test_trainer import FakeSampler, Run, ended_within
 
 STEPS, EVERY = 9, 2  # 3 tasks, 6 epochs, 2 groups a step
 EVALUATED = [0, 2, 4, 6, 8, 9]
@@ -233,14 +233,7 @@ async def test_killed_anywhere_an_evaluation_ends_with_its_own_weights(
     run, process, over = made(tmp_path, server, **settings), 0, False
     while not over:
         process += 1
-        work = asyncio.create_task(run.trainer.run())
-        await asyncio.wait([work], timeout=rng.uniform(0.0, 0.04 * process))
-        if over := work.done():
-            work.result()
-        else:
-            work.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await work
+        over = await ended_within(run, rng.uniform(0.0, 0.04 * process))
         names.update(run.rollouts.names)
         if not over:
             leave_orphans(run, server)

@@ -18,7 +18,7 @@ from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.tasks.task import Task
 from harbortrainer.training import outage
 from tests.unit.test_recovery import FragilePolicy
-from tests.unit.test_trainer import FakePolicy, FakeRollouts, Run
+from tests.unit.test_trainer import FakePolicy, FakeRollouts, Run, ended_within
 
 K = 2
 SETTINGS = {"max_steps_off_policy": K, "n_epochs": 6, "save_every": 3, "held_out": 0}  # 4 tasks, 12 steps of 2 groups
@@ -146,14 +146,7 @@ async def test_killed_anywhere_it_repeats_no_finished_trial_and_no_group(tmp_pat
     run, process, over = made(tmp_path, seed), 0, False
     while not over:
         process += 1
-        work = asyncio.create_task(run.trainer.run())
-        await asyncio.wait([work], timeout=rng.uniform(0.0, 0.05 * process))
-        if over := work.done():
-            work.result()
-        else:
-            work.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await work
+        over = await ended_within(run, rng.uniform(0.0, 0.05 * process))
         names.update(run.rollouts.names)
         run = run if over else made(tmp_path, rng.randrange(1000))
     check(run)

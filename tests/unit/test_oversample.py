@@ -1,6 +1,5 @@
 """oversample_max: batches of groups whose rewards differ, and what that costs; the whole loop with kills."""
 
-import asyncio
 import random
 from collections import Counter
 from pathlib import Path
@@ -26,7 +25,7 @@ from harbortrainer.tasks.curriculum import Curriculum
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
 from tests.unit.test_flow import STEPS, made
-from tests.unit.test_trainer import TASKS, Run
+from tests.unit.test_trainer import TASKS, Run, ended_within
 from tests.unit.test_validation import config
 
 SPARE, SIZE = 2, 2
@@ -92,14 +91,7 @@ async def test_killed_anywhere_steps_are_made_again_of_the_same_groups(tmp_path:
     run, process, over = made(tmp_path, seed, rollouts=DULL, **given), 0, False
     while not over:
         process += 1
-        work = asyncio.create_task(run.trainer.run())
-        await asyncio.wait([work], timeout=rng.uniform(0.0, 0.05 * process))
-        if over := work.done():
-            work.result()
-        else:
-            work.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await work
+        over = await ended_within(run, rng.uniform(0.0, 0.05 * process))
         names.update(run.rollouts.names)
         run = run if over else made(tmp_path, rng.randrange(1000), rollouts=DULL, **given)
     check(run, k)

@@ -231,6 +231,19 @@ class Run:
         return read_lines(self.directory.metrics)
 
 
+async def ended_within(run: Run, seconds: float) -> bool:
+    """Whether the run ended by itself within this time; otherwise it is killed."""
+    work = asyncio.create_task(run.trainer.run())
+    await asyncio.wait([work], timeout=seconds)
+    if work.done():
+        work.result()
+        return True
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    return False
+
+
 async def test_a_step_samples_what_was_just_published_and_trains_when_nothing_is_under_way(tmp_path):
     run = Run(tmp_path, max_steps=2)
     await run.trainer.run()
