@@ -14,7 +14,7 @@ from harbortrainer.docker.host import Host as Docker
 from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import Trajectory
-from harbortrainer.rollout.fleet import Fleet, Host
+from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
@@ -58,10 +58,10 @@ class LocalHost(Host):
 
 
 class HarborRoom:
-    """Runs the trials of task directories, on `local`."""
+    """Runs the trials of task directories: on `local`, or on the hosts of a cluster."""
 
-    def __init__(self, run: RunParts, docker: Docker, new_trial: NewTrial) -> None:
-        self._docker, self._run_id = docker, run.run_id
+    def __init__(self, run: RunParts, docker: Docker, new_trial: NewTrial, cluster: Cluster | None = None) -> None:
+        self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
         self._gate = run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
         context = TrialContext(
@@ -69,7 +69,10 @@ class HarborRoom:
         )
         self.local = LocalHost(context)
         self.fleet = Fleet(self._gate, run.config.outage_limit_sec)
-        self.fleet.join(self.local)
+        if cluster is None:
+            self.fleet.join(self.local)
+        else:
+            run.sampler.follow(self.fleet)
 
     @property
     def outages(self) -> int:
@@ -85,7 +88,14 @@ class HarborRoom:
 
     @contextlib.asynccontextmanager
     async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
-        """Clean the host around the block and guard its disk; build the tasks' images. Raises UserError."""
+        """Clean the host around the block and guard its disk; build the tasks' images. Raises UserError.
+
+        With a cluster each of its hosts does so.
+        """
+        if self._cluster is not None:
+            async with self._cluster.joined(self.fleet, tasks, say):
+                yield
+            return
         async with cleaned(self._docker, self._run_id, say):
             folders = list(map(folder_of, tasks))
             images = build_images(self._docker, folders, self._run_id, progress, say)
