@@ -57,6 +57,11 @@ class OwnHost:
         pids = subprocess.run(["ip", "netns", "pids", self.space], capture_output=True, text=True, check=True).stdout
         return [int(pid) for pid in pids.split() if word in _command(int(pid))]
 
+    def cpu_seconds(self, word: str) -> float:
+        """CPU time so far of the `processes` with the word."""
+        stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in self.processes(word)]
+        return sum(int(one[11]) + int(one[12]) for one in stats) / os.sysconf("SC_CLK_TCK")
+
     def cut(self) -> None:
         """Its packets are dropped: no reset, no loss of carrier."""
         self._cluster.port(self.letter, 0)
@@ -133,12 +138,17 @@ class OwnCluster:
         command = [*self.inside(self.head), "bridge", "link", "set", "dev", f"v{letter}", "state", str(state)]
         subprocess.run(command, env=self.environment, check=True)
 
-    def driver(self, given: Mapping[str, object]) -> subprocess.Popen[str]:
+    def driver(self, given: Mapping[str, object], **environment: str) -> subprocess.Popen[str]:
         """tests.support.hosts_parts, beside the head."""
         command = [*self.inside(self.head), str(self.venv / "bin" / "python"), "-m", "tests.support.hosts_parts"]
         log = (self.folder / "driver.log").open("ab")
         process = subprocess.Popen(
-            [*command, json.dumps(given)], env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+            [*command, json.dumps(given)],
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
         )
         log.close()
         self._drivers.append(process)

@@ -9,6 +9,7 @@ from typing import Any, override
 
 import chz
 import pytest
+from docker.errors import DockerException
 
 from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS
 from harbortrainer.backend.terms import agree
@@ -436,6 +437,32 @@ def test_other_code_and_a_shared_daemon_are_refused() -> None:
         refuse_different("h1", Facts("m", 1, ("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
     with pytest.raises(UserError, match="host h1: shares the Docker daemon of host h0"):
         refuse_different("h1", same, [("h0", same)])
+
+
+def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Path) -> None:
+    """Named in one line, and no error of the whole run."""
+
+    class Broken(Venue):
+        def room(self, run: RunParts) -> Room:
+            made: Any = super().room(run)
+            made.prepared = self.fails
+            return made
+
+        @contextlib.asynccontextmanager
+        async def fails(self, *_: Any):
+            raise DockerException("connection\nrefused")
+            yield
+
+    async def work() -> None:
+        rig = Rig(tmp_path)
+        job = Job(rig.config, "run", Broken(), lambda _: chat_template(), 4, False, SILENCE)
+        host = RemoteHost("h0", Wire(Node(job, lambda: None, lambda: FACTS)), 4, rig.run, SILENCE, lambda _: None)
+        await host.start()
+        with pytest.raises(UserError, match=r"^host h0: Docker failed \(connection refused\); see whether it runs"):
+            await host.ask("prepare")
+        await host.close()
+
+    in_virtual_time(work)
 
 
 def test_a_container_cannot_reach_out_of_its_trials_folder(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """What must be equal on all machines of a run, and the facts of this one."""
 
+import contextlib
 import functools
 import hashlib
 import os
 import platform
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from docker.errors import DockerException
 
 from harbortrainer.docker.cleaning import GB
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import ImageError
 from harbortrainer.errors import UserError
 from harbortrainer.venues.hosts.messages import Facts
 
@@ -32,12 +34,20 @@ def code() -> dict[str, str]:
     return here | {name: version(name) for name in PACKAGES}
 
 
+@contextlib.contextmanager
+def docker_faults() -> Iterator[None]:
+    """A fault of the daemon in the block is a UserError."""
+    try:
+        yield
+    except (DockerException, requests.RequestException, ImageError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"Docker failed ({reason}); see whether it runs: scripts/setup.sh --docker") from None
+
+
 def facts() -> Facts:
     """Those of this machine. Blocks. Raises UserError when its daemon does not answer."""
-    try:
+    with docker_faults():
         info = engine().info()
-    except (DockerException, requests.RequestException) as error:
-        raise UserError(f"Docker does not answer ({error}); start it: scripts/setup.sh --docker") from error
     daemon = info["ID"], info["DockerRootDir"]
     free = shutil.disk_usage(info["DockerRootDir"]).free if Path(info["DockerRootDir"]).is_dir() else 0
     return Facts(socket.gethostname(), os.getpid(), daemon, info["ServerVersion"], code(), free / GB)

@@ -20,7 +20,7 @@ from harbortrainer.rollout.gates import Gates, TrialObserver, TrialState
 from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.hosts.facts import facts
+from harbortrainer.venues.hosts.facts import docker_faults, facts
 from harbortrainer.venues.hosts.messages import (
     Done,
     Facts,
@@ -105,16 +105,19 @@ class Node:
         lines += await asyncio.to_thread(self._venue.check, tasks, job.config, template, job.places)
         parts = RunParts(job.config, self._sampler, template, job.run_id, Gates.of(job.config), self._seen)
         self._room = self._venue.room(parts)
-        await self._stack.enter_async_context(self._room.prepared(tasks, lambda *_: None, lines.append))
+        with docker_faults():
+            await self._stack.enter_async_context(self._room.prepared(tasks, lambda *_: None, lines.append))
         return lines
 
     async def images(self) -> dict[str, str]:
-        """The tasks' images by name, each with its ID; "" = it is not here."""
-        return await asyncio.to_thread(image_ids, [folder_of(task) for task in self._tasks.values()])
+        """The tasks' images by name, each with its ID; "" = it is not here. Raises UserError, as the next ones."""
+        with docker_faults():
+            return await asyncio.to_thread(image_ids, [folder_of(task) for task in self._tasks.values()])
 
     async def save_images(self, names: Sequence[str]) -> int:
         """Write the images into a file for `read`. Returns its size in bytes."""
-        await asyncio.to_thread(save_images, names, self._images)
+        with docker_faults():
+            await asyncio.to_thread(save_images, names, self._images)
         return self._images.stat().st_size
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -126,7 +129,8 @@ class Node:
 
     async def load_images(self) -> None:
         """Take the images over that another host has saved."""
-        await asyncio.to_thread(load_images, self._images)
+        with docker_faults():
+            await asyncio.to_thread(load_images, self._images)
         self._images.unlink()
 
     async def publish(self, weights: Weights, version: int) -> None:

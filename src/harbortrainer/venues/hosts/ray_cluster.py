@@ -62,7 +62,7 @@ class RayLink:
         try:
             return await getattr(self._actor, method).remote(*args)
         except faults.RayTaskError as error:  # which is a RayError too
-            raise error.cause from None
+            raise error.cause or error from None
         except faults.RayError as error:
             raise HostLost(type(error).__name__) from None
 
