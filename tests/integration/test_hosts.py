@@ -133,8 +133,7 @@ def test_a_lost_hosts_trials_run_again_and_cost_no_attempt(
 ) -> None:
     driven, victim = drive(), cluster.hosts[0]
     driven.until(lambda said: sum(one["kind"] == "trial" for one in said) >= 2)
-    held = victim.containers()
-    assert held
+    until(lambda: victim.containers() > 0, 60)
     fault(victim)
     assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
     all_graded(driven, 20)
