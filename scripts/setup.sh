@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--all]
+#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--ray] [--all]
 #     --dev          trainer environment .venv, tools for tests included (the default)
 #     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
 #     --sampler      vLLM's environment server/vllm/.venv for SAMPLER=vllm (2.4 GB on a CPU; not in --all)
@@ -8,7 +8,9 @@
 #     --base-image   the image the quickstart's tasks start from (includes --docker)
 #     --tools-image  the image that datasets/terminal-basics starts from (includes --docker)
 #     --tau          tau2-bench's domains for tasks_dir=tau:retail (42 MB; includes --dev)
-#     --all          all of these but --sampler, side by side
+#     --ray          Ray for trials on several machines, hosts=ray (76 MB; includes --dev; not in --all)
+#     --all          all of these but --sampler and --ray, side by side
+# VENV=FOLDER: a trainer environment of its own for --dev, --tau and --ray, instead of .venv.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 # shellcheck source=/dev/null
@@ -18,6 +20,7 @@ setup_one() {
   case "$1" in
     dev) ensure_trainer_env ;;
     tau) ensure_trainer_env && ensure_tau ;;
+    ray) ensure_trainer_env && ensure_ray ;;
     server) ensure_server_env ;;
     sampler) ensure_sampler_env ;;
     docker) ensure_docker ;;
@@ -43,10 +46,10 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau) parts+=("${argument#--}") ;;
+      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --ray) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --all" ;;
+      -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --ray --all" ;;
     esac
   done
   mkdir -p "$STATE"

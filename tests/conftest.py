@@ -39,6 +39,7 @@ REAL_CLIENTS = (
 DAEMON_WIDE = (
     *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "docker_leaks"),
     *("task_check", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
+    "hosts",
 )
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests
 _PORTS = itertools.count(os.getpid() % PORTS_EACH)  # another run of the tests beside this one begins elsewhere

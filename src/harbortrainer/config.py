@@ -207,6 +207,9 @@ class Config(TrialSettings, RunSettings):
         """Whether containers run on this machine's daemon, not at a service."""
         return self.environment_type == "docker"
 
+    # -- environments
+    hosts: Literal["none", "ray"] = field("none", "where trials run: none = on this machine; ray = on a Ray cluster")
+
     # -- tasks
     task_weights: dict[str, float] = field(
         {}, "how often an epoch takes each task of a source, task_weights.SOURCE=2; else once", resume=FIXED
@@ -293,9 +296,7 @@ class Config(TrialSettings, RunSettings):
         resume=NEXT_STEP,
     )
     loss_norm: LossNorm = field(
-        "token_mean",
-        "mean over the batch's tokens, mean of trajectory means, or sum over tokens",
-        resume=NEXT_STEP,
+        "token_mean", "mean over the batch's tokens, mean of trajectory means, or sum over tokens", resume=NEXT_STEP
     )
     num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
     advantage_baseline: Baseline = field(
@@ -306,10 +307,7 @@ class Config(TrialSettings, RunSettings):
     )
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
     reward_weight: float = field(
-        1.0,
-        "factor of the advantages from rewards; 0 = learn from kl_penalty_coef alone",
-        check=FROM_0,
-        resume=NEXT_STEP,
+        1.0, "factor of advantages from rewards; 0 = learn from kl_penalty_coef alone", check=FROM_0, resume=NEXT_STEP
     )
     kl_penalty_coef: float = field(
         0.0, "penalty per nat of log-ratio to kl_reference; 0 = off", check=FROM_0, resume=NEXT_STEP

@@ -26,6 +26,7 @@ ROOMS = {
     "docker", "doctor", "harbor", "policy.tinker_llm", "qualify", "rollout.agent", "rollout.environment",
     "rollout.harbor_room", "rollout.outcome", "rollout.phases", "rollout.terminal", "rollout.trial",
     "rollout.verifier_network", "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
+    "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node", "venues.hosts.ray_cluster",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {
@@ -123,6 +124,13 @@ def test_only_a_venues_rooms_name_docker_or_harbor() -> None:
     assert naming(PACKAGE) == QUOTES.keys()
     rooms = {one for one, other in imported(PACKAGE) if room(other) in ("docker", "harbor")}
     assert {one for one in rooms if not {one, room(one)} & ROOMS} == set()
+
+
+def test_one_module_alone_names_ray() -> None:
+    """It is an optional package: slow to import, and of another machine's version."""
+    named = re.compile(r"import ray\b|from ray\b|import_module\(f?[\"']ray")
+    paths = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if named.search(path.read_text())]
+    assert paths == ["venues/hosts/ray_cluster.py"]
 
 
 def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:

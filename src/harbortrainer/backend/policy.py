@@ -11,7 +11,7 @@ import numpy as np
 import tinker
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, kind_of
 from harbortrainer.backend.datum import (
     CROSS_ENTROPY,
     build_datums,
@@ -21,6 +21,7 @@ from harbortrainer.backend.datum import (
     trained_logprobs,
 )
 from harbortrainer.backend.faults import SDK_ERRORS, forgotten, no_weights, plain
+from harbortrainer.backend.sessions import api_key
 from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
 from harbortrainer.learning.datums import TrainingSequence
@@ -233,10 +234,26 @@ class Published:
                 self.lost.set()
             raise
 
+    def portable(self) -> "Handle":
+        """What another machine samples the same weights by."""
+        return Handle(self._client.get_sampler_handle())
+
     async def forgotten(self, what: str) -> NoReturn:
         """An end for `stopping.unless`: raises ServerLost when the server no longer knows these weights."""
         await self.lost.wait()
         raise ServerLost(f"{what}: the server does not know the published weights any more")
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """The SDK's text for a sampler; without a key. It holds the server's URL."""
+
+    text: str
+
+    def open(self, config: RunSettings) -> Published:
+        """Published weights, with the key of this machine. Blocks. Raises UserError without a key."""
+        key = api_key(kind_of(config))
+        return Published(tinker.SamplingClient.from_sampler_handle(self.text, api_key=key))
 
 
 class SavedWeights:

@@ -50,7 +50,7 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
     """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
     problems += [*_server_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
-    problems += _off_policy_problems(config, kind, contract)
+    problems += _late_sample_problems(config, kind, contract)
     if problems:
         raise UserError("\n".join(problems))
     return Terms(_loss(config, contract), _optimizer(config), tuple(_notes(config, kind, contract)))
@@ -107,8 +107,15 @@ def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> It
         )
 
 
-def _off_policy_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
-    if not config.max_steps_off_policy or contract.frozen_samplers:
+def _late_sample_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if contract.frozen_samplers:
+        return
+    if config.hosts != "none":
+        yield (
+            f"hosts={config.hosts}: {kind.name} may change the weights in training when a host that was cut off "
+            "samples late; train on this project's server or on Tinker, or set it to none"
+        )
+    if not config.max_steps_off_policy:
         return
     reason = "overwrites the weights in training when an older sampler is sampled"
     if contract.frozen_samplers is None:

@@ -1,10 +1,12 @@
 """Turns `name=value` words into settings, and checks a Config; an error is one line with field, value and fix."""
 
 import difflib
+import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import chz
 from chz.blueprint import (
@@ -14,7 +16,7 @@ from chz.blueprint import (
     MissingBlueprintArg,
 )
 
-from harbortrainer.config import SETTINGS, Config, RunSettings
+from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.setting import FORMER, problems, settings, shown
@@ -109,6 +111,7 @@ def validate(config: Config) -> None:
         *_agent(config),
         *_learning(config),
         *_off_policy(config),
+        *_hosts(config),
         *_evaluation(config),
         *_user(config),
         *_judge(config),
@@ -162,6 +165,24 @@ def _off_policy(config: Config) -> Iterator[str]:
         )
     if config.eval_overlap:
         yield (f"eval_overlap=true: with max_steps_off_policy={k} every evaluation runs beside training; leave it out")
+
+
+def _hosts(config: Config) -> Iterator[str]:
+    """What trials on other machines cannot do."""
+    if config.hosts == "none":
+        return
+    if all(source.startswith("tau:") for source in config.tasks_dir.split(",")):
+        yield f"hosts={config.hosts}: conversations run in this process, wherever hosts are; leave it out"
+    if not config.local_environments:
+        yield f"environment_type={config.environment_type}: a sandbox service needs no hosts; leave hosts out"
+    if config.n_parallel_envs == AUTO:
+        yield "n_parallel_envs=auto: with hosts give a number, which holds for each host"
+    for name in ("max_steps_off_policy", "eval_overlap"):
+        if value := getattr(config, name):
+            yield f"{name}={shown(value)}: hosts sample the weights published last and no others; leave it out"
+    url = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL", "")
+    if config.backend == "skyrl-tx" and urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
+        yield f"skyrl_tx_url={url}: with hosts give an address of the server that every host reaches"
 
 
 def _sources_of_signal(config: Config) -> Iterator[str]:

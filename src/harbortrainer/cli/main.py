@@ -69,6 +69,9 @@ _TABLE: dict[str, Command] = {
     "doctor docker": Command(
         "field=value ...", "check that Docker can carry a run; exit 2 if not",
         f"{_DOCTOR}:DockerArgs", "doctor.docker:preflight"),
+    "doctor hosts": Command(
+        "field=value ...", "check the hosts of a Ray cluster for runs with hosts=ray; exit 1 if one cannot run trials",
+        f"{_DOCTOR}:HostsArgs", "doctor.hosts:check"),
     "doctor clean": Command(
         "field=value ...", "list or remove what runs left on Docker; exit 1 if anything is left",
         f"{_DOCTOR}:CleanArgs", "doctor.docker:clean"),

@@ -30,6 +30,7 @@ N_PARALLEL_BUILDS = 2
 MARK_SEC = 3600.0  # between two tags of an image that is in use
 _REPOSITORY = "harbortrainer/task"
 _LOG_TAIL_LINES = 20
+_CHUNK = 1 << 20
 _log = logging.getLogger(__name__)
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
@@ -150,6 +151,31 @@ def _sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
         built = (folder / "Dockerfile").exists() and not (folder / "docker-compose.yaml").exists()
         if config.docker_image or built:
             yield (folder, config.docker_image), config.build_timeout_sec
+
+
+def image_ids(task_dirs: Sequence[Path]) -> dict[str, str]:
+    """The images of tasks by name, each with its ID; "" = Docker lacks it. Blocking."""
+    sources = dict.fromkeys(source for task in task_dirs for source, _ in _sources(task))
+    names = [docker_image or task_reference(folder) for folder, docker_image in sources]
+    return {name: engine().inspect_image(name)["Id"] if is_here(name) else "" for name in names}
+
+
+def save_images(names: Sequence[str], file: Path) -> None:
+    """Write images with the layers that they share into one tar file. Blocking."""
+    client = engine()
+    with client.get(f"{client.base_url}/images/get", params={"names": list(names)}, stream=True) as answer:
+        answer.raise_for_status()
+        with file.open("wb") as out:
+            for chunk in answer.iter_content(_CHUNK):
+                out.write(chunk)
+
+
+def load_images(file: Path) -> None:
+    """Add the images of a file of `save_images`; they keep names and IDs. Blocking."""
+    with file.open("rb") as saved:
+        for event in engine().load_image(saved) or ():
+            if "error" in event:
+                raise ImageError(f"cannot load images: {event['error']}")
 
 
 def forget(image: Image) -> None:

@@ -6,7 +6,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
@@ -27,6 +27,7 @@ TRANSIENT = (
 )
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
+BUSY, IN_FLIGHT = "busy_seconds", "in_flight_seconds"
 
 
 class SamplingError(Exception):
@@ -37,6 +38,22 @@ class SamplingClient(Protocol):
     """The part of `tinker.SamplingClient` that is used."""
 
     def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Awaitable[Any]: ...
+
+
+class Follower(Protocol):
+    """Samples on other machines what a PolicySampler publishes. `totals`: as PolicySampler has them."""
+
+    @property
+    def totals(self) -> Mapping[str, float]: ...
+
+    def published(self, client: SamplingClient, version: int) -> None:
+        """Sample from `client` from now on."""
+
+    async def drain(self) -> None:
+        """Wait until no request can be in flight."""
+
+    async def abandon(self) -> None:
+        """Cancel all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +120,13 @@ class PolicySampler(Sampler):
         self._counted_at = 0.0  # clock time up to which both are counted
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self._companions: list[PolicySampler] = []
+        self._follower: Follower | None = None
+
+    def follow(self, follower: Follower) -> None:
+        """Publish to `follower` too, wait for its requests and count them."""
+        self._follower = follower
+        if self._client is not None:
+            follower.published(self._client, self.version)
 
     def companion(self) -> "PolicySampler":
         """A sampler of other weights with the same limits and counters of its own.
@@ -122,6 +146,14 @@ class PolicySampler(Sampler):
     def publish(self, client: SamplingClient, version: int) -> None:
         """Sample from `client` from now on; every sample carries `version`."""
         self._client, self._solutions, self.version = client, None, version
+        if self._follower is not None:
+            self._follower.published(client, version)
+
+    def withdraw(self) -> None:
+        """Cancel all requests; none can be made until weights are published again."""
+        self._client = self._solutions = None
+        for task in self._all_in_flight():
+            task.cancel()
 
     def publish_solutions(self, solutions: Solutions, version: int) -> None:
         """From now on each trial is answered with its task's solution; every sample carries `version`."""
@@ -168,6 +200,8 @@ class PolicySampler(Sampler):
     def relabel(self, version: int) -> None:
         """Samples carry `version` from now on; the weights are the same."""
         self.version = version
+        if self._follower is not None:
+            self._follower.published(self._published(), version)
 
     @property
     def powers_of_two(self) -> bool:
@@ -182,18 +216,33 @@ class PolicySampler(Sampler):
     def busy_seconds(self) -> float:
         """Seconds so far during which at least one request was in flight."""
         self._count()
-        return self._busy_seconds
+        return self._busy_seconds + self._followed.get(BUSY, 0.0)
 
     @property
     def in_flight_seconds(self) -> float:
         """Integral over time, in seconds, of the number of requests in flight."""
         self._count()
-        return self._in_flight_seconds
+        return self._in_flight_seconds + self._followed.get(IN_FLIGHT, 0.0)
 
     @property
     def counters(self) -> dict[str, float]:
         """Totals so far, by the names in COUNTERS."""
-        return dict(self._counters)
+        return {name: value + self._followed.get(name, 0.0) for name, value in self._counters.items()}
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """`counters`, and the seconds BUSY and IN_FLIGHT."""
+        return self.counters | {BUSY: self.busy_seconds, IN_FLIGHT: self.in_flight_seconds}
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server is known to have lost the weights that were published last."""
+        lost = getattr(self._client, "lost", None)
+        return lost is not None and lost.is_set()
+
+    @property
+    def _followed(self) -> Mapping[str, float]:
+        return {} if self._follower is None else self._follower.totals
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         """One completion of the prompt. Raises SamplingError.
@@ -221,14 +270,21 @@ class PolicySampler(Sampler):
 
     async def drain(self) -> None:
         """Wait until no request is in flight. Each has a time limit, so this ends."""
-        while running := self._all_in_flight():
-            await asyncio.wait(running)
+        await self._settled()
+        if self._follower is not None:
+            await self._follower.drain()
 
     async def abandon(self) -> None:
         """Cancel all requests without waiting for the server: at the end of a run, when no training follows."""
         for task in self._all_in_flight():
             task.cancel()
-        await self.drain()
+        await self._settled()
+        if self._follower is not None:
+            await self._follower.abandon()
+
+    async def _settled(self) -> None:
+        while running := self._all_in_flight():
+            await asyncio.wait(running)
 
     def _all_in_flight(self) -> set[asyncio.Task[Sample]]:
         return self._in_flight.union(*(other._in_flight for other in self._companions))

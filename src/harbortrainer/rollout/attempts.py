@@ -1,6 +1,7 @@
 """Fills one slot of a group, retrying with a fresh trial while infrastructure faults leave it ungraded."""
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import zlib
@@ -13,7 +14,7 @@ from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.policy.judge import Judge
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.outcome import Quarantine
-from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
+from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.stopping import Stop, Stopped, run_until
 
 MAX_OUTAGES = 10  # of a venue's service in one slot; a trial hit by one is replaced and costs no attempt
@@ -105,22 +106,22 @@ class Attempts:
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
-        """The trial, and whether its venue's service went away during it; None = it may not start any more."""
+        """The trial, and whether its host's service went away during it; None = it may not start any more."""
         room, observer = self.rooms[request.task.venue], self.settings.observer
-        async with room.gate:
+        async with room.gate, contextlib.AsyncExitStack() as held:
             try:
-                await run_until(room.ready(), self.stop.stopped())
+                host = await run_until(_ready_host(room, held), self.stop.stopped())
             except Stopped:
                 return None
             if request.task.name in self.quarantine.reasons or not self.stop.may_start():
                 return None
-            before, trajectory = room.outages, None
+            before, trajectory = host.outages, None
             observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request)
-                trajectory = await room.run(request)
+                trajectory = await host.run(request)
                 if trajectory.outcome in FAULTS:
-                    await room.suspect()
+                    await host.suspect()
             except asyncio.CancelledError as error:
                 turns = error.turns if isinstance(error, TrialCancelled) else trajectory.turns if trajectory else ()
                 self.journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
@@ -129,7 +130,7 @@ class Attempts:
                 observer.moved(request.name, None)
         if reason := self.journal.suspicion(trajectory):
             trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
-        return trajectory, room.outages > before
+        return trajectory, host.outages > before
 
     async def _judged(self, request: TrialRequest, trajectory: Trajectory, disposition: str) -> Trajectory:
         """The trial with what the judge adds, once it holds no slot any more: of training, and with a grade."""
@@ -162,6 +163,13 @@ class Attempts:
     def _numbered(self, first: TrialRequest, attempt: int) -> TrialRequest:
         name = str(replace(TrialName.parse(first.name), attempt=attempt))
         return replace(first, name=name, seed=trial_seed(self.settings.config.seed, name), attempt=attempt)
+
+
+async def _ready_host(room: Room, held: contextlib.AsyncExitStack) -> Host:
+    """A host that can start a trial now, until `held` is closed. Raises EnvironmentFault."""
+    host = await held.enter_async_context(room.host())
+    await host.ready()
+    return host
 
 
 async def _in_thread[*Args](call: Callable[[*Args], None], *args: *Args) -> None:

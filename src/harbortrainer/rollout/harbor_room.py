@@ -1,17 +1,20 @@
-"""A run's Harbor trials: the daemon's circuit breaker, images, clean-up, Harbor's job files."""
+"""A run's Harbor trials: their hosts, the daemon's circuit breaker, images, clean-up, Harbor's job files."""
 
 import asyncio
 import contextlib
 import gc
 import importlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
-from harbortrainer.docker.host import Host, build_images, cleaned
+from harbortrainer.docker.host import Host as Docker
+from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
@@ -19,25 +22,25 @@ from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 
 
-class HarborRoom:
-    """Runs the trials of task directories. `context`: what they share."""
+class LocalHost(Host):
+    """This process runs the trials, on the daemon that DOCKER_HOST names or at a sandbox service.
 
-    def __init__(self, run: RunParts, host: Host, new_trial: NewTrial) -> None:
-        self._host = host
-        daemon = Daemon(run.config.outage_limit_sec, host.ping)
-        self.context = TrialContext(
-            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial
-        )
+    `context`: what they share.
+    """
+
+    name = "this machine"
+
+    def __init__(self, context: TrialContext) -> None:
+        self.context = context
+
+    @property
+    def places(self) -> int:
+        return self.context.gates.containers.limit
 
     @property
     def outages(self) -> int:
         """Of the daemon."""
         return self.context.daemon.outages
-
-    @property
-    def gate(self) -> Slots:
-        """A slot for a container."""
-        return self.context.gates.containers
 
     async def ready(self) -> None:
         await self.context.daemon.ready()
@@ -48,12 +51,54 @@ class HarborRoom:
     async def run(self, request: TrialRequest) -> Trajectory:
         return await run_trial(request, self.context)
 
+    async def close(self) -> None:
+        """Wait for the removal of containers. Safe to repeat."""
+        self.context.daemon.close()
+        await cleaning.drain()
+
+
+class HarborRoom:
+    """Runs the trials of task directories: on `local`, or on the hosts of a cluster."""
+
+    def __init__(self, run: RunParts, docker: Docker, new_trial: NewTrial, cluster: Cluster | None = None) -> None:
+        self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
+        self._gate = run.gates.containers
+        daemon = Daemon(run.config.outage_limit_sec, docker.ping)
+        context = TrialContext(
+            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial
+        )
+        self.local = LocalHost(context)
+        self.fleet = Fleet(self._gate, run.config.outage_limit_sec)
+        if cluster is None:
+            self.fleet.join(self.local)
+        else:
+            run.sampler.follow(self.fleet)
+
+    @property
+    def outages(self) -> int:
+        return self.fleet.outages
+
+    @property
+    def gate(self) -> Slots:
+        """A slot for a container."""
+        return self._gate
+
+    def host(self) -> AbstractAsyncContextManager[Host]:
+        return self.fleet.host()
+
     @contextlib.asynccontextmanager
     async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
-        """Clean the host around the block and guard its disk; build the tasks' images. Raises UserError."""
-        async with cleaned(self._host, self.context.run_id, say):
+        """Clean the host around the block and guard its disk; build the tasks' images. Raises UserError.
+
+        With a cluster each of its hosts does so.
+        """
+        if self._cluster is not None:
+            async with self._cluster.joined(self.fleet, tasks, say):
+                yield
+            return
+        async with cleaned(self._docker, self._run_id, say):
             folders = list(map(folder_of, tasks))
-            images = build_images(self._host, folders, self.context.run_id, progress, say)
+            images = build_images(self._docker, folders, self._run_id, progress, say)
             try:
                 await asyncio.gather(self.warm_up(), images)
                 yield
@@ -71,6 +116,5 @@ class HarborRoom:
         write_job_files(trials_dir, n_trials)
 
     async def aclose(self) -> None:
-        """Wait for the removal of containers. Safe to repeat."""
-        self.context.daemon.close()
-        await cleaning.drain()
+        """Wait for what the trials leave on their hosts. Safe to repeat."""
+        await self.fleet.close()

@@ -64,8 +64,25 @@ class RunParts:
     users: Users | None = None  # what simulates users; None = the tasks' own scripts
 
 
+class Host(Protocol):
+    """Runs trials. `outages`: how many its service has had; a trial during which one began was hit."""
+
+    @property
+    def outages(self) -> int: ...
+
+    async def ready(self) -> None:
+        """Return when a trial can start. Raises EnvironmentFault when the service stays away."""
+
+    async def suspect(self) -> None:
+        """Call it after a fault of a trial: finds out whether the service is away."""
+
+    async def run(self, request: TrialRequest) -> Trajectory:
+        """Run one trial to its grade. A fault is the trajectory's outcome, never a reward. Raises TrialCancelled."""
+        ...
+
+
 class Room(Protocol):
-    """A venue in use by one run. `outages`: how many its service has had; a trial during which one began was hit."""
+    """A venue in use by one run. `outages`: of all its hosts."""
 
     @property
     def outages(self) -> int: ...
@@ -75,14 +92,8 @@ class Room(Protocol):
         """What a trial holds from before its start to its end."""
         ...
 
-    async def ready(self) -> None:
-        """Return when trials can start. Raises EnvironmentFault when the venue's service stays away."""
-
-    async def suspect(self) -> None:
-        """Call it after a fault of a trial: finds out whether the venue's service is away."""
-
-    async def run(self, request: TrialRequest) -> Trajectory:
-        """Run one trial to its grade. A fault is the trajectory's outcome, never a reward. Raises TrialCancelled."""
+    def host(self) -> AbstractAsyncContextManager[Host]:
+        """The host of one trial, which the trial holds like the gate. Raises EnvironmentFault when all stay away."""
         ...
 
     def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AbstractAsyncContextManager[object]:

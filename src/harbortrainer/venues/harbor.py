@@ -1,6 +1,6 @@
 """The venue of task directories: Harbor trials, in containers of this machine's daemon or of a sandbox service."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,30 @@ from harbortrainer.tasks.task import FOLDERS, Task
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
     from harbortrainer.docker.host import Host
     from harbortrainer.policy.chat_template import ChatTemplate
+    from harbortrainer.rollout.fleet import Cluster
     from harbortrainer.rollout.harbor_room import HarborRoom
     from harbortrainer.rollout.trial import NewTrial
     from harbortrainer.rollout.venue import RunParts
 
 
+def load_template(config: Config) -> "ChatTemplate":
+    """The run's chat template. Blocks. Raises UserError."""
+    from harbortrainer.policy.chat_template import ChatTemplate
+
+    return ChatTemplate.load(config.model_name, config.enable_thinking, config.tool_format)
+
+
 @dataclass(frozen=True, slots=True)
 class HarborVenue:
-    """`host`, `new_trial`: a test's replacements of the environments' host and of Harbor's trials."""
+    """`host`, `new_trial`: a test's replacements of the environments' host and of Harbor's trials.
+
+    `load_template`, `silence_sec`: how another machine loads the chat template; its silence, after which it is lost.
+    """
 
     host: "Host | None" = None
     new_trial: "NewTrial | None" = None
+    load_template: "Callable[[Config], ChatTemplate]" = load_template
+    silence_sec: float = 30.0
     name: str = FOLDERS
     packages: tuple[str, ...] = ("harbor", "docker")
 
@@ -49,6 +62,11 @@ class HarborVenue:
 
         folders = list(map(folder_of, tasks))
         check_tasks(folders, config.environment_type, config.environment_kwargs)
+        if config.hosts != "none":  # each host checks itself
+            from harbortrainer.venues.hosts.ray_cluster import check_ray
+
+            check_ray()
+            return []
         return self._host(config).check(folders, n_trials, config.environment_kwargs)
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
@@ -60,7 +78,23 @@ class HarborVenue:
         from harbortrainer.rollout.harbor_room import HarborRoom
         from harbortrainer.rollout.trial import new_trial
 
-        return HarborRoom(run, self._host(run.config), self.new_trial or new_trial)
+        cluster = None if run.config.hosts == "none" else self._cluster(run)
+        return HarborRoom(run, self._host(run.config), self.new_trial or new_trial, cluster)
+
+    def _cluster(self, run: "RunParts") -> "Cluster":
+        import chz
+
+        from harbortrainer.backend.connect import server_url
+        from harbortrainer.rollout.gates import n_containers
+        from harbortrainer.venues.hosts.messages import Job
+        from harbortrainer.venues.hosts.ray_cluster import RayCluster
+
+        config = chz.replace(run.config, hosts="none")
+        there = HarborVenue(new_trial=self.new_trial)
+        places, powers = n_containers(config), run.sampler.powers_of_two
+        server = server_url(config) if config.backend == "skyrl-tx" else ""
+        job = Job(config, run.run_id, there, self.load_template, places, powers, self.silence_sec, server)
+        return RayCluster(job, run)
 
     def _host(self, config: Config) -> "Host":
         from harbortrainer.docker.host import DockerHost, RemoteHost

@@ -34,6 +34,10 @@ class TauRoom:
         """A slot for an agent, which those in containers take too."""
         return self._run.gates.running
 
+    def host(self) -> "contextlib.nullcontext[TauRoom]":
+        """This process holds all conversations."""
+        return contextlib.nullcontext(self)
+
     async def ready(self) -> None:
         if self._users is not None:
             await self._users.ready()

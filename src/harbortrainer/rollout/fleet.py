@@ -1,0 +1,152 @@
+"""The hosts of a run's trials, and which of them runs the next one."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
+from typing import Protocol
+
+from harbortrainer.errors import EnvironmentFault
+from harbortrainer.policy.sampler import Follower, SamplingClient
+from harbortrainer.rollout import venue
+from harbortrainer.rollout.slots import Slots
+from harbortrainer.tasks.task import Task
+
+log = logging.getLogger("harbortrainer")
+
+
+class Host(venue.Host, Protocol):
+    """A machine that runs trials. `places`: the most of them at once; `totals`: of a sampler of its own."""
+
+    name: str
+    totals: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def places(self) -> int: ...
+
+    def publish(self, client: SamplingClient, version: int) -> None:
+        """Trials that start from now on sample these weights."""
+
+    async def drain(self) -> None:
+        """Return when no request of its own sampler is in flight, or the host is lost."""
+
+    async def abandon(self) -> None:
+        """Cancel all requests of its own sampler."""
+
+    async def close(self) -> None:
+        """Wait for what the trials leave behind. Safe to repeat."""
+
+
+class Cluster(Protocol):
+    """Where a run's hosts come from when they are other machines."""
+
+    def joined(self, fleet: "Fleet", tasks: Sequence[Task], say: venue.Say) -> AbstractAsyncContextManager[object]:
+        """Hosts that can run these tasks are in the fleet within the block, new ones too. Raises UserError."""
+        ...
+
+
+class Fleet(Follower):
+    """Gives each trial the host with the largest share of free places, and each host the published weights.
+
+    `gate` is what trials hold; it has as many slots as the hosts have places, and gives them in the order of asking.
+    A host that is lost may sample until its lease ends: `drain` waits for that too.
+    """
+
+    def __init__(self, gate: Slots, limit_sec: float) -> None:
+        """`limit_sec`: longest time without any host that is waited for."""
+        self._gate, self._limit_sec = gate, limit_sec
+        self._trials: dict[Host, int] = {}  # that each host runs
+        self._past_outages = 0  # of hosts that left
+        self._past_totals: Counter[str] = Counter()
+        self._published: tuple[SamplingClient, int] | None = None
+        self._quiet_at = 0.0  # the event loop's time at which no lost host samples any more
+        self._some = asyncio.Event()
+
+    @property
+    def hosts(self) -> list[Host]:
+        return list(self._trials)
+
+    @property
+    def outages(self) -> int:
+        """Of all hosts."""
+        return self._past_outages + sum(host.outages for host in self._trials)
+
+    def join(self, host: Host) -> None:
+        """Give trials to this host from now on."""
+        if self._published is not None:
+            host.publish(*self._published)
+        self._trials[host] = 0
+        self._some.set()
+        self._resize()
+
+    def leave(self, host: Host, quiet_at: float = 0.0) -> None:
+        """Give this host no trial any more; those that it runs are its own to end. Safe to repeat.
+
+        `quiet_at`: the event loop's time from which on it samples nothing.
+        """
+        self._quiet_at = max(self._quiet_at, quiet_at)
+        if host in self._trials:
+            del self._trials[host]
+            self._past_outages += host.outages
+            self._past_totals.update(host.totals)
+            self._resize()
+        if not self._trials:
+            self._some.clear()
+
+    @contextlib.asynccontextmanager
+    async def host(self) -> AsyncIterator[Host]:
+        """The host of one trial that has passed the gate. Raises EnvironmentFault when there is none for too long."""
+        host = await self._choose()
+        self._trials[host] += 1
+        try:
+            yield host
+        finally:
+            if host in self._trials:
+                self._trials[host] -= 1
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """Of the hosts' own samplers, lost ones included."""
+        sums: Counter[str] = Counter(self._past_totals)
+        for host in self._trials:
+            sums.update(host.totals)
+        return dict(sums)
+
+    def published(self, client: SamplingClient, version: int) -> None:
+        """Trials that start from now on sample these weights, on every host."""
+        self._published = client, version
+        for host in self._trials:
+            host.publish(client, version)
+
+    async def drain(self) -> None:
+        """Return when no host samples: the living ones have answered, and the leases of the lost ones are over."""
+        await asyncio.gather(*(host.drain() for host in self._trials))
+        loop = asyncio.get_running_loop()
+        while (left := self._quiet_at - loop.time()) > 0:
+            log.info("waiting %.0f s for the lease of a lost host to end", left)
+            await asyncio.sleep(left)
+
+    async def abandon(self) -> None:
+        """Cancel all requests on the living hosts."""
+        await asyncio.gather(*(host.abandon() for host in self._trials))
+
+    async def close(self) -> None:
+        """Wait for what the trials leave behind on all hosts. Safe to repeat."""
+        await asyncio.gather(*(host.close() for host in self._trials))
+
+    async def _choose(self) -> Host:
+        try:
+            async with asyncio.timeout(self._limit_sec):
+                await self._some.wait()
+        except TimeoutError:
+            raise EnvironmentFault(
+                f"no host for trials in {self._limit_sec:g} s: start one, or let the run wait longer (outage_limit_sec)"
+            ) from None
+        return max(self._trials, key=lambda host: 1 - self._trials[host] / host.places)
+
+    def _resize(self) -> None:
+        """Without a host one trial still passes: it waits for the next host, and ends the run if none comes."""
+        self._gate.resize(max(1, sum(host.places for host in self._trials)))

@@ -1,0 +1,1 @@
+"""Trials on several machines: what runs on each of them, and what the driver knows of it."""

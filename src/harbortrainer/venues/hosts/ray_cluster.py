@@ -1,0 +1,270 @@
+"""Hosts on a Ray cluster: finds its nodes, starts an actor on each and ends it. The only module that imports ray."""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.errors import UserError
+from harbortrainer.rollout.fleet import Fleet
+from harbortrainer.rollout.venue import RunParts, Say
+from harbortrainer.tasks.folders import folder_of
+from harbortrainer.tasks.task import Task
+from harbortrainer.venues.hosts.facts import refuse_different
+from harbortrainer.venues.hosts.messages import Facts, Job, pack_folder
+from harbortrainer.venues.hosts.node import FIRST_POLL_SEC, Node
+from harbortrainer.venues.hosts.remote import HostLost, RemoteHost
+
+RESOURCE = "trials"  # what a node must offer; its value is the number of its places
+NAMESPACE = "harbortrainer"
+LOOK_SEC = 5.0  # between two looks for new nodes
+STOP_SEC = 60.0  # for actors of an earlier process of the run to clean up
+CHUNK = 16 * 1024**2  # bytes of images at once
+INSTALL = "hosts=ray: ray is not installed; run scripts/setup.sh --ray here and on each host"
+START = "start a node on each machine: scripts/start_host.sh HEAD_ADDRESS (docs/hosts.md)"
+log = logging.getLogger("harbortrainer")
+
+
+def _ray(name: str = "") -> Any:
+    return importlib.import_module(f"ray.{name}" if name else "ray")
+
+
+def check_ray() -> None:
+    """Raise UserError unless ray is installed and has a token: without one anybody who reaches a port runs code."""
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        _ray()
+    except ImportError:
+        raise UserError(INSTALL) from None
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    if not os.environ.get("RAY_AUTH_TOKEN") and not path.is_file():
+        raise UserError(
+            f"hosts=ray: no token in {path}; scripts/start_host.sh --head makes one, which every host needs "
+            "(RAY_AUTH_TOKEN_PATH)"
+        )
+
+
+class RayLink:
+    """Calls the methods of an actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def call(self, method: str, *args: Any) -> Any:
+        faults = _ray("exceptions")
+        try:
+            return await getattr(self._actor, method).remote(*args)
+        except faults.RayTaskError as error:  # which is a RayError too
+            raise error.cause or error from None
+        except faults.RayError as error:
+            raise HostLost(type(error).__name__) from None
+
+    def kill(self) -> None:
+        with contextlib.suppress(_ray("exceptions").RayError):
+            _ray().kill(self._actor)
+
+
+class RayCluster:
+    """The nodes of a cluster that offer `trials`. `job`: the run, with the most places that one host gets."""
+
+    def __init__(self, job: Job, run: RunParts) -> None:
+        self._job, self._run = job, run
+        self._packed: dict[str, tuple[Task, bytes]] = {}
+        self._hosts: dict[str, RemoteHost] = {}  # by node ID
+        self._facts: dict[str, Facts] = {}
+        self._refused: set[str] = set()
+
+    @contextlib.asynccontextmanager
+    async def joined(self, fleet: Fleet, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
+        """The hosts are in the fleet within the block, those that come later too. Raises UserError."""
+        await asyncio.to_thread(_connect)
+        try:
+            await _end_earlier(self._job.run_id)
+            for task in tasks:
+                self._packed[task.digest] = task, await asyncio.to_thread(pack_folder, folder_of(task))
+            for node in await asyncio.to_thread(_nodes):
+                with contextlib.suppress(HostLost):  # it was logged
+                    await self._join(fleet, node, say)
+            if not self._hosts:
+                raise UserError(f"hosts=ray: no node of the cluster offers {RESOURCE}; {START}")
+            looking = asyncio.create_task(self._look(fleet, say), name="look for hosts")
+            try:
+                yield
+            finally:
+                looking.cancel()
+                await asyncio.wait({looking})
+        finally:
+            await asyncio.gather(*(host.close() for host in self._hosts.values()))
+            await asyncio.to_thread(_disconnect)
+
+    async def _look(self, fleet: Fleet, say: Say) -> None:
+        """Let nodes join that come later. One that does not fit is named once and left out."""
+        while True:
+            await asyncio.sleep(LOOK_SEC)
+            for node in await asyncio.to_thread(_nodes):
+                if node["NodeID"] in self._hosts or node["NodeID"] in self._refused:
+                    continue
+                try:
+                    await self._join(fleet, node, say)
+                except UserError as error:
+                    self._refused.add(node["NodeID"])
+                    log.warning("%s", error)
+                except HostLost:  # it was logged; the next look tries again
+                    continue
+
+    async def _join(self, fleet: Fleet, node: dict[str, Any], say: Say) -> None:
+        """Start an actor on a node, and let it join when it fits. Raises UserError, HostLost."""
+        began, node_id, name = time.monotonic(), node["NodeID"], node["NodeManagerAddress"]
+        places = min(self._job.places, int(node["Resources"][RESOURCE]))
+        job = replace(self._job, places=places)
+        link = RayLink(await asyncio.to_thread(_start_actor, job, node_id, f"{job.run_id}/{name}/{time.time():.3f}"))
+
+        def left(host: RemoteHost) -> None:
+            self._hosts.pop(node_id, None)
+            fleet.leave(host, host.quiet_at)
+
+        others = dict(self._hosts)
+        self._hosts[node_id] = host = RemoteHost(name, link, places, self._run, job.silence_sec, left)
+        try:
+            found = await host.start()
+            refuse_different(name, found, [(one.name, self._facts[key]) for key, one in others.items()])
+            await self._equip(host, list(others.values()), say)
+        except UserError:
+            await host.close()
+            self._hosts.pop(node_id, None)
+            raise
+        self._facts[node_id] = found
+        fleet.join(host)
+        say(f"host {name}: {places} places, Docker {found.docker}, ready in {time.monotonic() - began:.0f} s")
+
+    async def _equip(self, host: RemoteHost, others: Sequence[RemoteHost], say: Say) -> None:
+        """Give a host the run's tasks and their images. Raises UserError, HostLost."""
+        await host.ask("reach")
+        for task, packed in self._packed.values():
+            await host.ask("add", task, packed)
+        await self._give_images(host, others)
+        for line in await host.ask("prepare"):
+            say(f"host {host.name}: {line}")
+        await self._compare_images(host, others)
+
+    async def _give_images(self, host: RemoteHost, others: Sequence[RemoteHost]) -> None:
+        """Copy the images that an earlier host has built: built twice, they may differ."""
+        if not others:
+            return
+        built, here = await others[0].ask("images"), await host.ask("images")
+        if not (missing := [name for name, image in built.items() if image and not here[name]]):
+            return
+        size = await others[0].ask("save_images", missing)
+        for offset in range(0, size, CHUNK):
+            await host.ask("write", await others[0].ask("read", offset, CHUNK))
+        await host.ask("load_images")
+
+    async def _compare_images(self, host: RemoteHost, others: Sequence[RemoteHost]) -> None:
+        if not others:
+            return
+        theirs = await others[0].ask("images")
+        different = [name for name, image in (await host.ask("images")).items() if image != theirs[name]]
+        if different:
+            raise UserError(
+                f"host {host.name}: has other images than host {others[0].name}: {', '.join(different)}; rewards would "
+                f"depend on the machine; remove them there: docker rmi {' '.join(different)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """A node. `problem`: why it cannot run trials of this machine's runs, "" = it can."""
+
+    name: str
+    places: int
+    facts: Facts | None
+    round_trip_sec: float
+    problem: str
+
+
+async def survey(job: Job) -> list[Surveyed]:
+    """Look at every node that offers places, without a trial. Raises UserError without a cluster."""
+    await asyncio.to_thread(_connect)
+    try:
+        found: list[Surveyed] = []
+        for node in await asyncio.to_thread(_nodes):
+            found.append(await _surveyed(job, node, found))
+        return found
+    finally:
+        await asyncio.to_thread(_disconnect)
+
+
+async def _surveyed(job: Job, node: dict[str, Any], others: Sequence[Surveyed]) -> Surveyed:
+    name, places = node["NodeManagerAddress"], int(node["Resources"][RESOURCE])
+    facts, seconds, problem = None, 0.0, ""
+    link = RayLink(await asyncio.to_thread(_start_actor, job, node["NodeID"], f"{job.run_id}/{name}"))
+    try:
+        async with asyncio.timeout(FIRST_POLL_SEC):
+            facts = await link.call("start")
+            began = time.monotonic()
+            await link.call("poll", began)
+            seconds = time.monotonic() - began
+            refuse_different(name, facts, [(one.name, one.facts) for one in others if one.facts is not None])
+            await link.call("reach")
+            await link.call("stop")
+    except (UserError, HostLost, TimeoutError) as error:
+        problem = str(error) or "no answer"
+    link.kill()
+    return Surveyed(name, places, facts, seconds, problem)
+
+
+def _connect() -> None:
+    check_ray()
+    try:
+        _ray().init(address="auto", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise UserError(
+            f"hosts=ray: no cluster ({reason}); start its head here: scripts/start_host.sh --head"
+        ) from None
+
+
+def _disconnect() -> None:
+    _ray().shutdown()
+
+
+def _nodes() -> list[dict[str, Any]]:
+    return [node for node in _ray().nodes() if node["Alive"] and node["Resources"].get(RESOURCE)]
+
+
+def _start_actor(job: Job, node_id: str, name: str) -> Any:
+    """It outlives this process, to clean up; nothing restarts it, and no call of it is tried twice."""
+    here = _ray("util.scheduling_strategies").NodeAffinitySchedulingStrategy(node_id, soft=False)
+    actor = _ray().remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4096)(Node)
+    return actor.options(
+        name=name,
+        lifetime="detached",
+        resources={RESOURCE: job.places},
+        scheduling_strategy=here,
+    ).remote(job)
+
+
+async def _end_earlier(run_id: str) -> None:
+    """End the actors of an earlier process of this run; one that cannot be reached ends by its lease."""
+    for one in await asyncio.to_thread(_ray("util").list_named_actors, True):
+        if one["namespace"] != NAMESPACE or not one["name"].startswith(f"{run_id}/"):
+            continue
+        try:
+            link = RayLink(await asyncio.to_thread(_ray().get_actor, one["name"], NAMESPACE))
+        except ValueError:  # it is gone
+            continue
+        try:
+            async with asyncio.timeout(STOP_SEC):
+                await link.call("stop")
+        except HostLost:
+            continue
+        except TimeoutError:
+            log.warning("an earlier process's host %s does not answer; it ends by itself", one["name"])
+        link.kill()

@@ -1,0 +1,285 @@
+"""Trials on two real Ray nodes with a dockerd each: batches, losses, a killed driver, Ctrl-C, refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.run.trajectories import read_batch
+from tests.conftest import ROOT, SMALL_SERVER, free_port, succeed
+from tests.support.own_cluster import OwnCluster, OwnHost, own_cluster
+from tests.support.trial_parts import make_task
+
+pytestmark = [pytest.mark.nightly, pytest.mark.disk]
+SILENCE = 8.0
+SLOW = {"turns": 8, "turn_sec": 0.4}
+
+
+@pytest.fixture(scope="module")
+def cluster(docker_ready: str) -> Iterator[OwnCluster]:
+    venv = ROOT / ".venv-ray"
+    succeed("scripts/setup.sh", "--ray", timeout_sec=900, env={"VENV": str(venv)})
+    with own_cluster(venv, docker_ready) as cluster:
+        yield cluster
+
+
+@dataclass
+class Driven:
+    """A driver and what it has said. Its folder can be driven again."""
+
+    cluster: OwnCluster
+    folder: Path
+    given: dict[str, Any]
+    process: "subprocess.Popen[str]"
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    def until(self, enough: Callable[[list[dict[str, Any]]], bool]) -> None:
+        """Read what it says until that is enough, or it ends."""
+        assert self.process.stdout is not None
+        while not enough(self.said) and (line := self.process.stdout.readline()):
+            if line.startswith("{"):  # Ray reports a dead worker or node on stdout
+                self.said.append(json.loads(line))
+
+    def end(self) -> int:
+        self.until(lambda _: False)
+        return self.process.wait(60)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [one for one in self.said if one["kind"] == kind]
+
+    def ledger(self) -> Counter[str]:
+        """Lines by kind, and of those that ended the first word of why."""
+        lines = [json.loads(line) for line in (self.folder / "ledger.jsonl").read_text().splitlines()]
+        return Counter(_kind(line) for line in lines)
+
+    def again(self) -> "Driven":
+        return Driven(self.cluster, self.folder, self.given, self.cluster.driver(self.given))
+
+
+def _kind(line: dict[str, Any]) -> str:
+    words = str(line.get("fate", ""))
+    after = " after an outage" if words.startswith("replaced") and "outage" in words else ""
+    return f"{line.get('event', line.get('kind'))} {words.split(' ')[0]}{after}".strip()
+
+
+@pytest.fixture
+def drive(cluster: OwnCluster, tmp_path: Path) -> Callable[..., Driven]:
+    for host in cluster.hosts:  # a test before may have ended it
+        if not host.processes("raylet/raylet"):
+            host.start_node()
+
+    def start(n: int = 20, **given: Any) -> Driven:
+        make_task(tmp_path / "tasks")
+        whole = {"folder": str(tmp_path), "run_id": f"hosts-{tmp_path.name}", "n": n, "parallel": 4, "hosts": "ray"}
+        whole |= {"silence_sec": SILENCE, "script": SLOW} | given
+        return Driven(cluster, tmp_path, whole, cluster.driver(whole))
+
+    return start
+
+
+def until(condition: Callable[[], bool], limit_sec: float) -> float:
+    """Seconds until it holds."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < limit_sec, f"not within {limit_sec:g} s"
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def all_graded(driven: Driven, n: int) -> None:
+    (batch,) = driven.of("batch")
+    assert (batch["rewards"], batch["folders"], batch["npz"]) == ({"1.0": n}, n, n)
+    assert driven.ledger()["ended graded"] == n
+
+
+def test_a_batch_on_two_hosts(drive: Callable[..., Driven], cluster: OwnCluster) -> None:
+    driven = drive(24, script={"turns": 3})
+    assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
+    all_graded(driven, 24)
+    (ready,), (batch,) = driven.of("ready"), driven.of("batch")
+    print(
+        f"ready in {ready['seconds']:.1f} s; {24 / batch['seconds']:.2f} trials/s, driver {batch['cpu_ms']:.0f} ms CPU"
+    )
+    assert ready["most"] == 8 and batch["counters"]["requests"] == 24 * 3
+    assert driven.ledger() == {"started": 24, "ended graded": 24}
+    built = [line["line"] for line in driven.of("line") if "images built" in line["line"]]
+    assert len(built) <= 1, "one host builds, the other gets a copy"
+    assert [host.containers() for host in cluster.hosts] == [0, 0]
+    assert [host.processes("ray::Node") for host in cluster.hosts] == [[], []]
+
+
+def kill_actor(host: OwnHost) -> None:
+    for pid in host.processes("ray::Node"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_raylet(host: OwnHost) -> None:
+    for pid in host.processes("raylet/raylet"):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("fault", [kill_actor, kill_raylet, OwnHost.cut], ids=["actor", "raylet", "cut"])
+def test_a_lost_hosts_trials_run_again_and_cost_no_attempt(
+    drive: Callable[..., Driven], cluster: OwnCluster, fault: Callable[[OwnHost], None]
+) -> None:
+    driven, victim = drive(), cluster.hosts[0]
+    driven.until(lambda said: sum(one["kind"] == "trial" for one in said) >= 2)
+    until(lambda: victim.containers() > 0, 60)
+    fault(victim)
+    assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
+    all_graded(driven, 20)
+    counted = driven.ledger()
+    assert counted["ended replaced after an outage"] >= 1 and counted["ended replaced"] == 0, counted
+    if fault is OwnHost.cut:  # nobody reaches it: it cleans up by itself
+        until(lambda: victim.containers() == 0, SILENCE + 20)
+        until(lambda: not victim.processes("ray::Node"), SILENCE + 20)
+        victim.heal()
+        until(lambda: not victim.processes("raylet/raylet"), 60)
+    elif victim.containers():  # they wait for the next host there, which did not come before the end of the batch
+        if not victim.processes("raylet/raylet"):
+            victim.start_node()
+        again = Driven(cluster, driven.folder, driven.given | {"n": 21}, cluster.driver(driven.given | {"n": 21}))
+        assert again.end() == 0
+    assert victim.containers() == 0
+
+
+def test_a_killed_driver_leaves_nothing_and_grades_nothing_twice(
+    drive: Callable[..., Driven], cluster: OwnCluster
+) -> None:
+    driven = drive()
+    driven.until(lambda said: sum(one["kind"] == "trial" for one in said) >= 2)
+    graded = {one["name"] for one in driven.of("trial")}
+    driven.process.kill()
+    driven.end()
+    until(lambda: not any(host.containers() or host.processes("ray::Node") for host in cluster.hosts), SILENCE + 20)
+    again = driven.again()
+    assert again.end() == 0
+    all_graded(again, 20)
+    assert graded.isdisjoint(one["name"] for one in again.of("trial"))
+
+
+def test_a_driver_that_returns_at_once_ends_the_hosts_of_the_one_before(
+    drive: Callable[..., Driven], cluster: OwnCluster
+) -> None:
+    driven = drive(script={"turns": 30, "turn_sec": 0.5})
+    driven.until(lambda said: any(one["kind"] == "ready" for one in said))
+    until(lambda: all(host.containers() for host in cluster.hosts), 60)
+    before = {pid for host in cluster.hosts for pid in host.processes("ray::Node")}
+    driven.process.kill()
+    driven.end()
+    driven.given["script"] = SLOW
+    again = driven.again()
+    again.until(lambda said: any(one["kind"] == "ready" for one in said))
+    now = {pid for host in cluster.hosts for pid in host.processes("ray::Node")}
+    assert len(now) == 2 and now.isdisjoint(before)
+    assert again.end() == 0
+    all_graded(again, 20)
+
+
+def test_an_interrupted_driver_ends_its_trials_in_order(drive: Callable[..., Driven], cluster: OwnCluster) -> None:
+    driven = drive(script={"turns": 30, "turn_sec": 0.5})
+    driven.until(lambda said: any(one["kind"] == "ready" for one in said))
+    until(lambda: sum(host.containers() for host in cluster.hosts) >= 8, 60)
+    driven.process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    driven.end()
+    print(f"over {time.monotonic() - began:.1f} s after Ctrl-C")
+    counted = driven.ledger()
+    assert counted["started"] == counted["ended cancelled"] == 8, counted
+    assert [host.containers() for host in cluster.hosts] == [0, 0]
+    assert [host.processes("ray::Node") for host in cluster.hosts] == [[], []]
+
+
+def test_the_doctor_knows_every_host(cluster: OwnCluster) -> None:
+    done = _inside(cluster, "-m", "src.doctor", "hosts")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("host ")]
+    assert len(lines) == 2 and all(line.endswith(": ok") and "4 places" in line for line in lines)
+    lost = _inside(cluster, "-m", "src.doctor", "hosts", "skyrl_tx_url=http://10.77.0.1:9")
+    assert lost.returncode == 1 and lost.stdout.count("connection refused") == 2
+
+
+def test_without_a_token_nothing_runs(cluster: OwnCluster) -> None:
+    done = _inside(cluster, "-m", "src.doctor", "hosts", RAY_AUTH_TOKEN_PATH=str(cluster.folder / "nowhere"))
+    assert done.returncode == 2 and "hosts=ray: no token in" in done.stderr + done.stdout
+    other = cluster.folder / "other"
+    other.write_text("0" * 64)
+    refused = _inside(cluster, "-m", "src.doctor", "hosts", RAY_AUTH_TOKEN_PATH=str(other))
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+
+
+@pytest.fixture
+def served(cluster: OwnCluster, tiny_model_dir: Path, server_env: None, tmp_path: Path) -> Iterator[str]:
+    """URL of a real server beside the head, which every host reaches."""
+    port = str(free_port())
+    settings = {
+        "SKYRL_TX_PORT": port,
+        "SKYRL_TX_HOST": cluster.head_address,
+        "SKYRL_TX_STATE": str(tmp_path / "server"),
+    }
+    environment = cluster.environment | SMALL_SERVER | settings
+    inside = cluster.inside(cluster.head)
+    succeed(*inside, "scripts/start_skyrl_tx.sh", "--background", tiny_model_dir, env=environment)
+    try:
+        yield f"http://{cluster.head_address}:{port}"
+    finally:
+        succeed(*inside, "scripts/stop_skyrl_tx.sh", port, env=environment)
+
+
+def test_training_goes_on_when_a_host_is_cut_while_it_samples(
+    cluster: OwnCluster, served: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """Every turn was sampled by the weights that its step trains, on the host that left too."""
+    for host in cluster.hosts:
+        if not host.processes("raylet/raylet"):
+            host.start_node()
+    run, victim = tmp_path / "runs" / "cut", cluster.hosts[0]
+    words = (
+        f"hosts=ray backend=skyrl-tx skyrl_tx_url={served} model_name={tiny_model_dir} tasks_dir=datasets/quickstart "
+        f"logs_dir={run.parent} run_name=cut max_steps=3 lora_rank=8 batch_size=2 group_size=8 n_parallel_envs=3 "
+        "max_turns=4 max_tokens=40 context_limit=2048 learning_rate=3e-3 save_every=1 display=plain"
+    )
+    command = [*cluster.inside(cluster.head), str(cluster.venv / "bin" / "python"), "-m", "src.train", *words.split()]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=cluster.environment, stdout=log, stderr=log, cwd=ROOT)
+    try:
+        until(lambda: process.poll() is not None or (_step(run) >= 1 and victim.containers() > 0), 600)
+        victim.cut()
+        status = process.wait(600)
+    finally:
+        process.kill()
+        process.wait()
+        victim.heal()
+    assert status == 0, (tmp_path / "log").read_text()[-3000:]
+    rows = read_lines(run / "metrics.jsonl")
+    print([(row["global_step"], row.get("reward/mean"), row.get("logprobs/max_abs_difference")) for row in rows])
+    trained = [row for row in rows[1:] if not row["train/skipped_batch"]]
+    assert len(rows) == 4 and trained and all(row["logprobs/max_abs_difference"] <= 1e-3 for row in trained)
+    for step in range(3):
+        batch = read_batch(run / "trajectories" / f"step_{step:06d}").values()
+        assert len(batch) == 16 and {turn.weights_version for one in batch for turn in one.turns} == {step}
+    fates = [line.get("fate", "") for line in read_lines(run / "ledger.jsonl")]
+    assert sum(fate.endswith("after an outage") for fate in fates) >= 1
+    assert "is lost: no answer for 30 s" in (tmp_path / "log").read_text()
+    until(lambda: victim.containers() == 0 and not victim.processes("ray::Node"), 60)
+
+
+def _step(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return max([int(row["global_step"]) for row in read_lines(path)], default=-1) if path.exists() else -1
+
+
+def _inside(cluster: OwnCluster, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [*cluster.inside(cluster.head), str(cluster.venv / "bin" / "python"), *words]
+    return subprocess.run(
+        command, env=cluster.environment | environment, capture_output=True, text=True, check=False, cwd=ROOT
+    )
