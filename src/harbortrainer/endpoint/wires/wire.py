@@ -72,6 +72,6 @@ def error(status: int, code: str, text: str) -> dict[str, Any]:
     return {"type": "error", "error": {"message": text, "type": kind, "code": code, "param": None}}
 
 
-def event(name: str, **fields: Any) -> str:
+def event(name: str, /, **fields: Any) -> str:
     """A server-sent event that names its type, as responses and Anthropic's messages have them."""
     return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n"
