@@ -12,11 +12,19 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import Host, build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.agent_session import AgentService
+from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
+
+
+def import_agent(import_path: str) -> None:
+    """Import Harbor's module of an agent, for some with litellm: seconds. Blocks."""
+    module, _, name = import_path.partition(":")
+    getattr(importlib.import_module(module), name)
 
 
 class HarborRoom:
@@ -25,8 +33,9 @@ class HarborRoom:
     def __init__(self, run: RunParts, host: Host, new_trial: NewTrial) -> None:
         self._host = host
         daemon = Daemon(run.config.outage_limit_sec, host.ping)
+        agents = AgentService.of(run.template) if program_of(run.config) is not None else None
         self.context = TrialContext(
-            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial
+            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial, agents
         )
 
     @property
@@ -51,7 +60,11 @@ class HarborRoom:
     @contextlib.asynccontextmanager
     async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
         """Clean the host around the block and guard its disk; build the tasks' images. Raises UserError."""
-        async with cleaned(self._host, self.context.run_id, say):
+        agents = self.context.agents
+        async with (
+            agents.endpoint if agents else contextlib.nullcontext(),
+            cleaned(self._host, self.context.run_id, say),
+        ):
             folders = list(map(folder_of, tasks))
             images = build_images(self._host, folders, self.context.run_id, progress, say)
             try:
@@ -62,7 +75,10 @@ class HarborRoom:
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
-        await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
+        if (program := program_of(self.context.config)) is not None:
+            await asyncio.to_thread(import_agent, program.import_path)
+        else:
+            await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
         gc.collect()
         gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
         quiet_harbor_log()

@@ -45,9 +45,10 @@ class HarborVenue:
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
-        from harbortrainer.rollout.environment import check_tasks
+        from harbortrainer.rollout.environment import check_agent_tasks, check_tasks
 
         folders = list(map(folder_of, tasks))
+        check_agent_tasks(folders, config)
         check_tasks(folders, config.environment_type, config.environment_kwargs)
         return self._host(config).check(folders, n_trials, config.environment_kwargs)
 
