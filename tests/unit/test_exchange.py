@@ -4,16 +4,19 @@ import asyncio
 import json
 import random
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harbortrainer.config import Config
 from harbortrainer.endpoint.exchange import AT_ONCE, SIDE_TURNS, Busy, Exchange, Over, Reply
 from harbortrainer.endpoint.normal import arranged, call, digests
 from harbortrainer.endpoint.prompts import LONG, Prompts
 from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.datums import training_sequences
-from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
@@ -168,6 +171,10 @@ async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp
     made = trajectory(exchange)
     (sequence,) = training_sequences(made, 1.0)
     assert sequence.mask_T.sum() == sum(len(exchange.turns[n].completion_tokens_T) for n in (1, 4))
+    assert made.n_unique_tokens - made.n_side_tokens == len(sequence.tokens_T)
+    group = group_trajectories("t", [made, replace(made, trial_name="s000000-p00-g01", reward=0.0)])
+    batch = assemble([group], Config(model_name="m", tasks_dir="d"))
+    assert batch.metrics["train/tokens_per_unique_token"] == 1.0
     assert made.trainable and read_trajectory(write_trajectory(tmp_path, made)).side_segments == (0, 2, 3)
     only_side = Trajectory("t", "n", tuple(exchange.turns[:1]), 1.0, Outcome.COMPLETED, side_segments=(0,))
     assert not only_side.trainable
@@ -340,8 +347,9 @@ async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread()
     words = random.Random(0)
     long = [SYSTEM, user(" ".join(str(words.random()) for _ in range(LONG // 10)))]
     for asked in ([SYSTEM, user("q")], long, long):
-        exchange, _ = exchange_of(["x"], prompts=prompts)
-        await exchange.say(asked, TOOLS)
+        group = [exchange_of(["x"], prompts=prompts)[0] for _ in range(2)]
+        await asyncio.gather(*(exchange.say(asked, TOOLS) for exchange in group))
+        assert all(exchange.conversation.cpu_seconds > 0 for exchange in group)
     main = threading.main_thread()
     assert [thread is main for thread in threads] == [True, False]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harbortrainer.endpoint.normal import digest_after, digests
-from harbortrainer.endpoint.prompts import MOST_LETTERS_A_TOKEN, Prompts, letters
+from harbortrainer.endpoint.prompts import Prompts, letters
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.conversation import ContextFull, Conversation, Listener, Segment
@@ -20,6 +20,7 @@ from harbortrainer.policy.sampler import Sampler
 from harbortrainer.policy.tools import Message, Tool, required
 
 AT_ONCE = 4  # samples of one trial
+MOST_LETTERS_A_TOKEN = 32  # of a prompt; a text with more is too long without being encoded
 SIDE_TURNS = 32  # beside the agent's own: titles, summaries, calls of the policy itself
 
 Reason = Literal["max_turns", "context_length", "timeout", "sampled_tokens", "fault", "closed"]
@@ -364,12 +365,12 @@ class Exchange:
     async def _render(self, asked: _Asked) -> list[int]:
         """Ids of what is new. Raises ContextFull, UserError."""
         new = asked.messages[asked.known :]
-        limit = self.conversation.context_limit
+        limit, clock = self.conversation.context_limit, self.conversation.clocked
         if (length := letters(new)) > MOST_LETTERS_A_TOKEN * limit:
             raise ContextFull(f"the prompt has {length} characters and context_limit is {limit}")
         if asked.node is not None:
-            return await self._prompts.after(asked.node.completion_T, new, asked.tools)
-        return await self._prompts.first(asked.digests[-1], new, asked.tools)
+            return await self._prompts.after(asked.node.completion_T, new, asked.tools, clock)
+        return await self._prompts.first(asked.digests[-1], new, asked.tools, clock)
 
     def _reply(self, asked: _Asked, segment: Segment, turn: Turn) -> Reply:
         """Read the newest turn and enter it into the tree."""

@@ -3,14 +3,16 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
+from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.special_strings import strings_of
 from harbortrainer.policy.tools import CallForm, Message, Tool
 
 KEPT = 64  # first prompts; one of 20,000 tokens takes 160 kB
 LONG = 12_000  # characters, about 4,000 tokens: encoding them takes 10 ms
-MOST_LETTERS_A_TOKEN = 32  # of a whole prompt; a longer text is too long without being encoded
+Clock = Callable[[], AbstractContextManager[None]]  # counts the CPU time of a block
 
 
 class Prompts:
@@ -20,28 +22,37 @@ class Prompts:
         """Raises UserError when the template renders no tools: agents declare theirs (`tool_format=hermes` helps)."""
         self.template = template
         self.call_form: CallForm = template.call_form
-        self._kept: OrderedDict[str, list[int]] = OrderedDict()
+        self._kept: OrderedDict[str, asyncio.Task[list[int]]] = OrderedDict()
 
-    async def first(self, digest: str, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    async def first(self, digest: str, messages: Sequence[Message], tools: Sequence[Tool], clock: Clock) -> list[int]:
         """Ids of a whole conversation, kept by its digest. Raises UserError: the template refuses it."""
-        if digest not in self._kept:
-            ids = await self._encoded(lambda: self.template.first_prompt(messages, tools), messages, tools)
-            self._kept[digest] = ids
-            while len(self._kept) > KEPT:
+        if (task := self._kept.get(digest)) is None:
+            work = self._encoded(lambda: self.template.first_prompt(messages, tools), messages, tools, clock)
+            task = self._kept[digest] = asyncio.create_task(work)
+            if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(digest)
-        return self._kept[digest]
+        try:
+            return await asyncio.shield(task)
+        except UserError:
+            self._kept.pop(digest, None)
+            raise
 
-    async def after(self, answer_T: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    async def after(
+        self, answer_T: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock
+    ) -> list[int]:
         """Ids from the end of a sampled answer to the next answer's header. Raises UserError."""
-        return await self._encoded(lambda: self.template.join(answer_T, messages, tools), messages)
+        return await self._encoded(lambda: self.template.join(answer_T, messages, tools), messages, (), clock)
 
     async def _encoded(
-        self, work: Callable[[], list[int]], messages: Sequence[Message], tools: Sequence[Tool] = ()
+        self, work: Callable[[], list[int]], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock
     ) -> list[int]:
-        return await asyncio.to_thread(work) if letters(messages, tools) > LONG else work()
+        def clocked() -> list[int]:
+            with clock():
+                return work()
+
+        return await asyncio.to_thread(clocked) if letters(messages, tools) > LONG else clocked()
 
 
 def letters(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
     """Characters in messages and tools."""
-    return sum(map(len, strings_of(list(messages)))) + sum(map(len, strings_of(list(tools))))
+    return sum(map(len, strings_of([*messages, *tools])))

@@ -137,6 +137,12 @@ class Trajectory:
         return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in self.turns)
 
     @property
+    def n_side_tokens(self) -> int:
+        """Tokens of the side segments, each counted once."""
+        side = [turn for turn in self.turns if turn.segment in self.side_segments]
+        return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in side)
+
+    @property
     def trainable(self) -> bool:
         sampled = any(turn.completion_tokens_T for turn in self.turns if turn.segment not in self.side_segments)
         return self.reward is not None and sampled
