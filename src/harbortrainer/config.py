@@ -10,6 +10,7 @@ Auto = Literal["auto"]
 AUTO: Auto = "auto"
 Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
+Agent = Literal["terminus-2", "mini-swe-agent", "codex"]
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
@@ -145,9 +146,7 @@ class TrialSettings(ModelSettings):
         "n_parallel_envs / 4 on docker, else 0",
         check=FROM_0,
     )
-    environment_type: str = field(
-        "docker", "Harbor environment: docker, daytona, modal, e2b, runloop, ...", resume=NEXT_STEP
-    )
+    environment_type: str = field("docker", "Harbor environment: docker, daytona, modal, e2b, ...", resume=NEXT_STEP)
     environment_kwargs: dict[str, Any] = field(
         {}, "options of the environment, environment_kwargs.NAME=VALUE", resume=NEXT_STEP
     )
@@ -155,21 +154,24 @@ class TrialSettings(ModelSettings):
     max_attempts: int = field(
         3, "most trials for one member of a group, when faults leave trials ungraded", check=ABOVE_0
     )
-    quarantine_after: int = field(
-        6, "consecutive faults after which the run leaves a task out; 0 = never", check=FROM_0
-    )
+    quarantine_after: int = field(6, "consecutive faults after which a task is left out; 0 = never", check=FROM_0)
 
-    # -- agent (Terminus-2)
+    # -- agent
+    agent: Agent = field("terminus-2", "what acts in the container: Harbor's agent of this name", resume=FIXED)
+    agent_kwargs: dict[str, Any] = field({}, "options of the agent as Harbor names them: .NAME=VALUE", resume=FIXED)
+    agents_dir: str | None = field(
+        None,
+        "folder of agents' programs (scripts/agents/pack), mounted read-only; None = they are in the tasks' images",
+        resume=FIXED,
+    )
     max_turns: int = field(50, "most model calls of a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
     max_tokens: int = field(2048, "most sampled tokens of a turn", check=ABOVE_0, resume=NEXT_STEP)
     command_wait: Literal["prompt", "duration"] = field(
         "prompt",
-        "a command counts as finished at its shell's next prompt, or only after the duration that the model gave",
+        "a command of Terminus-2 ends at its shell's next prompt, or only after the duration that the model gave",
         resume=NEXT_STEP,
     )
-    enable_summarize: bool = field(
-        False, "true = Terminus-2 summarises a full context, then continues", resume=NEXT_STEP
-    )
+    enable_summarize: bool = field(False, "true = the agent may summarise a full context", resume=NEXT_STEP)
     proactive_summarization_threshold: int = field(
         8000, "free tokens below which Terminus-2 summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
     )
@@ -302,9 +304,7 @@ class Config(TrialSettings, RunSettings):
     advantage_baseline: Baseline = field(
         "mean", "baseline of a reward: its group's mean, or the mean of the group's other rewards", resume=NEXT_STEP
     )
-    normalize_advantages_by_std: bool = field(
-        False, "divide a group's advantages by its standard deviation", resume=NEXT_STEP
-    )
+    normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
     reward_weight: float = field(
         1.0, "factor of advantages from rewards; 0 = learn from kl_penalty_coef alone", check=FROM_0, resume=NEXT_STEP
@@ -345,9 +345,7 @@ class Config(TrialSettings, RunSettings):
         "cancel", "at Ctrl-C, SIGTERM or a limit: cancel running trials, or wait for their end"
     )
     max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
-    max_container_hours: float = field(
-        0.0, "container hours, summed over environments, at which the run stops; 0 = no limit", check=FROM_0
-    )
+    max_container_hours: float = field(0.0, "container hours at which the run stops; 0 = no limit", check=FROM_0)
 
     # -- output
     keep_best: int = field(0, "also keep this many checkpoints with the best held-out reward; 0 = none", check=FROM_0)

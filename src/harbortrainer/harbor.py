@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HARBOR = "harbor.utils.logger"
 MODE = "HARBORTRAINER_MODE"  # train or eval, in the environment of the verifier's commands only
 _SOURCE = Path(__file__).resolve().parents[1]
+_NO_HOST = "Harbor could not determine or estimate the inference endpoint"  # it is inside the container
 _BUGS = (TypeError, AttributeError, NameError, KeyError, IndexError, AssertionError)
 _noted: ContextVar[list[Exception] | None] = ContextVar("noted", default=None)
 
@@ -78,7 +79,7 @@ class _Forward(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text not in self._seen:
+        if text not in self._seen and not text.startswith(_NO_HOST):
             self._seen.add(text)
             logging.getLogger("harbortrainer.harbor").log(record.levelno, "%s", text)
 

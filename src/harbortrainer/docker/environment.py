@@ -181,6 +181,11 @@ class DockerEngineEnvironment(BaseEnvironment):
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
         await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
 
+    @property
+    def container(self) -> str:
+        """Its name."""
+        return self._name
+
     async def open_agent_phase(self) -> None:
         """Call it before the agent acts; see AgentPhases.open."""
         await self._phases.open()

@@ -148,7 +148,9 @@ def _metrics(
 ) -> dict[str, float]:
     reasons = [_reason(group, config) for group in treated_P]
     trained = {sequence.trial_name for sequence in sequences_D}
-    unique = sum(t.n_unique_tokens for g in treated_P for t in g.trajectories_G if t.trial_name in trained)
+    unique = sum(
+        t.n_unique_tokens - t.n_side_tokens for g in treated_P for t in g.trajectories_G if t.trial_name in trained
+    )
     masked = sum(len(g.trajectories_G) - len(t.trajectories_G) for g, t in zip(graded_P, treated_P, strict=True))
     return {
         "group/too_small": float(reasons.count(TOO_SMALL)),

@@ -28,9 +28,9 @@ class TrainingSequence:
 
 
 def training_sequences(trajectory: Trajectory, advantage: float) -> list[TrainingSequence]:
-    """One sequence for each segment with sampled tokens; all have the trajectory's advantage."""
+    """One sequence for each segment with sampled tokens but the side segments; all have the trajectory's advantage."""
     sequences = []
-    for segment in sorted({turn.segment for turn in trajectory.turns}):
+    for segment in sorted({turn.segment for turn in trajectory.turns}.difference(trajectory.side_segments)):
         tokens: list[int] = []
         mask: list[bool] = []
         logprobs: list[float] = []

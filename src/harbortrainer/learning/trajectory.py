@@ -112,6 +112,7 @@ class Trajectory:
     stats: dict[str, float] = field(default_factory=dict)  # parse failures, own CPU seconds, ...
     trial_dir: str = ""
     suspect: tuple[str, ...] = ()  # why its reward may not come from the work (`learning/suspicion.py`)
+    side_segments: tuple[int, ...] = ()  # without loss: titles, summaries, what the policy asked itself
     # What a judge adds in training; {} = not judged, as in every evaluation. Only `learning/batch.py` reads it.
     shaping: dict[str, float] = field(default_factory=dict)
 
@@ -136,8 +137,15 @@ class Trajectory:
         return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in self.turns)
 
     @property
+    def n_side_tokens(self) -> int:
+        """Tokens of the side segments, each counted once."""
+        side = [turn for turn in self.turns if turn.segment in self.side_segments]
+        return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in side)
+
+    @property
     def trainable(self) -> bool:
-        return self.reward is not None and self.n_sampled_tokens > 0
+        sampled = any(turn.completion_tokens_T for turn in self.turns if turn.segment not in self.side_segments)
+        return self.reward is not None and sampled
 
 
 @dataclass(frozen=True, slots=True)

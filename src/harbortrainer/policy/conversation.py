@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
-from harbortrainer.policy.tools import BARE, Message, Tool, ToolCall, parse, required
+from harbortrainer.policy.tools import BARE, CallForm, Message, Tool, ToolCall, parse, required
 
 SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
 
@@ -37,7 +37,7 @@ class _Ignore(Listener):
 class Segment:
     """One unbroken chain of prompts and answers: the ids that the policy saw and sampled."""
 
-    index: int
+    index: int = -1  # in `Conversation.segments`; -1 = it has no answer yet
     tokens_T: list[int] = field(default_factory=list)
     last_completion_T: tuple[int, ...] = ()
 
@@ -144,21 +144,22 @@ class Conversation:
         with self.clocked():
             declared = self._tools if len(self.turns) == 1 else ()
             self.special_strings += self.template.strings_hidden(messages, declared)
-            return self._read(turn)
+            return self.read(turn, self._form, self._required)
 
     def fresh(self) -> Segment:
         """A segment that begins with the next prompt. It counts once it has an answer."""
-        return Segment(len(self.segments))
+        return Segment()
 
-    async def extend(self, segment: Segment, new_T: Sequence[int]) -> Turn:
+    async def extend(self, segment: Segment, new_T: Sequence[int], *, most: int | None = None) -> Turn:
         """Sample the answer to the segment's ids and `new_T`. Raises ContextFull, SamplingError.
 
-        Both ids are stored only with the answer.
+        Both ids are stored only with the answer. `most`: tokens of this answer, where fewer than max_tokens.
+        Several segments may be extended at once.
         """
         if self.fault is not None:
             raise self.fault
         prompt_T = [*segment.tokens_T, *new_T]
-        max_tokens = self._fitting(len(prompt_T))
+        max_tokens = self._fitting(len(prompt_T), min(most or self.max_tokens, self.max_tokens))
         self._listener.asked()
         try:
             sample = await self._sampler.sample(
@@ -184,12 +185,12 @@ class Conversation:
         finally:
             self.cpu_seconds += time.thread_time() - started
 
-    def _fitting(self, prompt_tokens: int) -> int:
-        """max_tokens, or fewer where the context ends. Raises ContextFull below SMALLEST_ANSWER."""
+    def _fitting(self, prompt_tokens: int, most: int) -> int:
+        """`most`, or fewer where the context ends. Raises ContextFull below SMALLEST_ANSWER."""
         room = self.context_limit - prompt_tokens
-        if room >= self.max_tokens:
-            return self.max_tokens
-        if room < min(SMALLEST_ANSWER, self.max_tokens):
+        if room >= most:
+            return most
+        if room < min(SMALLEST_ANSWER, most):
             raise ContextFull(f"the prompt has {prompt_tokens} tokens and context_limit is {self.context_limit}")
         return 1 << (room.bit_length() - 1) if self._sampler.powers_of_two else room
 
@@ -197,6 +198,9 @@ class Conversation:
         return self._seeds.getrandbits(31) if self._seeds is not None else None
 
     def _record(self, segment: Segment, prompt_T: list[int], new_T: Sequence[int], sample: Sample) -> Turn:
+        if segment.index < 0:
+            segment.index = len(self.segments)
+            self.segments.append(segment)
         turn = Turn(
             segment=segment.index,
             new_tokens_T=tuple(new_T),
@@ -208,18 +212,19 @@ class Conversation:
             text=self.template.answer(sample.tokens_T).text,
         )
         self.turns.append(turn)
-        if segment.index == len(self.segments):
-            self.segments.append(segment)
         segment.tokens_T = [*prompt_T, *sample.tokens_T]
         segment.last_completion_T = sample.tokens_T
         return turn
 
-    def _read(self, turn: Turn) -> Answer:
-        """The calls of the newest turn. Counts them, and answers that cannot be read."""
+    def read(self, turn: Turn, form: CallForm | None, needs: Mapping[str, Sequence[str]]) -> Answer:
+        """What a turn says; `form` of its calls, None = it has none. `needs`: of `tools.required`.
+
+        Counts the calls, and answers that cannot be read.
+        """
         thinking = self.template.answer(turn.completion_tokens_T).thinking
-        if self._form is None:
+        if form is None:
             return Answer(turn.text, thinking, truncated=turn.truncated)
-        parsed = parse(turn.text, self._form, self._required)
+        parsed = parse(turn.text, form, needs)
         self.parse_failures += bool(parsed.failure)
         self.tool_calls += len(parsed.calls)
         self.tool_fallbacks += len(parsed.fallbacks) - (bare := parsed.fallbacks.count(BARE))

@@ -68,6 +68,15 @@ class TinkerLLM(BaseLLM):
         """In the prompts of its turns, encoded as text."""
         return self.conversation.special_strings
 
+    @property
+    def stats(self) -> dict[str, float]:
+        """Counts for `Trajectory.stats`."""
+        return {
+            "parse_failures": float(self.parse_failures),
+            "special_strings": float(self.special_strings),
+            "own_cpu_seconds": self.cpu_seconds,
+        }
+
     async def call(self, prompt: str, message_history: Sequence[Mapping[str, Any]] = (), **_: Any) -> LLMResponse:
         """Sample one answer. Raises ContextLengthExceededError, SamplingError."""
         if self.fault is not None:

@@ -11,9 +11,12 @@ from harbor.models.task.config import NetworkMode, TaskConfig
 from harbor.models.trial.config import EnvironmentConfig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
+from harbortrainer.config import Config
 from harbortrainer.docker.compose import COMPOSE, read_compose
+from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.preflight import network_modes
 from harbortrainer.errors import UserError
+from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
 
 KEEP = "keep_processes"
 
@@ -71,6 +74,39 @@ def environment_config(
     if KEEP in options or task.metadata.get(KEEP):
         options[KEEP] = _keeps_processes(task_dir.name, task.metadata, options.get(KEEP, ()))
     return _config(own, {**options, "run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
+
+
+def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -> EnvironmentConfig:
+    """The environment with what the run's agent needs: its programs, mounted read-only, and memory of its own.
+
+    A given override_memory_mb stays as it is. Raises UserError for tasks that only Terminus-2 can do here.
+    """
+    if (program := program_of(config)) is None:
+        return environment
+    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    shape = "steps" if task.steps else COMPOSE if (task_dir / "environment" / COMPOSE).exists() else ""
+    if shape:
+        raise UserError(
+            f"agent={program.name}: task {task_dir.name} has {shape}, for which only agent={TERMINUS} works; "
+            f"tasks_exclude={task_dir.name} leaves it out"
+        )
+    memory = environment.override_memory_mb
+    if memory is None and task.environment.memory_mb:
+        memory = task.environment.memory_mb + program.memory_mb
+    mounted = [*(environment.mounts or ()), *mounts(config)]
+    return environment.model_copy(update={"override_memory_mb": memory, "mounts": mounted or None})
+
+
+def check_agent_tasks(task_dirs: Iterable[Path], config: Config) -> None:
+    """Check that the run's agent works here and with all tasks. Raises UserError."""
+    check_agent(config)
+    if program_of(config) is None:
+        return
+    if problem := listener_problem():
+        raise UserError(f"agent={config.agent}: {problem}; run as root beside the daemon, or use agent={TERMINUS}")
+    for task_dir in task_dirs:
+        environment = environment_config(config.environment_type, config.environment_kwargs, task_dir, "")
+        with_agent(environment, task_dir, config)
 
 
 def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:

@@ -14,12 +14,20 @@ from harbortrainer.docker.host import Host as Docker
 from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.rollout.agent_session import AgentService
+from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
+
+
+def import_agent(import_path: str) -> None:
+    """Import Harbor's module of an agent, for some with litellm: seconds. Blocks."""
+    module, _, name = import_path.partition(":")
+    getattr(importlib.import_module(module), name)
 
 
 class LocalHost(Host):
@@ -64,8 +72,9 @@ class HarborRoom:
         self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
         self._gate = run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
+        agents = AgentService.of(run.template) if program_of(run.config) is not None else None
         context = TrialContext(
-            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial
+            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial, agents
         )
         self.local = LocalHost(context)
         self.fleet = Fleet(self._gate, run.config.outage_limit_sec)
@@ -96,7 +105,11 @@ class HarborRoom:
             async with self._cluster.joined(self.fleet, tasks, say):
                 yield
             return
-        async with cleaned(self._docker, self._run_id, say):
+        agents = self.local.context.agents
+        async with (
+            agents.endpoint if agents else contextlib.nullcontext(),
+            cleaned(self._docker, self._run_id, say),
+        ):
             folders = list(map(folder_of, tasks))
             images = build_images(self._docker, folders, self._run_id, progress, say)
             try:
@@ -107,7 +120,10 @@ class HarborRoom:
 
     async def warm_up(self) -> None:
         """Import Harbor's agent in a thread, before the first trial needs it."""
-        await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
+        if (program := program_of(self.local.context.config)) is not None:
+            await asyncio.to_thread(import_agent, program.import_path)
+        else:
+            await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
         gc.collect()
         gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
         quiet_harbor_log()

@@ -40,8 +40,7 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
     fault = ungraded(result)
     if fault is not None:
-        detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
-        return _blame(result, fault), detail, None
+        return ungraded_verdict(result, fault)
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     if reward is None:
         return Outcome.VERIFIER_ERROR, problem, None
@@ -86,6 +85,11 @@ def ungraded(result: "TrialResult") -> "ExceptionInfo | None":
     from harbor.trial.errors import AgentTimeoutError
 
     return next((info for info in recorded(result) if info.exception_type != AgentTimeoutError.__name__), None)
+
+
+def ungraded_verdict(result: "TrialResult", fault: "ExceptionInfo") -> Verdict:
+    """Of a trial whose grade this exception prevented."""
+    return _blame(result, fault), f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}", None
 
 
 def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:

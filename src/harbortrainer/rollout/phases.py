@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
@@ -22,7 +22,22 @@ UNNAMED = ObservedTrial("")
 
 
 class HasDeadline(Protocol):
-    deadline: float | None
+    """Event loop time at which the agent has to stop; None = none."""
+
+    @property
+    def deadline(self) -> float | None: ...
+
+    @deadline.setter
+    def deadline(self, at: float | None) -> None: ...
+
+
+@runtime_checkable
+class Endpoint(Protocol):
+    """The model API of an agent in the container, open while it acts."""
+
+    async def open(self, container: str) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Phases:
@@ -93,6 +108,8 @@ class Phases:
             self._llm.deadline = due - self._reserve
         if environment := self._engine_environment():
             await environment.open_agent_phase()
+            if isinstance(self._llm, Endpoint):
+                await self._llm.open(environment.container)
 
     def _note_start(self, seconds: float) -> None:
         """`seconds`: since it got its slot. Image and terminal are part of them, so a container's own time counts."""
@@ -104,6 +121,8 @@ class Phases:
     @boundary
     async def _after_agent(self, _: object) -> None:
         self.leave()
+        if isinstance(self._llm, Endpoint):
+            await self._llm.close()
 
     @boundary
     async def _before_verifier(self, _: object) -> None:

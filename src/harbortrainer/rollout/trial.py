@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
+from harbortrainer.rollout.agent_session import AgentService, AgentSession, registered_session
+from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import Phases
@@ -27,7 +30,7 @@ from harbortrainer.rollout.verifier_network import Check, is_networks_fault
 from harbortrainer.tasks.folders import folder_of
 
 if TYPE_CHECKING:  # slow to import
-    from harbor.models.trial.config import TrialConfig
+    from harbor.models.trial.config import AgentConfig, TrialConfig
     from harbor.models.trial.result import TrialResult
     from harbor.trial.trial import Trial
 
@@ -56,6 +59,7 @@ class TrialContext:
     daemon: Daemon
     observer: TrialObserver = UNOBSERVED
     new_trial: NewTrial = new_trial
+    agents: AgentService | None = None  # None = Terminus-2, in this process
     check_network: Check = field(default_factory=NetworkCheck)
 
 
@@ -69,12 +73,15 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     config = settings.config
     sampling = weights_of(request, settings.sampler, config)
     with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
-        llm = _llm(request, settings, sampler)
+        policy = _policy(request, settings, sampler)
         try:
-            with registered(request.name, llm):
-                ran = await _run(request, settings, llm)
+            with _found_by_agent(request.name, policy):
+                ran = await _run(request, settings, policy)
         except asyncio.CancelledError:
-            raise TrialCancelled(tuple(llm.turns)) from None
+            raise TrialCancelled(tuple(policy.turns)) from None
+        finally:
+            if isinstance(policy, AgentSession):
+                await policy.close()
     outcome, detail, reward = ran.verdict
     if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
         await asyncio.to_thread(require_writable, request.trials_dir)
@@ -82,25 +89,27 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     return Trajectory(
         task_name=request.task.name,
         trial_name=request.name,
-        turns=tuple(llm.turns),
+        turns=tuple(policy.turns),
         reward=reward,
         outcome=outcome,
         detail=detail,
         attempt=request.attempt,
         times=ran.times,
-        stats={
-            "parse_failures": float(llm.parse_failures),
-            "special_strings": float(llm.special_strings),
-            "own_cpu_seconds": llm.cpu_seconds,
-            **({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
-        },
+        stats=policy.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
         trial_dir=str(folder),
         suspect=(restored,) if restored else (),
+        side_segments=policy.side_segments if isinstance(policy, AgentSession) else (),
     )
 
 
-def _llm(request: TrialRequest, settings: TrialContext, sampler: Sampler) -> TinkerLLM:
-    config = settings.config
+Policy = TinkerLLM | AgentSession
+
+
+def _policy(request: TrialRequest, settings: TrialContext, sampler: Sampler) -> Policy:
+    """What the trial's agent talks to."""
+    config, listener = settings.config, ObservedTrial(request.name, settings.observer)
+    if settings.agents is not None:
+        return settings.agents.session(request, config, sampler, listener)
     return TinkerLLM(
         sampler,
         settings.template,
@@ -108,8 +117,12 @@ def _llm(request: TrialRequest, settings: TrialContext, sampler: Sampler) -> Tin
         temperature=request.temperature,
         context_limit=config.context_limit,
         seed=request.seed,
-        listener=ObservedTrial(request.name, settings.observer),
+        listener=listener,
     )
+
+
+def _found_by_agent(trial: str, policy: Policy) -> AbstractContextManager[None]:
+    return registered_session(trial, policy) if isinstance(policy, AgentSession) else registered(trial, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +135,19 @@ class _Ran:
     verification: float = 0.0
 
 
-async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) -> _Ran:
+async def _run(request: TrialRequest, settings: TrialContext, policy: Policy) -> _Ran:
     """Raises OSError when the trial's files cannot be written."""
     started = time.monotonic()
     try:
-        trial = await settings.new_trial(trial_config(request, settings))
+        key = policy.key if isinstance(policy, AgentSession) else ""
+        trial = await settings.new_trial(trial_config(request, settings, key))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         refuse(error, request.trials_dir / request.name)
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return _Ran((Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
     limit = settings.config.trial_timeout_sec
     observed = ObservedTrial(request.name, settings.observer)
-    phases = Phases(trial, llm, settings.gates, settings.daemon, limit, observed)
+    phases = Phases(trial, policy, settings.gates, settings.daemon, limit, observed)
     try:
         with noting() as noted:
             result = await run_to_end(trial.run(), phases.clock)
@@ -145,12 +159,12 @@ async def _run(request: TrialRequest, settings: TrialContext, llm: TinkerLLM) ->
     for fault in recorded(result):
         raise_noted(fault, noted, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
-    verdict = classify(result, llm)
+    verdict = policy.classify(result) if isinstance(policy, AgentSession) else classify(result, policy)
     if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
         verdict = await _install_verdict(request, settings, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
-    stages = stage_times(result, llm)
+    stages = stage_times(result, policy)
     before = phases.prepared if result.step_results else 0.0  # Harbor's time of a step's verifier contains it
     return _Ran(verdict, stages | times, phases.put_back, stages.get("verifier", 0.0) - before)
 
@@ -168,14 +182,35 @@ async def _install_verdict(request: TrialRequest, settings: TrialContext, graded
     return graded[0], f"{cause}; not the network's fault, so the grade stands", graded[2]
 
 
-def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig":
-    """Harbor's description of the trial. It is stored as JSON, so the agent finds the live LLM by the trial's name."""
-    from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig, VerifierConfig
+def trial_config(request: TrialRequest, settings: TrialContext, key: str = "") -> "TrialConfig":
+    """Harbor's description of the trial, stored as JSON: the agent finds what is live by the trial's name.
 
-    from harbortrainer.rollout.environment import environment_config
+    `key`: of an agent in the container; Harbor masks it in its files.
+    """
+    from harbor.models.trial.config import TaskConfig, TrialConfig, VerifierConfig
 
-    config = settings.config
-    agent = AgentConfig(
+    from harbortrainer.rollout.environment import environment_config, with_agent
+
+    config, folder = settings.config, folder_of(request.task)
+    environment = environment_config(config.environment_type, config.environment_kwargs, folder, settings.run_id)
+    return TrialConfig(
+        task=TaskConfig(path=folder, source=folder.parent.name),
+        trial_name=request.name,
+        trials_dir=request.trials_dir,
+        agent=_agent_config(request.name, config, key),
+        verifier=VerifierConfig(env={MODE: request.mode}),
+        environment=with_agent(environment, folder, config),
+    )
+
+
+def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
+    from harbor.models.trial.config import AgentConfig
+
+    if (program := program_of(config)) is not None:
+        kwargs = {**config.agent_kwargs, "trial": trial}
+        env = program.environment(key)
+        return AgentConfig(import_path=program.import_path, model_name=program.model, kwargs=kwargs, env=env)
+    return AgentConfig(
         import_path="harbortrainer.rollout.agent:TrainableTerminus2",
         model_name=config.model_name,
         kwargs={
@@ -185,19 +220,8 @@ def trial_config(request: TrialRequest, settings: TrialContext) -> "TrialConfig"
             "proactive_summarization_threshold": config.proactive_summarization_threshold,
             "record_terminal_session": False,
             "suppress_max_turns_warning": True,
-            "llm_kwargs": {"name": request.name},
+            "llm_kwargs": {"name": trial},
         },
-    )
-    environment = environment_config(
-        config.environment_type, config.environment_kwargs, folder_of(request.task), settings.run_id
-    )
-    return TrialConfig(
-        task=TaskConfig(path=folder_of(request.task), source=folder_of(request.task).parent.name),
-        trial_name=request.name,
-        trials_dir=request.trials_dir,
-        agent=agent,
-        verifier=VerifierConfig(env={MODE: request.mode}),
-        environment=environment,
     )
 
 
@@ -230,7 +254,7 @@ async def _settle(task: "asyncio.Task[Any]") -> None:
         raise asyncio.CancelledError
 
 
-def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
+def stage_times(result: "TrialResult", policy: Policy) -> dict[str, float]:
     """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
     steps = result.step_results or [result]  # a multi-step task has an agent and a verifier phase for every step
     stages = {
@@ -244,7 +268,7 @@ def stage_times(result: "TrialResult", llm: TinkerLLM) -> dict[str, float]:
         for name, timings in stages.items()
         if (ran := [timing for timing in timings if timing])
     }
-    times["sampling"] = sum(turn.seconds for turn in llm.turns)
+    times["sampling"] = sum(turn.seconds for turn in policy.turns)
     if result.verifier is not None and result.verifier.finished_at and result.finished_at:
         times["teardown"] = _seconds(result.verifier.finished_at, result.finished_at)
     return times

@@ -105,8 +105,8 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
         )
         for row, text in zip(arrays["turns"], meta.pop("texts"), strict=True)
     )
-    suspect = tuple(meta.pop("suspect", ()))  # older files have none
-    return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), suspect=suspect, **meta)
+    lists = {name: tuple(meta.pop(name, ())) for name in ("suspect", "side_segments")}  # older files have none
+    return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), **lists, **meta)
 
 
 def log_ratios(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

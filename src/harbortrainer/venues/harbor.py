@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
+from harbortrainer.errors import UserError
 from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.folder_identity import identify_folder
 from harbortrainer.tasks.folders import folder_of, load_tasks, task_paths
@@ -58,11 +59,14 @@ class HarborVenue:
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
-        from harbortrainer.rollout.environment import check_tasks
+        from harbortrainer.rollout.environment import check_agent_tasks, check_tasks
 
         folders = list(map(folder_of, tasks))
+        check_agent_tasks(folders, config)
         check_tasks(folders, config.environment_type, config.environment_kwargs)
         if config.hosts != "none":  # each host checks itself
+            if config.agent != "terminus-2":
+                raise UserError(f"hosts={config.hosts} agent={config.agent}: this agent runs with hosts=none only")
             from harbortrainer.venues.hosts.ray_cluster import check_ray
 
             check_ray()

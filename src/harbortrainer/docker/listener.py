@@ -1,0 +1,58 @@
+"""A listening socket inside a container's network namespace, served from this process: it needs no network.
+
+All functions block.
+"""
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+from harbortrainer.docker.daemon import engine
+from harbortrainer.errors import EnvironmentFault
+
+BACKLOG = 64
+_PROC = Path("/proc")
+
+
+def listener_problem() -> str:
+    """Why this process cannot listen inside containers; "" = it can, if the daemon runs on this machine."""
+    if os.geteuid() != 0:
+        return "this process is not root, so it cannot open a socket in a container's network"
+    host = os.environ.get("DOCKER_HOST", "")
+    return "" if not host or host.startswith("unix://") else f"DOCKER_HOST={host} is another machine's daemon"
+
+
+def listen_in(container: str, port: int) -> socket.socket:
+    """127.0.0.1:`port` as the container sees it. Raises EnvironmentFault, docker.errors.DockerException."""
+    state = engine().inspect_container(container)
+    # of the container, or of the one whose network it shares
+    pid, mounted = int(state["State"]["Pid"]), Path(state["HostnamePath"]).parent.name
+    made: list[socket.socket | OSError] = []
+    thread = threading.Thread(target=_listen, args=(pid, mounted, port, made))  # a namespace is a thread's own
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise EnvironmentFault(
+            f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}"
+        )
+    return made[0]
+
+
+def _listen(pid: int, mounted: str, port: int, made: list[socket.socket | OSError]) -> None:
+    listener = None
+    try:
+        with (_PROC / str(pid) / "ns" / "net").open() as namespace:
+            if f"/containers/{mounted}/" not in (_PROC / str(pid) / "mountinfo").read_text():
+                raise FileNotFoundError(f"process {pid} of this machine is not the container's")
+            os.setns(namespace.fileno(), os.CLONE_NEWNET)
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a later phase of the same trial
+        listener.bind(("127.0.0.1", port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        made.append(listener)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        made.append(error)

@@ -1,0 +1,104 @@
+"""Messages in one form, whatever client sent them, and digests of conversations that two echoes have in common."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harbortrainer.policy.tools import Message, Tool
+
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+DEEPEST = 64  # objects within objects: templates and digests walk through them
+_NOT_TEXT = "[not text, left out]"  # what the policy sees of an image, a sound or a file
+
+
+class Malformed(ValueError):
+    """A request that no client of the wire would send; its text names the field."""
+
+
+def text_of(content: Any, between: str = "") -> str:
+    """A message's content as text: a string, or parts of it. Raises Malformed."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise Malformed("content: neither a text nor a list of parts")
+    return between.join(map(_part, content))
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise Malformed("content: a part is no object")
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else _NOT_TEXT
+
+
+def call(name: Any, arguments: Any) -> dict[str, Any]:
+    """A call of an assistant message. `arguments`: an object, or its JSON as the client echoes it. Raises Malformed."""
+    if not isinstance(name, str):
+        raise Malformed("a call has no name")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = {"text": arguments.strip()}  # no JSON: a broken call stays readable
+    value = arguments if isinstance(arguments, Mapping) else {"value": arguments}
+    _check_depth(value)
+    return {"type": "function", "function": {"name": name, "arguments": dict(value)}}
+
+
+def tool(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
+    """The declaration of a tool. Raises Malformed."""
+    if not isinstance(name, str) or not isinstance(parameters or {}, Mapping):
+        raise Malformed("tools: a function has no name, or parameters that are no object")
+    needed = (parameters or {}).get("required") or []
+    if not isinstance(needed, list) or not all(isinstance(one, str) for one in needed):
+        raise Malformed(f"tools: {name} requires something else than a list of names")
+    _check_depth(parameters)
+    shown = {"name": name, "description": text_of(description), "parameters": dict(parameters or {})}
+    return {"type": "function", "function": shown}
+
+
+def arranged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Instructions in front as one system message, later ones as messages of the user: what templates render."""
+    first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    system = "\n\n".join(message["content"] for message in messages[:first])
+    rest = [message | {"role": "user"} if message["role"] == "system" else message for message in messages[first:]]
+    return ([{"role": "system", "content": system}] if first else []) + rest
+
+
+def digests(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
+    """One for every prefix of the conversation: [0] of the tools alone, [k] of the first k messages with them.
+
+    Equal for two echoes of an answer: its thoughts, outer blanks, ids and the spelling of arguments are left out.
+    """
+    found = [hashlib.blake2b(_json(tools), digest_size=16).hexdigest()]
+    for message in messages:
+        found.append(digest_after(found[-1], message))
+    return found
+
+
+def digest_after(before: str, message: Message) -> str:
+    """The digest of the conversation with digest `before` and this message behind it."""
+    return hashlib.blake2b(before.encode() + _json(_normal(message)), digest_size=16).hexdigest()
+
+
+def _normal(message: Message) -> list[Any]:
+    role, text = message["role"], message["content"]
+    if role != "assistant":
+        return [role, text]
+    calls = [[one["function"]["name"], one["function"]["arguments"]] for one in message.get("tool_calls", ())]
+    return [role, _THOUGHT.sub("", text).strip(), *calls]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _check_depth(value: Any, left: int = DEEPEST) -> None:
+    if left == 0:
+        raise Malformed(f"objects within objects, more than {DEEPEST} deep")
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _check_depth(inner, left - 1)

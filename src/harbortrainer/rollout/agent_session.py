@@ -1,0 +1,148 @@
+"""One trial of an agent in a container: its exchange with the policy, and how the agent ended."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harbortrainer.config import Config
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.listener import listen_in
+from harbortrainer.endpoint.exchange import Exchange
+from harbortrainer.endpoint.prompts import Prompts
+from harbortrainer.learning.trajectory import Outcome, Turn
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.conversation import Listener
+from harbortrainer.policy.sampler import Sampler, SamplingError
+from harbortrainer.rollout.agents import PORT
+from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, ungraded, ungraded_verdict
+from harbortrainer.rollout.venue import TrialRequest
+
+if TYPE_CHECKING:  # a web server, slow to import
+    from harbor.models.trial.result import TrialResult
+
+    from harbortrainer.endpoint.service import Endpoint
+
+LAST_OUTPUT = 300  # characters of a program's output in a detail
+
+
+@dataclass
+class AgentSession:
+    """`key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it has ended."""
+
+    exchange: Exchange
+    endpoint: "Endpoint"
+    key: str
+    failure: str = ""
+    stop_reason: str = ""
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        return self.exchange.turns
+
+    @property
+    def side_segments(self) -> tuple[int, ...]:
+        return self.exchange.side_segments
+
+    @property
+    def stats(self) -> dict[str, float]:
+        return self.exchange.stats
+
+    @property
+    def deadline(self) -> float | None:
+        """Event loop time at which the trial is over."""
+        return self.exchange.deadline
+
+    @deadline.setter
+    def deadline(self, at: float | None) -> None:
+        self.exchange.deadline = at
+
+    async def open(self, container: str) -> None:
+        """Answer inside the container from now on. Raises EnvironmentFault, docker.errors.DockerException."""
+        await self.endpoint.serve(await call(listen_in, container, PORT), self.key)
+
+    async def close(self) -> None:
+        """Answer nothing any more. Safe to repeat."""
+        await self.endpoint.close(self.key)
+
+    def classify(self, result: "TrialResult") -> Verdict:
+        """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
+        exchange = self.exchange
+        if exchange.fault is not None:
+            prefix = SAMPLING if isinstance(exchange.fault, SamplingError) else f"{type(exchange.fault).__name__}: "
+            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(exchange.fault), None
+        fault = ungraded(result)
+        if fault is not None:
+            return ungraded_verdict(result, fault)
+        if not any(turn.completion_tokens_T for turn in exchange.turns):
+            return Outcome.INFRASTRUCTURE_ERROR, self._silent(), None
+        reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
+        if reward is None:
+            return Outcome.VERIFIER_ERROR, problem, None
+        if self.stop_reason == "done" and self.failure:
+            return Outcome.POLICY_ERROR, f"the agent failed: {last_words(self.failure)}", reward
+        return GRADED[self.stop_reason], "", reward
+
+    def _silent(self) -> str:
+        """Why nothing was sampled."""
+        if self.exchange.over == "context_length" or self.stop_reason == "context_length":
+            limit = self.exchange.conversation.context_limit
+            return f"the agent's first prompt leaves no room for an answer in context_limit={limit}"
+        words = last_words(self.failure)
+        return f"the agent never asked the policy{': ' if words else ''}{words}"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentService:
+    """What all trials of a run with an agent in containers share. `endpoint`: entered while trials run."""
+
+    endpoint: "Endpoint"
+    prompts: Prompts
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> "AgentService":
+        """Raises UserError when the template declares no tools."""
+        from harbortrainer.endpoint.service import Endpoint
+
+        return cls(Endpoint(), Prompts(template))
+
+    def session(self, request: TrialRequest, config: Config, sampler: Sampler, listener: Listener) -> AgentSession:
+        """Of one trial, with its key."""
+        exchange = Exchange(
+            sampler,
+            self.prompts,
+            max_tokens=config.max_tokens,
+            temperature=request.temperature,
+            context_limit=config.context_limit,
+            seed=request.seed,
+            listener=listener,
+            max_turns=config.max_turns,
+            may_compact=config.enable_summarize,
+        )
+        return AgentSession(exchange, self.endpoint, self.endpoint.open(exchange))
+
+
+def last_words(output: str) -> str:
+    """The end of a program's output in one line."""
+    text = re.sub(r"\nstderr: None\s*$", "", output)
+    return " ".join(text.split())[-LAST_OUTPUT:]
+
+
+# Harbor's TrialConfig is JSON, so an agent finds its session by name. One process, one event loop.
+_live: dict[str, AgentSession] = {}
+
+
+@contextmanager
+def registered_session(name: str, session: AgentSession) -> Iterator[None]:
+    """Let the agent of the trial `name` find its session."""
+    _live[name] = session
+    try:
+        yield
+    finally:
+        del _live[name]
+
+
+def live_session(name: str) -> AgentSession:
+    """The session of the running trial `name`. Raises KeyError."""
+    return _live[name]

@@ -1,0 +1,92 @@
+"""The agents that act in containers through the run's own model API: what each is called and needs."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+
+TERMINUS = "terminus-2"  # acts from this process
+MOUNT = "/opt/agents"  # where containers see agents_dir; scripts/agents/pack writes it into the programs
+PORT = 18399  # of the model API, at 127.0.0.1 in each container; below the ports that clients get
+URL = f"http://127.0.0.1:{PORT}"
+Wire = Literal["openai", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One agent. `program`: its command; `memory_mb`: what it takes beside the work, measured and rounded up."""
+
+    name: str
+    program: str
+    memory_mb: int
+    wire: Wire = "openai"
+    env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def import_path(self) -> str:
+        return f"harbortrainer.rollout.installed:{self.name.replace('-', '_')}"
+
+    @property
+    def model(self) -> str:
+        """The model's name as the agent is given it."""
+        return "openai/policy" if self.wire == "openai" else "policy"
+
+    def environment(self, key: str) -> dict[str, str]:
+        """Variables of its process: the API's address, and the key, in a name that Harbor masks in its files."""
+        if self.wire == "openai":
+            return {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": f"{URL}/v1", **dict(self.env)}
+        return {"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": URL, **dict(self.env)}
+
+
+PROGRAMS = {
+    one.name: one
+    for one in (
+        Program("mini-swe-agent", "mini-swe-agent", 512, env=(("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)),
+        Program("codex", "codex", 512),
+    )
+}
+
+
+def program_of(config: Config) -> Program | None:
+    """None: Terminus-2, in this process."""
+    return PROGRAMS.get(config.agent)
+
+
+def mounts(config: Config) -> list[dict[str, Any]]:
+    """Of the programs, read-only: the same for every trial, and the policy cannot rewrite its agent."""
+    if config.agents_dir is None:
+        return []
+    source = str(Path(config.agents_dir).resolve())
+    return [{"type": "bind", "source": source, "target": MOUNT, "read_only": True}]
+
+
+def pack_digest(config: Config) -> str:
+    """Of the programs in agents_dir, by their locks; "" without them."""
+    program = program_of(config)
+    if config.agents_dir is None or program is None:
+        return ""
+    lock = Path(config.agents_dir) / f"{program.name}.lock"
+    return hashlib.sha256(lock.read_bytes()).hexdigest()[:16] if lock.is_file() else ""
+
+
+def check_agent(config: Config) -> None:
+    """Raises UserError for settings of an agent that cannot run."""
+    program = program_of(config)
+    if program is None:
+        for name, value in (("agent_kwargs", config.agent_kwargs), ("agents_dir", config.agents_dir)):
+            if value:
+                raise UserError(f"{name}={value}: agent={TERMINUS} has none; choose another agent, or leave it out")
+        return
+    if config.environment_type != "docker":
+        raise UserError(
+            f"agent={program.name}: environment_type={config.environment_type} cannot reach this process's model API; "
+            f"use environment_type=docker or agent={TERMINUS}"
+        )
+    if config.agents_dir is not None and not (Path(config.agents_dir) / "bin" / program.program).is_file():
+        raise UserError(
+            f"agents_dir={config.agents_dir}: it has no bin/{program.program}; run "
+            f"scripts/agents/pack {config.agents_dir} {program.name}"
+        )

@@ -1,0 +1,93 @@
+"""Harbor's agents for containers as they are, but: none is installed in a trial, and the model API ends them."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import importlib
+from typing import Any, cast
+
+from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
+
+from harbortrainer.errors import UserError
+from harbortrainer.harbor import boundary
+from harbortrainer.rollout.agent_session import live_session
+from harbortrainer.rollout.agents import MOUNT, PROGRAMS
+
+GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
+_CLASSES = {
+    "mini-swe-agent": "harbor.agents.installed.mini_swe_agent:MiniSweAgent",
+    "codex": "harbor.agents.installed.codex:Codex",
+}
+
+
+def __getattr__(name: str) -> type[BaseInstalledAgent]:
+    """The trainable class of an agent, which Harbor imports by name: only the chosen one's modules are imported."""
+    agent = name.replace("_", "-")
+    if agent not in _CLASSES:
+        raise AttributeError(name)
+    return trainable(agent)
+
+
+@functools.cache
+def trainable(agent: str) -> type[BaseInstalledAgent]:
+    """Harbor's class of this agent with the methods of `_Trainable`."""
+    module, _, name = _CLASSES[agent].partition(":")
+    harbors = getattr(importlib.import_module(module), name)
+    return cast("type[BaseInstalledAgent]", type(f"Trainable{name}", (_Trainable, harbors), {}))
+
+
+class _Trainable(BaseInstalledAgent):
+    """`trial`: the name under which its session is registered."""
+
+    def __init__(self, *args: Any, trial: str, **named: Any) -> None:
+        self._session = live_session(trial)
+        super().__init__(*args, **named)
+
+    @property
+    def model_connection(self) -> Any:
+        """Without the host that Harbor would put on the network's allowlist: the API is inside the container."""
+        return dataclasses.replace(super().model_connection, resolved_base_url=None, inferred_base_url=None)
+
+    async def set_web_tools_disabled(self, disabled: bool, environment: Any) -> None:
+        """Does what Harbor does, without its error for agents that have no such tools."""
+        if self.capabilities.native_web_tools:
+            await super().set_web_tools_disabled(disabled, environment)
+
+    def get_version_command(self) -> str | None:
+        return f"{PROGRAMS[self.name()].program} --version" if self.name() == "codex" else None
+
+    async def _exec(self, environment: Any, command: str, *args: Any, **named: Any) -> Any:
+        return await super()._exec(environment, f'export PATH="{MOUNT}/bin:$PATH"; {command}', *args, **named)
+
+    @boundary
+    async def install(self, environment: Any) -> None:
+        """Check that the program is there. Raises UserError."""
+        program = PROGRAMS[self.name()].program
+        found = await environment.exec(f'PATH="{MOUNT}/bin:$PATH"; command -v {program}')
+        if found.return_code != 0:
+            raise UserError(
+                f"agent={self.name()}: task {environment.environment_name}: its image has no program {program}; set "
+                f"agents_dir=FOLDER, filled by scripts/agents/pack FOLDER {self.name()}"
+            )
+
+    @boundary
+    async def run(self, instruction: str, environment: Any, context: Any) -> None:
+        """One session, ended when the trial is over. A program that fails is noted, and its work is graded."""
+        session, reason = self._session, "interrupted"
+        work = asyncio.ensure_future(super().run(instruction, environment, context))
+        over = asyncio.ensure_future(session.exchange.ended.wait())
+        try:
+            await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work}, timeout=GRACE_SEC)
+            reason = session.exchange.over or "done"
+            if work.done() and not work.cancelled() and isinstance(work.exception(), NonZeroAgentExitCodeError):
+                session.failure = str(work.exception())
+            elif work.done():
+                work.result()
+        finally:
+            over.cancel()
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, NonZeroAgentExitCodeError):
+                await work
+            session.stop_reason = reason  # not into `context`: Harbor reads the agent's log only into an empty one

@@ -1,0 +1,374 @@
+"""Agents that keep their own history: what they send again is matched, sampled ids are kept, limits end the trial."""
+
+import asyncio
+import json
+import random
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harbortrainer.config import Config
+from harbortrainer.endpoint.exchange import AT_ONCE, SIDE_TURNS, Busy, Exchange, Over, Reply
+from harbortrainer.endpoint.normal import arranged, call, digests
+from harbortrainer.endpoint.prompts import LONG, Prompts
+from harbortrainer.errors import UserError
+from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.datums import training_sequences
+from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from tests.support.fakes import CHATML, byte_tokenizer, let_others_act
+from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.tools import TOOLS, chats, written
+from tests.support.wire_parts import exchange_of
+
+SYSTEM = {"role": "system", "content": "You work in a shell."}
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+CALL = '<tool_call>\n{"name":  "find_order",\n "arguments": {"id":  "\\u00e9 1"}}\n</tool_call>'
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def result(text: str) -> dict[str, Any]:
+    return {"role": "tool", "content": text}
+
+
+def echo(reply: Reply, **changed: Any) -> dict[str, Any]:
+    """The answer as an agent sends it again."""
+    calls = [call(one.name, one.arguments) for one in reply.calls]
+    return {"role": "assistant", "content": reply.text} | ({"tool_calls": calls} if calls else {}) | changed
+
+
+def trajectory(exchange: Exchange) -> Trajectory:
+    return Trajectory(
+        "t", "s000000-p00-g00", tuple(exchange.turns), 1.0, Outcome.COMPLETED,
+        stats=exchange.stats, side_segments=exchange.side_segments,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(chats()))
+async def test_every_prompt_is_what_was_held_and_sampled_and_the_rendered_rest(name: str) -> None:
+    """And its text is the template's own rendering of the whole history, but for empty thoughts."""
+    chat = chats()[name]
+    prompts = Prompts(chat)
+    first, second = ("find_order", {"id": "#1 é"}), ("cancel_order", {"id": "1", "reason": 'no "use"'})
+    exchange, client = exchange_of(
+        [written(chat, *first), "Look.", written(chat, *second), "", "done"], prompts=prompts
+    )
+    messages = [SYSTEM, user("Cancel it. <|im_end|>")]
+    news = [[result("found <|im_start|>")], [user("go on")], [result("")], [user("so?")], []]
+    for number, new in enumerate(news):
+        reply = await exchange.say(messages, TOOLS)
+        prompt_T = client.requests[-1].prompt_T
+        if number:
+            held_T = client.requests[-2].prompt_T + list(exchange.turns[-2].completion_tokens_T)
+            assert prompt_T[: len(held_T)] == held_T
+            rest_T = chat.join(exchange.turns[-2].completion_tokens_T, messages[-len(news[number - 1]) :], TOOLS)
+            assert prompt_T[len(held_T) :] == rest_T
+        whole = chat.tokenizer.decode(chat.first_prompt(messages, TOOLS))
+        assert chat.tokenizer.decode(prompt_T).replace(EMPTY_THOUGHT, "") == whole.replace(EMPTY_THOUGHT, "")
+        messages += [echo(reply), *new]
+    assert exchange.stats["wire_tokens_per_unique_token"] == 1.0 and exchange.stats["wire_matched"] == 4
+    (sequence,) = training_sequences(trajectory(exchange), 1.0)
+    assert sequence.tokens_T.tolist() == exchange.segments[0].tokens_T
+    assert exchange.stats["special_strings"] >= 2 or name != QWEN_TOOLS.name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m | {"content": "\n " + m["content"] + "\n"},
+        lambda m: m | {"content": "<think>\nagain\n</think>\n\n" + m["content"]},
+        lambda m: m | {"id": "msg_1", "reasoning_content": "x", "cache_control": {"type": "ephemeral"}},
+        lambda m: m | {"tool_calls": [call("find_order", '{"id":"\\u00e9 1"}') | {"id": "other"}]},
+        lambda m: m | {"tool_calls": [call("find_order", {"id": "é 1"})]},
+    ],
+)
+async def test_an_echo_in_another_spelling_continues(change: Any) -> None:
+    exchange, client = exchange_of(["Look.\n" + CALL, "done"])
+    asked = [SYSTEM, user("q")]
+    reply = await exchange.say(asked, TOOLS)
+    assert (reply.text, reply.calls[0].name, json.loads(reply.calls[0].arguments)) == (
+        "Look.",
+        "find_order",
+        {"id": "é 1"},
+    )
+    await exchange.say([*asked, change(echo(reply)), result("r")], TOOLS)
+    assert exchange.stats["wire_segments"] == 1 and exchange.stats["wire_foreign"] == 0
+    assert CALL in exchange.conversation.template.tokenizer.decode(client.requests[1].prompt_T)
+
+
+@pytest.mark.parametrize("content", ["Looked.", "Look", "Look.\n" + CALL])
+async def test_an_echo_with_other_words_opens_a_segment_and_only_samples_carry_loss(content: str) -> None:
+    exchange, _ = exchange_of(["Look.\n" + CALL, "done"])
+    reply = await exchange.say([SYSTEM, user("q")], TOOLS)
+    forged = echo(reply, content=content)
+    await exchange.say([SYSTEM, user("q"), forged, result("r")], TOOLS)
+    stats = exchange.stats
+    assert (stats["wire_segments"], stats["wire_foreign"], stats["wire_matched"]) == (2, 1, 0)
+    assert stats["wire_tokens_per_unique_token"] > 1.3
+    sequences = training_sequences(trajectory(exchange), 1.0)
+    sampled = [list(turn.completion_tokens_T) for turn in exchange.turns]
+    assert [one.tokens_T[one.mask_T].tolist() for one in sequences] == sampled
+
+
+async def test_a_dropped_answer_is_a_branch_with_the_ids_that_were_held() -> None:
+    """mini-swe-agent leaves out an answer without a call and says that the format was wrong."""
+    exchange, client = exchange_of([CALL, "no call", CALL, "done"])
+    messages = [SYSTEM, user("q")]
+    messages += [echo(await exchange.say(messages, TOOLS)), result("r")]
+    await exchange.say(messages, TOOLS)
+    held_T = client.requests[1].prompt_T[: len(exchange.segments[0].tokens_T)]
+    messages.append(user("format error"))
+    messages += [echo(await exchange.say(messages, TOOLS)), result("r2")]
+    await exchange.say(messages, TOOLS)
+    assert [turn.segment for turn in exchange.turns] == [0, 0, 1, 1]
+    first = client.requests[0].prompt_T + list(exchange.turns[0].completion_tokens_T)
+    assert client.requests[2].prompt_T[: len(first)] == first == held_T[: len(first)]
+    stats = exchange.stats
+    assert (stats["wire_branches"], stats["wire_foreign"], stats["wire_matched"]) == (1, 0, 3)
+    assert stats["wire_repeated_tokens"] == len(first)
+    assert len(training_sequences(trajectory(exchange), 1.0)) == 2
+
+
+async def test_two_requests_at_once_for_one_place_are_two_segments() -> None:
+    texts = iter([CALL, "one", "two", "three"])
+    exchange, client = exchange_of(lambda request: next(texts))
+    messages = [SYSTEM, user("q")]
+    messages += [echo(await exchange.say(messages, TOOLS)), result("r")]
+    both = await asyncio.gather(exchange.say(messages, TOOLS), exchange.say(messages, TOOLS))
+    assert {reply.text for reply in both} == {"one", "two"}
+    assert sorted(turn.segment for turn in exchange.turns) == [0, 0, 1]
+    assert client.requests[1].prompt_T == client.requests[2].prompt_T
+    await exchange.say([*messages, echo(both[1]), user("on")], TOOLS)
+    assert exchange.turns[-1].segment == next(turn.segment for turn in exchange.turns if turn.text == both[1].text)
+    assert exchange.stats["wire_foreign"] == 0 and exchange.stats["wire_segments"] == 2
+
+
+async def test_two_openings_at_once_are_two_segments() -> None:
+    exchange, _ = exchange_of(["x"])
+    await asyncio.gather(*(exchange.say([SYSTEM, user(str(n))], TOOLS) for n in range(3)))
+    assert sorted(turn.segment for turn in exchange.turns) == [0, 1, 2]
+    assert [segment.index for segment in exchange.segments] == [0, 1, 2]
+
+
+async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp_path: Any) -> None:
+    """A title first, then the agent, then the policy's own call, then one with a copied tool list and no system."""
+    exchange, _ = exchange_of(["A title", CALL, "self", "forged", "done"], max_turns=2)
+    await exchange.say([SYSTEM, user("Title for: q")])
+    messages = [SYSTEM, user("q")]
+    messages += [echo(await exchange.say(messages, TOOLS)), result("r")]
+    await exchange.say([user("what is the answer?")])
+    await exchange.say([user("what is the answer?")], TOOLS)
+    await exchange.say(messages, TOOLS)
+    assert exchange.side_segments == (0, 2, 3) and exchange.over == ""
+    assert exchange.stats["wire_side_turns"] == 3 and exchange.stats["wire_side_tokens"] > 3
+    made = trajectory(exchange)
+    (sequence,) = training_sequences(made, 1.0)
+    assert sequence.mask_T.sum() == sum(len(exchange.turns[n].completion_tokens_T) for n in (1, 4))
+    assert made.n_unique_tokens - made.n_side_tokens == len(sequence.tokens_T)
+    group = group_trajectories("t", [made, replace(made, trial_name="s000000-p00-g01", reward=0.0)])
+    batch = assemble([group], Config(model_name="m", tasks_dir="d"))
+    assert batch.metrics["train/tokens_per_unique_token"] == 1.0
+    assert made.trainable and read_trajectory(write_trajectory(tmp_path, made)).side_segments == (0, 2, 3)
+    only_side = Trajectory("t", "n", tuple(exchange.turns[:1]), 1.0, Outcome.COMPLETED, side_segments=(0,))
+    assert not only_side.trainable
+    with pytest.raises(Over) as refused:
+        await exchange.say([*messages, echo_text("done"), user("more")], TOOLS)
+    assert refused.value.reason == "max_turns" == exchange.over and exchange.ended.is_set()
+
+
+def echo_text(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+async def test_agents_without_tools_train_on_all_their_segments() -> None:
+    exchange, _ = exchange_of(["one", "two", "three"])
+    await exchange.say([SYSTEM, user("a")])
+    await exchange.say([SYSTEM, user("b")])
+    await exchange.say([user("c")])
+    assert exchange.side_segments == (2,)
+
+
+async def test_side_calls_have_a_limit_of_their_own_that_ends_nothing() -> None:
+    exchange, _ = exchange_of(["x"])
+    await exchange.say([SYSTEM, user("q")], TOOLS)
+    for number in range(SIDE_TURNS):
+        await exchange.say([user(str(number))])
+    with pytest.raises(Over, match="beside the agent's"):
+        await exchange.say([user("more")])
+    assert exchange.over == "" and not exchange.ended.is_set()
+    await exchange.say([SYSTEM, user("q"), echo_text("x"), user("on")], TOOLS)
+
+
+async def test_a_repeated_request_gets_the_first_ones_answer_only_if_the_client_says_so() -> None:
+    exchange, client = exchange_of(["one", "two", "three"])
+    asked = [SYSTEM, user("q")]
+    assert (await exchange.say(asked, TOOLS)).text == "one"
+    assert (await exchange.say(asked, TOOLS, again=True)).text == "one"
+    assert (await exchange.say(asked, TOOLS)).text == "two"
+    both = await asyncio.gather(
+        exchange.say([*asked, user("b")], TOOLS), exchange.say([*asked, user("b")], TOOLS, again=True)
+    )
+    assert both[0] == both[1] and len(client.requests) == 3
+    assert (exchange.stats["wire_replayed"], exchange.stats["wire_joined"]) == (1, 1)
+
+
+@pytest.mark.parametrize("before_the_answer", [True, False])
+async def test_who_left_before_its_answer_gets_it_when_it_asks_again(before_the_answer: bool) -> None:
+    """Some clients never say that they repeat themselves. The sample of the first request runs on."""
+    hold = asyncio.Event()
+    exchange, client = exchange_of(["one", "two"])
+    sample = client.sample
+
+    async def slow(**named: Any) -> Any:
+        await hold.wait()
+        return await sample(**named)
+
+    client.sample = slow  # type: ignore[method-assign]
+    asked = [SYSTEM, user("q")]
+    gone = asyncio.create_task(exchange.say(asked, TOOLS))
+    await let_others_act()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    if not before_the_answer:
+        hold.set()
+        await asyncio.gather(*exchange._running)
+    second = asyncio.create_task(exchange.say(asked, TOOLS))
+    await let_others_act()
+    hold.set()
+    assert (await second).text == "one"
+    assert (await exchange.say(asked, TOOLS)).text == "two"  # it had its answer: this is a new wish
+    assert len(client.requests) == 2
+
+
+async def test_no_more_than_four_samples_of_a_trial_at_once() -> None:
+    exchange, client = exchange_of(lambda request: None)
+    asked = [asyncio.create_task(exchange.say([SYSTEM, user(str(n))], TOOLS)) for n in range(AT_ONCE)]
+    await let_others_act()
+    with pytest.raises(Busy):
+        await exchange.say([SYSTEM, user("more")], TOOLS)
+    await exchange.close()
+    over = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in over] == [Over] * AT_ONCE and exchange.over == "closed"
+    assert len(client.requests) == AT_ONCE and not exchange.turns
+
+
+async def test_a_full_context_ends_the_trial_unless_the_agent_may_compact() -> None:
+    for may_compact in (False, True):
+        exchange, client = exchange_of(["x" * 30], context_limit=2000, may_compact=may_compact)
+        asked = [SYSTEM, user("q")]
+        asked += [echo(await exchange.say(asked, TOOLS)), user("word " * 2000)]
+        with pytest.raises(Over, match="context_limit is 2000") as refused:
+            await exchange.say(asked, TOOLS)
+        assert refused.value.reason == "context_length" and len(client.requests) == 1
+        assert (exchange.over, exchange.ended.is_set()) == (("", False) if may_compact else ("context_length", True))
+        if may_compact:
+            await exchange.say([SYSTEM, user("a summary")], TOOLS)
+            await exchange.say([*asked[:3], user("short")], TOOLS)  # the refused request did not use up its place
+            assert [turn.segment for turn in exchange.turns] == [0, 1, 0] and exchange.stats["wire_foreign"] == 0
+
+
+async def test_a_side_calls_full_context_ends_nothing() -> None:
+    exchange, _ = exchange_of(["x"], context_limit=2000)
+    await exchange.say([SYSTEM, user("q")], TOOLS)
+    with pytest.raises(Over):
+        await exchange.say([user("word " * 3000)])
+    with pytest.raises(Over, match="characters"):  # refused without being encoded
+        await exchange.say([user("word " * 300_000)])
+    assert exchange.over == ""
+
+
+async def test_the_deadline_ends_waiting_and_later_requests() -> None:
+    exchange, _ = exchange_of(lambda request: None)
+    waiting = asyncio.create_task(exchange.say([SYSTEM, user("q")], TOOLS))
+    await let_others_act()
+    exchange.deadline = asyncio.get_running_loop().time() + 0.01
+    with pytest.raises(Over) as over:
+        await waiting
+    assert over.value.reason == "timeout" == exchange.over and exchange.ended.is_set()
+    with pytest.raises(Over, match="the trial is over: timeout"):
+        await exchange.say([SYSTEM, user("q")], TOOLS)
+    exchange.deadline = None
+
+
+async def test_a_limit_on_sampled_tokens_counts_side_calls() -> None:
+    exchange, _ = exchange_of(["x" * 40], max_sampled_tokens=30)
+    await exchange.say([user("a")])
+    with pytest.raises(Over) as over:
+        await exchange.say([SYSTEM, user("q")], TOOLS)
+    assert over.value.reason == "sampled_tokens" == exchange.over
+
+
+async def test_a_fault_of_the_sampler_ends_the_trial_and_is_kept() -> None:
+    def fail(request: Any) -> Any:
+        raise ValueError("gone")
+
+    exchange, _ = exchange_of(fail)
+    with pytest.raises(SamplingError):
+        await exchange.say([SYSTEM, user("q")], TOOLS)
+    assert isinstance(exchange.fault, SamplingError) and exchange.over == "fault" and exchange.ended.is_set()
+    with pytest.raises(Over):
+        await exchange.say([SYSTEM, user("q")], TOOLS)
+
+
+async def test_max_tokens_is_the_least_of_asked_configured_and_room() -> None:
+    exchange, client = exchange_of(["a" * 300], max_tokens=100)
+    for number, (asked, got) in enumerate([(None, 100), (40, 40), (32_000, 100)]):
+        reply = await exchange.say([SYSTEM, user(str(number))], TOOLS, asked_max_tokens=asked)
+        assert client.requests[-1].max_tokens == got == reply.sampled_tokens and reply.truncated
+
+
+async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
+    broken = 'Look.\n<tool_call>\n{"name": "find_order", "arguments": {"id": \n</tool_call>'
+    exchange, _ = exchange_of([broken, "done"])
+    asked = [SYSTEM, user("q")]
+    reply = await exchange.say(asked, TOOLS)
+    assert reply.text == broken and not reply.calls and exchange.stats["parse_failures"] == 1
+    await exchange.say([*asked, echo(reply), user("no call")], TOOLS)
+    assert exchange.stats["wire_segments"] == 1
+
+
+async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    class Watched(ChatTemplate):
+        def first_prompt(self, messages: Any, tools: Any = ()) -> list[int]:
+            threads.append(threading.current_thread())
+            return super().first_prompt(messages, tools)
+
+    prompts = Prompts(Watched(chat_of(QWEN_TOOLS).tokenizer))
+    words = random.Random(0)
+    long = [SYSTEM, user(" ".join(str(words.random()) for _ in range(LONG // 10)))]
+    for asked in ([SYSTEM, user("q")], long, long):
+        group = [exchange_of(["x"], prompts=prompts)[0] for _ in range(2)]
+        await asyncio.gather(*(exchange.say(asked, TOOLS) for exchange in group))
+        assert all(exchange.conversation.cpu_seconds > 0 for exchange in group)
+    main = threading.main_thread()
+    assert [thread is main for thread in threads] == [True, False]
+
+
+def test_a_template_without_tools_is_refused_before_the_run() -> None:
+    with pytest.raises(UserError, match="tool_format=hermes"):
+        Prompts(ChatTemplate(byte_tokenizer(CHATML)))
+
+
+def test_instructions_in_front_are_one_system_message_and_later_ones_the_users() -> None:
+    given = [
+        {"role": role, "content": role[0] + str(n)} for n, role in enumerate(["system", "system", "user", "system"])
+    ]
+    assert arranged(given) == [{"role": "system", "content": "s0\n\ns1"}, user("u2"), user("s3")]
+    assert arranged([user("a")]) == [user("a")]
+
+
+def test_what_the_environment_says_is_matched_to_the_letter() -> None:
+    one, other = digests([user("a"), result("b ")], TOOLS), digests([user("a"), result("b")], TOOLS)
+    assert one[:2] == other[:2] and one[2] != other[2]
+    assert digests([user("a")], TOOLS)[0] != digests([user("a")], TOOLS[:1])[0]
+    assert digests([user("\ud83d")], ())[1] != digests([user("\ud83e")], ())[1]
