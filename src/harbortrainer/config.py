@@ -363,9 +363,8 @@ class SftConfig(RunSettings):
         (), "directories of runs and evaluations whose graded trials become conversations: a,b; () = none", resume=TASKS
     )
     min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
-    best_of_group: bool = field(
-        False, "true = take from each group of runs only the trials with its highest reward", resume=FIXED
-    )
+    best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
+    suspect: Literal["mask", "train"] = field("mask", "runs' suspect trials: mask leaves them out", resume=TASKS)
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
     )

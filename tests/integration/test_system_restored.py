@@ -31,6 +31,7 @@ def make_task(folder: Path, *, solve: str = "echo Hello > hello.txt\n") -> Path:
     files = {f"environment/{name}": text for name, text in attacks.FILES.items()}
     task = write_task(folder, dockerfile=attacks.DOCKERFILE, solve=solve, test=attacks.TEST, files=files)
     (task / "tests" / "test_outputs.py").write_text(attacks.TEST_OUTPUTS)
+    (task / "tests" / "test_flask.py").write_text(attacks.TEST_FLASK)
     return task
 
 
@@ -52,6 +53,7 @@ async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
         if await verified(environment, task, attack.user, attack.way) != "1":
             return "harmless"
         await environment.close_agent_phase(final=True)
+        await environment.exec("rm -f /tmp/ran", user="root")
         if (reward := await verified(environment, task, attack.user, attack.way)) != "0":
             return f"earned {reward}"
         return "" if environment.put_back or attack.silent else "not named"

@@ -16,7 +16,7 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from harbortrainer.docker import agent_phases, cleaning
+from harbortrainer.docker import cleaning, processes
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.rollout.environment import environment_config
@@ -94,8 +94,8 @@ def remove_run(run_id: str) -> None:
 
 def let_processes_end(patch: pytest.MonkeyPatch) -> None:
     """However slow the machine is: a container is not started again because the agent's processes take long to end."""
-    patch.setattr(agent_phases, "SIGNAL_SEC", 300.0)
-    patch.setattr(agent_phases, "SEEN_SEC", 300.0)
+    patch.setattr(processes, "SIGNAL_SEC", 300.0)
+    patch.setattr(processes, "SEEN_SEC", 300.0)
 
 
 def containers(run_id: str) -> list[str]:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.agent_phases import n_tasks
+from harbortrainer.docker.processes import n_tasks
 
 
 @pytest.mark.parametrize("place", ["pids/docker/abc", "docker/abc", "system.slice/docker-abc.scope"])

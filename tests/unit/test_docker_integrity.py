@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker import layer
-from harbortrainer.docker.agent_phases import _END_VERIFIER, _parse, _Process, _services, _with_descendants
+from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
 from harbortrainer.docker.place import Facts, network_files, network_script, parse_facts, removal_script
+from harbortrainer.docker.processes import _parse, _Process, _services, _with_descendants
 from harbortrainer.harbor import MODE
 
 
@@ -99,12 +100,15 @@ def test_a_path_is_taken_apart() -> None:
 
 
 def test_facts_of_a_container_are_read() -> None:
-    listed = (
-        "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\nP /usr/bin\nP relative\nP /usr/bin\nY /lib/own\n"
-    )
+    listed = "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\n"
+    listed += "P /usr/bin\nP relative\nP /usr/bin\nY /lib/own\nL /opt/lib\n"
     network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
     expected = Facts(
-        ("/app", "/lib/own"), ("/root", "/home/dev"), ("/usr/bin",), {"/etc/hosts": "127.0.0.1 localhost\n\n"}
+        ("/app", "/lib/own"),
+        ("/root", "/home/dev"),
+        ("/usr/bin",),
+        ("/opt/lib",),
+        {"/etc/hosts": "127.0.0.1 localhost\n\n"},
     )
     assert parse_facts(listed + network) == expected
 

@@ -16,7 +16,7 @@ from harbortrainer.setting import settings, shown
 from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.session import dry_run, run_sft
 from harbortrainer.stopping import LIMIT_STATUS, Stop
-from tests.support.conversations import conversation, write_conversations, write_run
+from tests.support.conversations import conversation, mark_suspects, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
 
 SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", "display=plain")
@@ -206,6 +206,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "runs": ("RUN", ()),
     "min_reward": ("0.5", ("runs=RUN",)),
     "best_of_group": ("true", ("runs=RUN", "min_reward=0")),
+    "suspect": ("train", ("runs=RUN",)),
     "max_per_task": ("1", ("runs=RUN",)),
     "eval_split": ("0.3", ()),
     "eval_every": ("1", SPLIT),
@@ -242,6 +243,7 @@ async def test_a_setting_has_an_effect_or_is_refused(
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
     more = write_run(tmp_path / "run", {"x": (1.0, 0.5, 1.0), "y": (0.5, 0.5), "z": (1.0, 0.25)})
+    mark_suspects(more, ended=["s000000-p02-g00"])
     places = {"OTHER": str(write_conversations(tmp_path / "other.jsonl", [conversation("p", "a")] * 4)),
               "RUN": str(more), "OTHER_LOGS": str(tmp_path / "elsewhere")}  # fmt: skip
     field = settings(SftConfig)[name]

@@ -7,7 +7,7 @@ import pytest
 
 from harbortrainer.docker import footprint as footprints
 from harbortrainer.docker import system
-from harbortrainer.docker.footprint import verifier_facts
+from harbortrainer.docker.beside import is_beside
 from harbortrainer.docker.layer import Change, Kind
 from harbortrainer.docker.restore import Survey, planned
 from harbortrainer.docker.system import (
@@ -20,6 +20,7 @@ from harbortrainer.docker.system import (
     packages,
     trusted,
 )
+from harbortrainer.docker.verifier_facts import verifier_facts
 from tests.support.task_folder import write_task
 
 PLACE = Place(
@@ -53,11 +54,18 @@ class FakeLayer:
     def changes(self, root: str) -> Any:
         raise AssertionError(root)
 
+    def find(self, folder: str, name: str) -> Any:
+        raise AssertionError(folder, name)
+
 
 def system_path(path: str, *, kind: Kind = Kind.ADDED, folder: bool = False, **contents: bytes) -> bool:
     inside = {f"{path}/{name.replace('0', '.')}": text for name, text in contents.items()}
     own = {path: contents["own"]} if "own" in contents else inside
-    return is_system(Change(path, kind, folder), PLACE, FakeLayer(contents=own))
+    return counts(Change(path, kind, folder), PLACE, FakeLayer(contents=own))
+
+
+def counts(change: Change, place: Place, layer: FakeLayer) -> bool:
+    return is_system(change, place, layer) or is_beside(change, place, layer)
 
 
 SYSTEM_PATHS = """/app/pytest_cov.py /root/.m2/settings.xml /root/.config/go/env
@@ -79,7 +87,7 @@ def test_what_verification_could_load_is_a_system_path(path: str) -> None:
 
 
 WORK_PATHS = """/app/x.py /app/sub/json.py /app/solution.py /srv/data/json.py /hello.txt /tmp/x /var/www/html/index.html
-/etc/nginx/nginx.conf /etc/cron.d/job /etc/hostname.txt /etc/motd /root/.ssh/config /root/.bash_history
+/etc/nginx/nginx.conf /etc/cron.d/job /etc/hostname.txt /etc/motd /root/.ssh/known_hosts /root/.bash_history
 /root/notes.txt /root/.config/app.toml /root/.cache/huggingface/x /home/new/.bashrc /usr/share/nginx/html/a
 /usr/share/doc/x /usr/local/src/x.c /var/lib/postgresql/x /opt/app/main.py /srv/site/.env/notes"""
 
@@ -111,7 +119,7 @@ def test_a_project_file_counts_where_the_tests_run_uv() -> None:
     for name in ("pyproject.toml", "uv.lock"):
         change, layer = Change(f"/app/{name}", Kind.ADDED), FakeLayer(contents={f"/app/{name}": b""})
         uv = Place(work=("/app",), tests=VerifierFacts(runs_uv=True))
-        assert is_system(change, uv, layer) and not is_system(change, PLACE, layer)
+        assert counts(change, uv, layer) and not counts(change, PLACE, layer)
 
 
 def test_a_folder_shadows_a_module_only_as_a_package() -> None:

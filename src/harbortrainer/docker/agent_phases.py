@@ -1,14 +1,7 @@
-"""Opens and closes the agent's phases in a container: before grading its processes end and the system is put back.
+"""Opens and closes the agent's phases in a container: before grading its processes end and the system is put back."""
 
-A root shell of the container signals the agent's processes; the result is observed from outside, since an agent that is
-root can talk to that shell through /proc. (It could also take over PID 1 by ptrace; a separate verifier prevents that.)
-"""
-
-import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from docker.errors import DockerException
@@ -25,36 +18,16 @@ from harbortrainer.docker.place import (
     place_of,
     removal_script,
 )
+from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Plan, Stamps, Survey, put_back, restore_folder, stamps, survey
-from harbortrainer.docker.shell import IN_SHELL, Command, Output, ShellGone, Shells
+from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
 from harbortrainer.docker.system import Footprint, Place
 from harbortrainer.harbor import MODE
 
-SIGNAL_SEC = 5.0  # a fork bomb slows the shell that is to end it
-ALONE_TRIES, ALONE_PAUSE_SEC = 10, 0.005
-SEEN_SEC, PAUSE_SEC = 5.0, 0.1  # until killed processes are gone
 SHOWN_PATHS = 10
 FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
-_LIST = "for f in /proc/[0-9]*/stat; do read -r l <$f && printf '%s\\n' \"$l\"; done 2>/dev/null; true"
-# Stops everything at once, so that nothing forks meanwhile; then continues the kept processes and their children.
-_SELECTIVE = """kill -s STOP -- -1
-k=' {kept} '; n=
-while [ "$n" != "$k" ]; do
-n=$k
-for f in /proc/[0-9]*/stat; do
-read -r l 2>/dev/null <$f || continue
-p=${{l%% *}}; set -- ${{l##*) }}
-case $k in *" $p "*) ;; *) case $k in *" $2 "*) k="$k$p ";; esac;; esac
-done
-done 2>/dev/null
-for f in /proc/[0-9]*; do
-p=${{f#/proc/}}
-case $k in *" $p "*) kill -s CONT $p;; *) [ $p = 1 ] || [ $p = $$ ] || {rest};; esac
-done 2>/dev/null"""
-# children before the parents that wait for them
-_RESUME = "kill -s CONT -- $(ls /proc | grep '^[0-9]' | sort -rn) 2>/dev/null; true"
 # Ends the user's processes that have the mode in their environment, which only a verifier's have, and looks again until
 # none shows it: a killed process can be read until it was given a processor to end on. Builtins only.
 _END_VERIFIER = f"""i=0; [ "${MODE}" ] || while [ $i -lt 1000 ]; do
@@ -64,15 +37,22 @@ while IFS= read -r l || [ "$l" ]; do case $l in *{MODE}=*) n=1; kill -s KILL ${{
 done 2>/dev/null
 [ "$n" ] || break
 done; true"""
-_CGROUPS = (  # v1 and v2, made by dockerd itself and by systemd
-    "pids/docker/{id}",
-    "docker/{id}",
-    "system.slice/docker-{id}.scope",
-    "pids/system.slice/docker-{id}.scope",
-)
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
 {FACTS}"""
+# A root agent may move devices or put files in their place; none can be made again from inside.
+_DEVICES = """d=
+for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
+[ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
+done
+[ -z "$(command -v stat)" ] ||
+[ "$(cd /dev && stat -c %t:%T null zero full random urandom tty)" = "1:3
+1:5
+1:7
+1:8
+1:9
+5:0" ] || d=1
+[ -z "$d" ] || { echo 'D /dev'; exit 1; }"""
 # After its processes are gone: makes the folders again, whatever it put in their place; empties a mount point.
 _CLEAN = f"""[ -d /tmp ] || mkdir -m 1777 /tmp
 if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
@@ -151,6 +131,7 @@ class AgentPhases:
             await self._processes.thaw()
             self._frozen = False
         elif self._image:
+            await self._processes.watch()
             if self._image.entrypoint:
                 await self._processes.note()
             self._before = await call(stamps, self._container, self._place)
@@ -166,14 +147,17 @@ class AgentPhases:
         if self._image is None:
             raise RuntimeError("the environment was not started")
         settled = self._keep_processes or await self._settle(final)
+        if self._processes.first_changed:
+            self._note(["/proc/1"])
         if not settled:
             await call(engine().stop, self._container, timeout=0)
         plan, footprint = await self._put_back(self._image, stopped=not settled)
         self._shells.drop()
         if settled:
             try:
-                return await self._clean(self._image, plan, footprint)
-            except (RuntimeError, DockerException):  # no shell starts, since for example /dev was removed
+                await self._clean(self._image, plan, footprint)
+                return await self._end_jobs(final)
+            except (RuntimeError, DockerException):  # /dev was changed, or no shell starts
                 await call(engine().stop, self._container, timeout=0)
                 await self._put_back(self._image, stopped=True)
         await self._start_again(self._image)
@@ -234,18 +218,31 @@ class AgentPhases:
             await self._shells.run(Command(_END_VERIFIER), user=user)
         self._shells.drop()
 
+    async def _end_jobs(self, final: bool) -> None:
+        """A service of the image, such as cron, may have begun a job of the agent before its table was put back."""
+        if self._processes.starts_others and not self._keep_processes:
+            if not await self._settle(final):
+                raise RuntimeError(f"container {self._container}: a job of the agent does not end")
+            self._shells.drop()
+
     async def _start_again(self, image: Image) -> None:
         self._frozen = False
         await call(engine().start, self._container)
-        _log.warning("%s: restarted: the agent's processes did not end, or no shell could start", self._container)
+        await self._processes.watch()
+        _log.warning(
+            "%s: restarted: the agent's processes did not end, PID 1 or /dev was changed, or no shell could start",
+            self._container,
+        )
         if image.entrypoint:
             await self._processes.note()
 
     async def _clean(self, image: Image, plan: Plan, footprint: Footprint | None) -> None:
         known = footprint is not None or self._solution is None
         network = network_script(self._kept_network(footprint), write=known)
-        script = "\n".join([IN_SHELL, *removal_script(plan.removed), network, _CLEAN])
+        script = "\n".join([IN_SHELL, *removal_script(plan.removed), _DEVICES, network, _CLEAN])
         output = await self._shells.run(Command(script), user="root")
+        if output.stdout.endswith(b"D /dev\n"):
+            self._note(["/dev"])
         if output.return_code != 0:
             what = f"{_TESTS} and {_REWARDS} cannot be made again"
             raise RuntimeError(f"container {self._container}: {what}: {_errors(output)}")
@@ -270,117 +267,3 @@ def _shown(paths: list[str]) -> str:
     rest = len(paths) - SHOWN_PATHS
     names = ", ".join(paths[:SHOWN_PATHS]).encode("utf-8", "backslashreplace").decode()
     return names + (f" and {rest} more" if rest > 0 else "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    pid: int
-    parent: int
-    state: str
-    command: str
-
-
-class Processes:
-    """The agent's processes in one container: all but those that `note` found before it acted, and their children."""
-
-    def __init__(self, container: str, shells: Shells) -> None:
-        self._container = container
-        self._shells = shells
-        self.container_id = ""
-        self._kept: list[int] = []  # as the container numbers them
-        self._kept_outside: set[int] = set()
-        self._first = 0  # PID 1 as its host numbers it; 0 = not noted
-
-    async def note(self) -> None:
-        """Note the services that the image's entrypoint has started, without the terminal."""
-        listed = (await self._shells.run(Command(_LIST), user="root")).stdout.decode(errors="replace")
-        self._kept = _services([_parse(line) for line in listed.splitlines()], first=1)
-        self._first = (await call(engine().inspect_container, self._container))["State"]["Pid"]
-        self._kept_outside = set(_services(await call(_outside, self._container), self._first))
-
-    async def count(self) -> int:
-        return len(await call(_outside, self._container))
-
-    async def end(self) -> bool:
-        """Kill them. False: some still run, or the container does not answer."""
-        if not await self._signal("kill -s KILL -- -1", "kill -s KILL $p"):
-            return False
-        return await self._alone() or await self._none_but("Z")
-
-    async def freeze(self) -> bool:
-        """Stop them. False: some still run, or the container does not answer."""
-        return await self._signal("kill -s STOP -- -1", ":") and await self._none_but("ZT")
-
-    async def thaw(self) -> None:
-        await self._shells.run(Command(_RESUME), user="root")
-
-    async def _signal(self, everything: str, rest: str) -> bool:
-        script = _SELECTIVE.format(kept=" ".join(map(str, self._kept)), rest=rest) if self._kept else everything
-        try:
-            await self._shells.last_words(script, SIGNAL_SEC)
-        except (TimeoutError, ShellGone, DockerException, OSError):
-            return False
-        return True
-
-    async def _alone(self) -> bool:
-        """Whether only PID 1 is left, by reading one file: the common case."""
-        for _ in range(ALONE_TRIES):
-            left = n_tasks(self.container_id)
-            if left is None or left <= 1:
-                return left is not None
-            await asyncio.sleep(ALONE_PAUSE_SEC)
-        return False
-
-    async def _none_but(self, states: str) -> bool:
-        """Whether all are in one of these states of ps, or gone, within SEEN_SEC."""
-        give_up = time.monotonic() + SEEN_SEC
-        allowed = 0 if self._first else 1  # PID 1 lives as long as the container; where it was not noted, it is counted
-        while True:
-            try:
-                running = await call(_outside, self._container)
-            except DockerException:
-                return False
-            kept = _with_descendants(running, self._kept_outside) | {self._first}
-            if sum(one.pid not in kept and one.state not in states for one in running) <= allowed:
-                return True
-            if time.monotonic() >= give_up:
-                return False
-            await asyncio.sleep(PAUSE_SEC)
-
-
-def _outside(container: str) -> list[_Process]:
-    """All processes of the container, with the PIDs of the daemon's host. Blocking."""
-    rows = engine().top(container, "-eo pid,ppid,stat,comm")["Processes"] or []
-    return [_Process(int(row[0]), int(row[1]), row[2][:1].upper(), row[3]) for row in rows]
-
-
-def _parse(stat: str) -> _Process:
-    """A line of /proc/PID/stat; the kernel escapes line breaks in a command's name, not brackets."""
-    pid, _, tail = stat.partition(" (")
-    command, _, fields = tail.rpartition(") ")
-    state, parent = fields.split()[:2]
-    return _Process(int(pid), int(parent), state, command)
-
-
-def _services(running: list[_Process], first: int) -> list[int]:
-    """PIDs of the children of PID 1, without the terminal's server, and of their descendants."""
-    roots = {process.pid for process in running if process.parent == first and not process.command.startswith("tmux")}
-    return sorted(_with_descendants(running, roots))
-
-
-def _with_descendants(running: list[_Process], roots: set[int]) -> set[int]:
-    found, before = set(roots), -1
-    while len(found) != before:
-        before = len(found)
-        found |= {process.pid for process in running if process.parent in found}
-    return found
-
-
-def n_tasks(container_id: str, root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Number of threads of all its processes, PID 1 and zombies included; None = its cgroup is not visible here."""
-    for place in _CGROUPS:
-        try:
-            return int((root / place.format(id=container_id) / "pids.current").read_text())
-        except (OSError, ValueError):
-            continue
-    return None

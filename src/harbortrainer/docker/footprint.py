@@ -1,33 +1,23 @@
-"""Keeps the footprints of tasks' solutions on disk, and reads from a task's files what the rule needs to know."""
+"""Keeps the footprints of tasks' solutions on disk."""
 
 import asyncio
-import functools
 import hashlib
 import json
 import logging
-import re
 import weakref
 from collections.abc import Awaitable, Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from docker.errors import DockerException
 
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image, content_digest
-from harbortrainer.docker.system import SYSTEM, Footprint, VerifierFacts, is_tool
+from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
 _METHOD = 1  # raise it when footprints are recorded in another way
-_CHANGES_TO = re.compile(r"""(?:\bcd\s+|\bpushd\s+|cwd\s*=\s*)["']?(/[\w./+-]*)""")
-_RUNS_FROM = re.compile(r"""(?<![\w$}./])([\w./+-]+)/bin/([\w.+-]+)""")
-_RUNS_UV = re.compile(r"\buv\s+(run|sync|pip|add|venv)\b")
-_IMPORTS = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
-_INSTALLS = re.compile(r"^.*(?:\bpip3? install|\buv (?:add|pip install)|\buvx |--with|\s-w ).*$", re.MULTILINE)
-_OFTEN = "requests numpy pandas yaml psutil scipy PIL cv2 torch sklearn bs4 lxml httpx pexpect toml"
-_SCRIPTS = (".sh", ".bash", ".py", "")
 N_AT_ONCE = 4  # solutions
-_MOST_TEXT = 1024 * 1024  # characters of one file
 _log = logging.getLogger("harbortrainer")
 _slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 _under_way: dict[str, asyncio.Task[Footprint | None]] = {}
@@ -108,27 +98,3 @@ async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]])
 
 def _file(key: str) -> Path:
     return cache_folder("footprints") / f"{key}.json"
-
-
-@functools.cache
-def verifier_facts(task: Path) -> VerifierFacts:
-    """Where the task's tests work, which installed modules they import, from where they run programs. Blocking."""
-    texts = {
-        file: file.read_text(errors="replace")[:_MOST_TEXT]
-        for root in (task, *task.glob("steps/*"))
-        for file in sorted((root / "tests").rglob("*"))
-        if file.is_file() and file.suffix in _SCRIPTS
-    }
-    every = "\n".join(texts.values())
-    prefixes = {prefix for prefix, name in _RUNS_FROM.findall(every) if is_tool(name) or name == "activate"}
-    runs_uv = _RUNS_UV.search(every) is not None
-    if runs_uv:
-        prefixes.add(".venv")
-    installed = {word for line in _INSTALLS.findall(every) for word in re.findall(r"[A-Za-z_]\w*", line)}
-    imports = {name for file, text in texts.items() if file.suffix == ".py" for name in _IMPORTS.findall(text)}
-    return VerifierFacts(
-        frozenset(str(PurePosixPath(folder)) for folder in _CHANGES_TO.findall(every)),
-        frozenset(prefix for prefix in prefixes if prefix not in SYSTEM and not prefix.startswith("/usr/")),
-        runs_uv=runs_uv,
-        imports=frozenset(imports & (installed | {*_OFTEN.split()})),
-    )

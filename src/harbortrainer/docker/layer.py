@@ -61,6 +61,10 @@ class Layer(Protocol):
         """Names in `folder` that were added, changed or removed, and folders in which something was."""
         ...
 
+    def find(self, folder: str, name: str) -> Iterator[str]:
+        """Paths of entries of this name below `folder` that were added or changed, or have such entries in them."""
+        ...
+
     def content(self, path: str) -> bytes | None:
         """Of the container's file; None = no file is there."""
         ...
@@ -201,6 +205,16 @@ class OverlayLayer:
         mode = self._mode(folder)
         return os.listdir(self._upper + folder) if mode is not None and stat.S_ISDIR(mode) else []
 
+    def find(self, folder: str, name: str) -> Iterator[str]:
+        mode = self._mode(folder)
+        if mode is None or not stat.S_ISDIR(mode):
+            return
+        for place, folders, files in os.walk(self._upper + folder):
+            if name in folders or name in files:
+                yield f"{place[len(self._upper) :].rstrip('/')}/{name}"
+            if name in folders:
+                folders.remove(name)
+
     def content(self, path: str) -> bytes | None:
         mode = self._mode(path)
         return Path(self._upper + path).read_bytes() if mode is not None and stat.S_ISREG(mode) else None
@@ -263,6 +277,11 @@ class ListedLayer:
     def names(self, folder: str) -> list[str]:
         start = folder.rstrip("/") + "/"
         return [path[len(start) :] for path in self._kinds if path.startswith(start) and "/" not in path[len(start) :]]
+
+    def find(self, folder: str, name: str) -> Iterator[str]:
+        start = folder.rstrip("/") + "/"
+        inside = (path for path in self._kinds if path.startswith(start) and f"/{name}/" in f"{path}/")
+        yield from sorted({path[: f"{path}/".index(f"/{name}/")] + f"/{name}" for path in inside})
 
     def content(self, path: str) -> bytes | None:
         with contextlib.suppress(NotFound):

@@ -8,20 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harbortrainer.docker.container import HOSTNAME, NETWORK_FILES
-from harbortrainer.docker.footprint import verifier_facts
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.system import SYSTEM, Place, VerifierFacts, below
+from harbortrainer.docker.names import SYSTEM
+from harbortrainer.docker.system import Place, VerifierFacts, below
+from harbortrainer.docker.verifier_facts import verifier_facts
 
 NETWORK = "network"  # their fingerprint in a footprint
 _MANY = 200  # paths for one rm
 _PIECE = 4096  # characters of a line that are compared
 _NO_HOMES = (*SYSTEM, "/dev", "/proc", "/sys", "/run", "/var/mail", "/var/spool", "/var/run", "/var/cache")
-# Builtins only: working directory, homes of all accounts, where PATH and PYTHONPATH lead, network files.
+# Builtins only: working directory, homes of all accounts, folders of PATH, PYTHONPATH, LD_LIBRARY_PATH, network files.
 FACTS = f"""w=$PWD; cd -P . && echo "W $PWD"
 {{ while IFS=: read -r n x u g c h s; do cd -P "$h" && echo "H $PWD"; done </etc/passwd; }} 2>/dev/null
 cd -P "$HOME" 2>/dev/null && echo "H $PWD"
 (IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "P $d"; done)
 (IFS=:; for d in $PYTHONPATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "Y $d"; done)
+(IFS=:; for d in $LD_LIBRARY_PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "L $d"; done)
 for f in {" ".join(NETWORK_FILES)}; do
 {{ while IFS= read -r l || [ -n "$l" ]; do echo "N$f $l"; done <$f && echo "E$f"; }} 2>/dev/null
 done"""
@@ -37,17 +39,21 @@ n="$n$l
 
 @dataclass(frozen=True)
 class Facts:
-    """`work`: the working directory and folders of PYTHONPATH. `network`: content by file."""
+    """`work`: the working directory and folders of PYTHONPATH. `libraries`: folders of LD_LIBRARY_PATH.
+
+    `network`: content by file.
+    """
 
     work: tuple[str, ...] = ("/",)
     homes: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
     network: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_facts(listed: str) -> Facts:
     """The output of FACTS."""
-    rows: dict[str, list[str]] = {"W": [], "H": [], "P": [], "Y": []}
+    rows: dict[str, list[str]] = {"W": [], "H": [], "P": [], "Y": [], "L": []}
     lines: dict[str, list[str]] = {}
     whole: list[str] = []
     for line in listed.splitlines():
@@ -61,7 +67,7 @@ def parse_facts(listed: str) -> Facts:
     network = {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
     homes = [home for home in rows["H"] if home != "/" and not below(home, _NO_HOMES)]
     work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
-    return Facts(_once(work), _once(["/root", *homes]), _once(rows["P"]), network)
+    return Facts(_once(work), _once(["/root", *homes]), _once(rows["P"]), _once(rows["L"]), network)
 
 
 def _once(paths: Iterable[str]) -> tuple[str, ...]:
@@ -75,6 +81,8 @@ def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
             path=facts.path,
             homes=facts.homes,
             work=facts.work,
+            libraries=facts.libraries,
+            services=bool(image.entrypoint),
             entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
             tests=verifier_facts(task) if task else VerifierFacts(),
         )

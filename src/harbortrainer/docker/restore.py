@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from docker.errors import NotFound
 
 from harbortrainer.docker import system
+from harbortrainer.docker.beside import changes_beside
 from harbortrainer.docker.cleaning import labels, remove_container
 from harbortrainer.docker.container import container_name
 from harbortrainer.docker.daemon import engine
@@ -40,7 +41,7 @@ class Survey:
     @property
     def needs_footprint(self) -> bool:
         """Whether the task's own solution has to say which of them are work."""
-        always = (ACCOUNTS, _GROUPS, CACHE)
+        always = (_GROUPS, CACHE) if self.place.tests.users else (ACCOUNTS, _GROUPS, CACHE)
         return any(not system.is_routine(one.path) and one.path not in always for one in self.changes)
 
     def footprint(self) -> Footprint:
@@ -93,15 +94,8 @@ def _changes(layer: Layer, place: Place) -> list[Change]:
         for change in layer.changes(root):
             if change.path in (ACCOUNTS, _GROUPS) or system.is_system(change, place, layer):
                 found.setdefault(change.path, change)
-    for folder in place.beside:
-        for change in layer.changes(f"{folder.rstrip('/')}/{NOTHING[1:]}"):  # the folder leads elsewhere
-            found.setdefault(change.path, change)
-        for name in layer.names(folder):
-            path = f"{folder.rstrip('/')}/{name}"
-            if path not in found and system.may_be_beside(name, place):
-                change = next(layer.changes(path), None)
-                if change and change.path == path and system.is_beside(change, place, layer):
-                    found[path] = change
+    for change in changes_beside(layer, place):
+        found.setdefault(change.path, change)
     return list(found.values())
 
 
@@ -129,6 +123,8 @@ def put_back(container: str, found: Survey, footprint: Footprint, image: Image, 
     if not found.changes:
         return Plan()
     users = [user for user in ("root", image.user) if user]
+    if ACCOUNTS not in footprint.paths:
+        users += sorted(found.place.tests.users)
     with ImageSource(image, found.layer.image, run_id) as source:
         plan = planned(found, footprint, source, users)
         apply(container, plan, found.place, source, neutralise=stopped)

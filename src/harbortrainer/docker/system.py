@@ -1,76 +1,51 @@
 """The rule: which changed paths of a container are put back before verification. Pure: sets of paths, no I/O.
 
 A system path is one that verification could execute or load: programs, libraries, interpreters' folders, the
-configuration of loader, shells and package managers, and names that Python or pytest reads beside the working
-directory. The task's own solution says which of them its work may change: its footprint.
+configuration of loader, shells and package managers, and what lies beside the work (`docker.beside`). The task's own
+solution says which of them its work may change: its footprint.
 """
 
 import functools
 import re
-import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.layer import FOLDER, GONE, LINK, PROGRAM, Change, Kind, Layer
+from harbortrainer.docker.names import (
+    ALWAYS_BESIDE,
+    BELOW_OPT,
+    ETC,
+    HOME,
+    HOME_PARTS,
+    HOME_SETTINGS,
+    INTERPRETERS,
+    JS_RUNNERS,
+    PREFIX_PARTS,
+    PROGRAMS,
+    SCHEDULES,
+    SITE,
+    STORES,
+    SYSTEM,
+    UPGRADED,
+    WORK,
+    home_paths,
+    is_runner,
+    is_tool,
+)
 
 PRELOAD, CACHE, ACCOUNTS, PACKAGES = "/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/passwd", "/var/lib/dpkg/status"
-SYSTEM = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/nix", "/var/lib/dpkg", "/var/lib/apt",
-    "/var/lib/pam", "/var/lib/python", "/var/lib/rpm", "/var/cache/apt", "/var/cache/ldconfig", "/var/cache/debconf",
-)  # fmt: skip
-_WORK = re.compile(r"/usr/(share/(nginx|doc|doc-base|man|info|lintian)|(local/)?(src|man)|local/share/(doc|man))(/.*)?")
-_PROGRAMS = ("bin", "sbin", "libexec", "shims")
-_PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "etc", "conda-meta", "pyvenv.cfg")
-_ETC = re.compile(
-    r"/etc/(ld\.so\..*|nsswitch\.conf|host\.conf|gai\.conf|profile|bash\.bash.*|bashrc|zsh.*|environment|inputrc|"
-    r"login\.defs|gitconfig|wgetrc|curlrc|netrc|pip\.conf|xdg|uv|python.*|perl|npmrc|node.*|ssl|ca-certificates.*|pki|"
-    r"apt|dpkg|apk|yum.*|dnf|alternatives|security|pam\..*|profile\.d|environment\.d|crypto-policies|conda|mamba|R|"
-    r"java.*|maven)(/.*)?"
-)
-_HOME_NAMES = """.bashrc .bash_profile .bash_login .bash_logout .bash_aliases .bash_env .profile .shrc .kshrc .zshrc
-.zshenv .zprofile .zlogin .cshrc .tcshrc .login .inputrc .pam_environment .curlrc .wgetrc .netrc .gitconfig
-.git-templates .pip .pydistutils.cfg .pypirc .npmrc .yarnrc .condarc .mambarc .pythonrc .pythonrc.py .pythonstartup
-.pdbrc .pdbrc.py .python-version .python-versions .cargo .rustup .nvm .pyenv .asdf .conda .mamba .pixi .deno .bun .volta
-.rbenv .gem .gemrc .node_modules .node_libraries .ipython .perldb .tmux.conf .screenrc .gdbinit .local .uv .aptitude
-.nix-profile .dpkg.cfg .xdg .bazelrc .Rprofile .Renviron .irbrc .ghci"""
-_HOME = frozenset(_HOME_NAMES.split())
-_CONFIG = "go uv pip git python pypoetry conda mamba fish npm curlrc wgetrc environment.d hatch pdm"
-_CACHES = "uv pip pypoetry hatch pdm conda node npm"
-_HOME_PARTS = {
-    ".config": frozenset(_CONFIG.split()),
-    ".cache": frozenset(_CACHES.split()),
-    ".m2": frozenset(["settings.xml", "extensions.xml"]),
-    ".gradle": frozenset(["init.d", "init.gradle", "gradle.properties"]),
-}
-_NAMES = """[ awk base64 basename bash busybox cat chgrp chmod chown cmp comm coreutils cp cut dash date dd diff
-dirname du echo egrep env expr false fgrep find gawk grep gunzip gzip head hostname id install kill ldd ln ls
-mawk md5sum mkdir mktemp mv nawk nohup od original-awk paste pgrep printenv printf ps pwd
-readlink realpath rm rmdir sed seq setsid sh sha256sum sha512sum sleep sort stat su sudo tac tail tar tee test timeout
-touch tr true truncate uname uniq wc which whoami xargs xz bzip2 unzip yes
-apt apt-get apt-cache apt-key dpkg dpkg-deb dpkg-query dpkg-split gpg gpgv update-ca-certificates ldconfig
-uv uvx pip pytest py.test tox nox conda mamba npm npx ssh wget"""
-_TOOLS = frozenset(_NAMES.split())
-_TOOL = re.compile(r"pip\d[\d.]*|(dpkg|apt|busybox|coreutils)[-.].*")
-_UPGRADED = re.compile(r"(curl|git|make|node|nodejs|python|perl)(\d[\d.]*)?")  # tasks ask for other versions of these
 _LIBRARY = re.compile(r"(ld[.-]|lib).*\.so(\.[\d.]+)?")
 _BASES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib")
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 _HARDWARE = re.compile(r"(glibc-hwcaps|haswell|tls|x86_64|avx512_1)(/.*)?")
 LIBRARY_DIRS = (*_BASES, *(f"{base}/{triplet}" for base in _BASES for triplet in _TRIPLETS))
 _LIBRARY_PATH = re.compile(rb"/[^\0]*\.so[^\0]*")
-_RUNNER = """pytest _pytest py pluggy iniconfig packaging pygments exceptiongroup tomli attr attrs typing_extensions
-importlib_metadata setuptools pkg_resources pip xdist"""
-RUNNER = frozenset(_RUNNER.split())
-_SITE = frozenset(["sitecustomize", "usercustomize"])
-_STANDARD = frozenset(sys.stdlib_module_names) | RUNNER | _SITE
-_IMPORTABLE = re.compile(r"([A-Za-z_]\w*)\.(pyc?|(?:[\w-]+\.)?so)")
-_READ_BESIDE = "conftest.py pytest.ini .pytest.ini pytest.toml .pytest.toml uv.toml .python-version .python-versions"
-_BESIDE = frozenset(_READ_BESIDE.split())
-_SETTINGS = frozenset(["pyproject.toml", "tox.ini", "setup.cfg"])
-_INI_HOOK = re.compile(r"^\s*\[\s*(tool:)?pytest\s*\]", re.MULTILINE)
-_ROUTINE = re.compile(r".*/__pycache__(/.*)?|/var/cache/.*|/var/lib/apt/(lists|periodic)(/.*)?|/.*/\.cache/pip(/.*)?")
+_GO_MODULES = "/go/pkg/mod"  # in Go's own images
+SETTINGS = frozenset(["pyproject.toml", "tox.ini", "setup.cfg"])
+_ROUTINE = re.compile(
+    r".*/__pycache__(/.*)?|/var/cache/.*|/var/lib/apt/(lists|periodic)(/.*)?|/.*/\.cache/(pip|go-build)(/.*)?"
+)
 _GENERIC = re.compile(
     r"site-packages|dist-packages|s?bin|lib(32|64|exec)?|python[\d.]*|perl[\d.]*|node_modules|share|include|local"
     r"|\.local|\.config|\.cache|etc|\w*\.d|alternatives|info|lists|opt|usr|glibc-hwcaps|\w+-linux-gnu|__pycache__"
@@ -80,52 +55,90 @@ _VERSION = re.compile(r"\d+(\.\d+)*([a-z]+\d+)*")
 
 @dataclass(frozen=True)
 class VerifierFacts:
-    """What a task's tests tell. `folders`: where its scripts change to; `imports`: packages that its files import.
+    """What a task's tests tell. `folders`: where they change to or import from; `imports`: packages that they import.
 
-    `prefixes`: folders with a bin/ from which they run a verifier's program, such as .venv; may be relative.
+    `prefixes`: folders with a bin/ from which they run a verifier's program, such as .venv. `path`: folders that their
+    scripts add to PATH; `~` is a home. All three may be relative. `beside`: names that their programs read beside the
+    work, as a regular expression. `users`: whose accounts verification uses besides root and the image's user.
     """
 
     folders: frozenset[str] = frozenset()
     prefixes: frozenset[str] = frozenset()
     imports: frozenset[str] = frozenset()
+    path: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+    beside: str = ""
     runs_uv: bool = False  # within a project
+    runs_git: bool = False
+    runs_make: bool = False
+    runs_js: bool = False
 
 
 @dataclass(frozen=True)
 class Place:
     """Facts of one container. `path`: folders of PATH; `homes`: of its accounts; `work`: the working directories.
 
-    `entrypoint`: programs by absolute path that a restart of the container runs.
+    `libraries`: folders of LD_LIBRARY_PATH. `entrypoint`: programs by absolute path that a restart of the container
+    runs. `services`: the image starts something that runs beside the agent.
     """
 
     path: tuple[str, ...] = ()
     homes: tuple[str, ...] = ("/root",)
     work: tuple[str, ...] = ("/",)
+    libraries: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
+    services: bool = False
     tests: VerifierFacts = field(default_factory=VerifierFacts)
+
+    @functools.cached_property
+    def folders(self) -> tuple[str, ...]:
+        """Working directories, and the folders that the tests work in."""
+        found = {_joined(work, folder) for work in self.work for folder in self.tests.folders}
+        return tuple(sorted({*self.work, *found}))
 
     @functools.cached_property
     def prefixes(self) -> tuple[str, ...]:
         """X for each X/bin of PATH, and virtual environments that the tests name."""
         found = {str(PurePosixPath(d).parent) for d in self.path if PurePosixPath(d).name in ("bin", "sbin")}
-        places = (*self.work, *self.tests.folders)
-        found |= {str(PurePosixPath(place) / prefix) for place in places for prefix in self.tests.prefixes}
+        found |= {_joined(place, prefix) for place in self.folders for prefix in self.tests.prefixes}
         return tuple(sorted(found - {*self.beside}))
 
     @functools.cached_property
     def beside(self) -> tuple[str, ...]:
         """Folders in which Python and pytest look for modules and settings: working directories and those above."""
-        places = [PurePosixPath(place) for place in {"/", *self.work, *self.tests.folders, *self.homes}]
+        places = [PurePosixPath(place) for place in {"/", *self.folders, *self.homes}]
         return tuple(sorted({str(one) for place in places for one in (place, *place.parents)}))
+
+    @functools.cached_property
+    def tool_path(self) -> tuple[str, ...]:
+        """Folders that the tests add to PATH: only their tools count there, since the work may have programs too."""
+        found = {_joined(work, one) for work in self.work for one in self.tests.path if not one.startswith("~")}
+        found |= {f"{home}{one[1:]}" for home in self.homes for one in self.tests.path if one.startswith("~")}
+        return tuple(sorted(found))
+
+    @functools.cached_property
+    def read_beside(self) -> re.Pattern[str]:
+        """Names of settings that verification reads from the folders of `beside`."""
+        return re.compile(f"{ALWAYS_BESIDE.pattern}|{self.tests.beside}") if self.tests.beside else ALWAYS_BESIDE
+
+    @functools.cached_property
+    def js_runners(self) -> tuple[str, ...]:
+        """Where JavaScript's test runners lie beside the work, if the tests run one."""
+        places = self.folders if self.tests.runs_js else ()
+        return tuple(f"{place.rstrip('/')}/node_modules/{name}" for place in places for name in JS_RUNNERS)
 
     @functools.cached_property
     def roots(self) -> tuple[str, ...]:
         """Folders and files below which changes are looked for; those of `beside` only by name."""
-        found = [*SYSTEM, "/etc", "/opt", *self.path, *self.entrypoint]
-        found += [f"{prefix}/{part}" for prefix in self.prefixes for part in _PREFIX_PARTS]
-        found += [f"{home.rstrip('/')}/{name}" for home in self.homes for name in _HOME]
-        found += [f"{home.rstrip('/')}/{a}/{b}" for home in self.homes for a, bs in _HOME_PARTS.items() for b in bs]
+        found = [*SYSTEM, "/etc", "/opt", _GO_MODULES, *self.path, *self.libraries, *self.entrypoint, *self.js_runners]
+        found += [f"{prefix}/{part}" for prefix in self.prefixes for part in PREFIX_PARTS]
+        found += [f"{home.rstrip('/')}/{name}" for home in self.homes for name in home_paths()]
+        found += [*self.tool_path, *(SCHEDULES if self.services else ())]
         return tuple(topmost(found))
+
+
+def _joined(folder: str, path: str) -> str:
+    return str(PurePosixPath(folder) / path)
 
 
 @dataclass(frozen=True)
@@ -155,34 +168,23 @@ def is_system(change: Change, place: Place, layer: Layer) -> bool:
     path = change.path
     if change.shallow:
         return True
-    if _WORK.fullmatch(path):
+    if WORK.fullmatch(path):
         return False
-    if below(path, (*SYSTEM, *place.path)) or path in place.entrypoint or _ETC.fullmatch(path):
+    if below(path, (*SYSTEM, *place.path, *place.js_runners)) or path in place.entrypoint or ETC.fullmatch(path):
         return True
-    if path.startswith("/opt/") and any(part in _PREFIX_PARTS[:6] for part in PurePosixPath(path).parts[2:]):
+    if path.startswith("/opt/") and not BELOW_OPT.isdisjoint(PurePosixPath(path).parts[2:]):
         return True
-    if any(below(path, (f"{prefix}/{part}",)) for prefix in place.prefixes for part in _PREFIX_PARTS):
+    if any(below(path, (f"{prefix}/{part}",)) for prefix in place.prefixes for part in PREFIX_PARTS):
         return True
-    return any(_at_home(path, home) for home in place.homes) or is_beside(change, place, layer)
-
-
-def is_beside(change: Change, place: Place, layer: Layer) -> bool:
-    """Whether Python, pytest or uv would read it because it lies in, or above, a working directory."""
-    path = PurePosixPath(change.path)
-    if str(path.parent) not in place.beside or change.kind is Kind.REMOVED:
-        return False
-    if path.name in _BESIDE:
+    if below(path, place.tool_path) and (is_tool(PurePosixPath(path).name) or PurePosixPath(path).name in INTERPRETERS):
         return True
-    if place.tests.runs_uv and path.name in ("pyproject.toml", "uv.lock"):
+    if below(path, place.libraries):
+        return ".so" in path or _in_hardware(path, place.libraries)
+    if place.services and below(path, SCHEDULES):
         return True
-    if path.name in _SETTINGS:
-        return _steers(path.name, layer.content(change.path))
-    return change.kind is Kind.ADDED and _shadows(change, place, layer)
-
-
-def may_be_beside(name: str, place: Place) -> bool:
-    """Whether an entry of this name can matter beside a working directory: the quick test."""
-    return name in _BESIDE | _SETTINGS | {"uv.lock"} or _names_module(name.partition(".")[0], place)
+    if change.kind is Kind.CHANGED and below(path, (_GO_MODULES,)):
+        return True
+    return any(_at_home(change, home, layer) for home in place.homes)
 
 
 def is_routine(path: str) -> bool:
@@ -198,7 +200,7 @@ def is_allowed(change: Change, footprint: Footprint, fingerprint: Callable[[str]
     if known is None or not _guarded(change, place):
         return not _guarded(change, place) and (known is not None or footprint.covers(path))
     now = fingerprint(path)
-    upgraded = _UPGRADED.fullmatch(PurePosixPath(path).name) is not None
+    upgraded = UPGRADED.fullmatch(PurePosixPath(path).name) is not None
     return now == known or (upgraded and known.startswith(PROGRAM) and now.startswith(PROGRAM))
 
 
@@ -216,11 +218,6 @@ def trusted(fingerprints: Mapping[str, str], owned: frozenset[str]) -> dict[str,
     }
 
 
-def is_tool(name: str) -> bool:
-    """Whether it is a program that verifiers run themselves."""
-    return name in _TOOLS or _TOOL.fullmatch(name) is not None or _UPGRADED.fullmatch(name) is not None
-
-
 def misleads(cache: bytes | None, footprint: Footprint) -> bool:
     """Whether the loader's cache names a library outside the usual folders that the solution did not put there."""
     paths = {found.decode(errors="replace") for found in _LIBRARY_PATH.findall(cache or b"")}
@@ -232,8 +229,13 @@ def misleads(cache: bytes | None, footprint: Footprint) -> bool:
 def is_critical(path: str, place: Place) -> bool:
     """Whether the shell that removes added paths could itself run or load it, or find its programs by it."""
     parent = str(PurePosixPath(path).parent)
-    leads = any(below(folder, (path,)) for folder in (*place.path, *LIBRARY_DIRS))
-    return leads or parent in (*place.path, *LIBRARY_DIRS) or _in_hardware(path) or path.startswith("/etc/ld.so.")
+    folders = (*place.path, *place.libraries, *LIBRARY_DIRS)
+    return (
+        any(below(folder, (path,)) for folder in folders)
+        or parent in folders
+        or _in_hardware(path)
+        or path.startswith("/etc/ld.so.")
+    )
 
 
 def accounts(image: str, now: str, users: Iterable[str]) -> str | None:
@@ -277,69 +279,42 @@ def _guarded(change: Change, place: Place) -> bool:
     parent = str(path.parent)
     if path.suffix in (".pth", ".egg-link") or path.name == "entry_points.txt" or change.path.startswith("/etc/ld.so."):
         return True
-    if is_tool(path.name) and (path.parent.name in _PROGRAMS or parent in place.path):
+    if is_tool(path.name) and (path.parent.name in PROGRAMS or parent in place.path):
         return True
-    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts) and any(map(_is_runner, path.parts)):
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts) and any(map(is_runner, path.parts)):
         return True
     changed_library = change.kind is Kind.CHANGED and _LIBRARY.fullmatch(path.name) and parent in LIBRARY_DIRS
     return bool(changed_library) or _in_hardware(change.path)
-
-
-def _is_runner(name: str) -> bool:
-    stem = re.split(r"[-.]", name)[0].lower()
-    return stem in RUNNER or stem.startswith(("pytest_", "_pytest"))
 
 
 def _never(path: str, place: Place) -> bool:
     """Whether no solution may change it."""
     name = PurePosixPath(path).name
     stem, parent = name.partition(".")[0], str(PurePosixPath(path).parent)
-    if path == PRELOAD or stem in _SITE:
+    if path == PRELOAD or stem in SITE:
         return True
     if parent == "/":
-        return name in (_BESIDE | _SETTINGS)
-    return parent in place.beside and _is_runner(stem) and name not in _BESIDE
+        return name in SETTINGS or ALWAYS_BESIDE.fullmatch(name) is not None
+    return parent in place.beside and is_runner(stem) and not ALWAYS_BESIDE.fullmatch(name)
 
 
-def _shadows(change: Change, place: Place, layer: Layer) -> bool:
-    name = PurePosixPath(change.path).name
-    if change.folder:  # without __init__, it comes after every other module of the name
-        package = any(inside.startswith("__init__.") for inside in layer.names(change.path))
-        return _is_runner(name) or name in _SITE or (package and _names_module(name, place))
-    match = _IMPORTABLE.fullmatch(name)
-    return match is not None and _names_module(match[1], place)
-
-
-def _names_module(stem: str, place: Place) -> bool:
-    """Whether verification may import a module of this name from elsewhere."""
-    return stem in _STANDARD | place.tests.imports or _is_runner(stem)
-
-
-def _steers(name: str, content: bytes | None) -> bool:
-    """Whether a settings file steers pytest or uv, or replaces the tool that builds the project."""
-    text = (content or b"").decode(errors="replace")
-    if name != "pyproject.toml":
-        return _INI_HOOK.search(text) is not None
-    try:
-        settings = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return True
-    tool, build = settings.get("tool"), settings.get("build-system")
-    tools = tool.keys() & {"pytest", "uv"} if isinstance(tool, dict) else set[str]()
-    return bool(tools) or (isinstance(build, dict) and "backend-path" in build)
-
-
-def _at_home(path: str, home: str) -> bool:
+def _at_home(change: Change, home: str, layer: Layer) -> bool:
     start = home.rstrip("/") + "/"
-    if not path.startswith(start):
+    if not change.path.startswith(start):
         return False
-    first, _, rest = path[len(start) :].partition("/")
-    return first in _HOME or rest.partition("/")[0] in _HOME_PARTS.get(first, ())
+    inside = change.path[len(start) :]
+    first, _, rest = inside.partition("/")
+    if first in HOME or rest.partition("/")[0] in HOME_PARTS.get(first, ()):
+        return True
+    if (settings := HOME_SETTINGS.get(inside)) and change.kind is not Kind.REMOVED:
+        content = layer.content(change.path)
+        return content is None or settings.search(content.decode(errors="replace")) is not None
+    return change.kind is Kind.CHANGED and below(inside, STORES)
 
 
-def _in_hardware(path: str) -> bool:
+def _in_hardware(path: str, folders: Iterable[str] = LIBRARY_DIRS) -> bool:
     return any(
-        path.startswith(f"{base}/") and _HARDWARE.fullmatch(path[len(base) + 1 :]) is not None for base in LIBRARY_DIRS
+        path.startswith(f"{base}/") and _HARDWARE.fullmatch(path[len(base) + 1 :]) is not None for base in folders
     )
 
 

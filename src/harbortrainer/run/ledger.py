@@ -291,3 +291,12 @@ class Ledger:
             self._faults.setdefault(record["task"], []).append(fault)
         if disposition == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")
+
+
+def suspect_trials(path: Path) -> set[str]:
+    """Names of the trials that a run's ledger marks, as they ended or in their batch. Raises UserError."""
+    found: set[str] = set()
+    for record in read_lines(path):
+        if marks := record.get("suspect"):
+            found.update([record["trial"]] if record["event"] == "ended" else marks)
+    return found

@@ -18,6 +18,7 @@ from harbortrainer.learning.datums import digest
 from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
 from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, open_run_directory
+from harbortrainer.run.ledger import suspect_trials
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -48,15 +49,12 @@ class Dataset:
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
     found = [one for file in config.data for one in _of_file(file, template)]
-    runs = [open_run_directory(path, "runs=") for path in config.runs]
-    forbidden = {task for run in runs for task in _held_out_tasks(run)}
-    for run in runs:
-        _check_renderer(run, template.renderer, config.model_name)
-        found += _of_run(run, config, forbidden)
+    trials, n_suspect = _of_runs(config, template.renderer)
+    found += trials
     if not found:
-        raise UserError(_nothing(config))
+        raise UserError(_nothing(config, n_suspect))
     fitting = [one for one in found if one.longest <= config.context_limit]
-    notes = []
+    notes = [_left_out(n_suspect)] if n_suspect else []
     if n_special := sum(one.special_strings for one in found):
         notes.append(
             f"{n_special} special strings of the model in messages are encoded as text, not as control tokens, in "
@@ -74,13 +72,20 @@ def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     return Dataset(train, held_out, tuple(notes))
 
 
-def _nothing(config: SftConfig) -> str:
+def _nothing(config: SftConfig, n_suspect: int) -> str:
+    if config.runs and n_suspect:
+        return f"runs={','.join(config.runs)}: no trial is left to train on; {_left_out(n_suspect)}"
     if config.runs and not config.data:
         return (
             f"runs={','.join(config.runs)}: no trial of a training batch or an evaluation has a reward of "
             f"{config.min_reward:g} or more (held-out tasks aside); lower min_reward or name other runs"
         )
     return f"data={','.join(config.data)}: no conversation"
+
+
+def _left_out(n_suspect: int) -> str:
+    number = "1 trial" if n_suspect == 1 else f"{n_suspect} trials"
+    return f"{number} with enough reward left out as suspect; suspect=train takes them"
 
 
 def _of_file(file: str, template: ChatTemplate) -> Iterator[Conversation]:
@@ -105,17 +110,30 @@ def _of_file(file: str, template: ChatTemplate) -> Iterator[Conversation]:
             raise UserError(f"data={file}: line {number}: {error}") from None
 
 
-def _of_run(run: RunDirectory, config: SftConfig, forbidden: set[str]) -> Iterator[Conversation]:
-    """Graded trials with enough reward: of a run its training batches, of an evaluation all."""
+def _of_runs(config: SftConfig, renderer: Renderer) -> tuple[list[Conversation], int]:
+    """The conversations of all runs, and the number of suspect trials left out. Raises UserError."""
+    runs = [open_run_directory(path, "runs=") for path in config.runs]
+    forbidden = {task for run in runs for task in _held_out_tasks(run)}
+    found, n_suspect = list[Conversation](), 0
+    for run in runs:
+        _check_renderer(run, renderer, config.model_name)
+        masked = suspect_trials(run.ledger) if config.suspect == "mask" else set[str]()
+        for batch in _batches(run, forbidden):
+            enough = {one.trial_name for one in batch if (one.reward or 0.0) >= config.min_reward}
+            n_suspect += len(enough & masked)
+            trials = [one for one in batch if one.trial_name not in masked]
+            chosen = _best(trials) if config.best_of_group else trials
+            found += [of_trajectory(one, str(run.path)) for one in chosen if one.trial_name in enough]
+    return found, n_suspect
+
+
+def _batches(run: RunDirectory, forbidden: set[str]) -> Iterator[list[Trajectory]]:
+    """Graded trials, without those of forbidden tasks: of a run its training batches, of an evaluation all."""
     evaluation = "trials" in read_json(run.config)
     wanted = _EVALUATION_BATCH if evaluation else _TRAINING_BATCH
     for folder in sorted((run.path / "trajectories").glob("*")):
-        if not wanted.fullmatch(folder.name):
-            continue
-        trials = [t for t in read_batch(folder).values() if t.trainable and t.task_name not in forbidden]
-        for trial in _best(trials) if config.best_of_group else trials:
-            if (trial.reward or 0.0) >= config.min_reward:
-                yield of_trajectory(trial, str(run.path))
+        if wanted.fullmatch(folder.name):
+            yield [t for t in read_batch(folder).values() if t.trainable and t.task_name not in forbidden]
 
 
 def _best(trials: Sequence[Trajectory]) -> list[Trajectory]:
