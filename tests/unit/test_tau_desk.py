@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.errors import UserError
+from harbortrainer.policy import users
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
@@ -18,7 +19,7 @@ from harbortrainer.venues.tau.desk.tasks import Case, cases, data
 from harbortrainer.venues.tau.domain import Call, World, domain
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.grade import grade
-from harbortrainer.venues.tau.user import STOP, ScriptedUser
+from harbortrainer.venues.tau.user import STOP, ModelUser, ScriptedUser
 from harbortrainer.venues.tau.venue import VENUE
 from tests.conftest import ROOT
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -143,12 +144,26 @@ def test_any_arguments_get_a_short_error(tool: str, arguments: dict[str, object]
     assert result.error and len(result.text) < 60 and result.text.startswith("Error: ")
 
 
-def test_a_model_cannot_play_the_user_and_a_script_needs_no_warning(tmp_path: Path) -> None:
+def test_its_script_needs_no_warning_and_a_model_may_play_the_user_too() -> None:
     chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:desk@test")
-    config = Config(model_name="m", tasks_dir="tau:desk", logs_dir=str(tmp_path))
-    assert VENUE.check(tasks, config, chat, 1) == []
-    with pytest.raises(UserError, match="user_model=base: the user of tau:desk is a script"):
-        VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk", user_model="base"), chat, 1)
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk"), chat, 1) == []
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk", user_model="base"), chat, 1) == []
+
+
+async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop() -> None:
+    heard: list[Sequence[Mapping[str, Any]]] = []
+
+    class Player(users.User):
+        async def reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
+            heard.append(messages)
+            return "hello"
+
+    desk = domain("desk")
+    exchange = Exchange(desk, desk.task("cancel-1"))
+    assert (await ModelUser(Player(), desk, exchange.task).reply(exchange.heard())).text == "hello"
+    system, greeting = heard[0]
+    assert STOP in system["content"] and f"My name is {case('cancel-1').name}." in system["content"]
+    assert greeting["role"] == "user"
 
 
 def test_the_declared_tools_are_short() -> None:

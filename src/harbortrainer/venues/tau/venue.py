@@ -61,8 +61,6 @@ class TauVenue:
             return [SCRIPTED] if scripted else []
         if any(place.user_schemas for place in places):
             raise UserError(f"user_model={config.user_model}: the user of tau:telecom has tools; leave that domain out")
-        if any(place.name == DESK for place in places):
-            raise UserError(f"user_model={config.user_model}: the user of tau:desk is a script; leave that domain out")
         return []
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:

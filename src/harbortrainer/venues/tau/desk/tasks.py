@@ -20,6 +20,11 @@ CONSONANTS, VOWELS = "bcdfghjklmnprstvz", "aeiou"
 SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
 ITEMS = ("lamp", "chair", "clock", "shelf", "tent", "stove", "drill", "bench", "scarf", "mirror", "blanket", "drum")
 KNOWN = "My name is {name}."
+# Of a model that plays the user.
+GUIDELINES = """You play a customer who talks to the service desk of a shop.
+- Begin with everything that the scenario says, in its words.
+- Answer the desk's questions by the scenario alone; agree to what you are asked to confirm.
+- After a message of the desk that asks nothing, answer ###STOP### and nothing else."""
 _CANCEL = (
     "Please cancel my order of the {item}.",
     "I no longer want the {item}. Cancel that order.",
@@ -102,6 +107,9 @@ class Instructions(BaseModel):
 
 class Scenario(BaseModel):
     instructions: Instructions
+
+    def __str__(self) -> str:
+        return f"{self.instructions.reason_for_call}\n{self.instructions.known_info}"
 
 
 class DeskTask(BaseModel):
