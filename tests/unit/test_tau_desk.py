@@ -114,13 +114,13 @@ async def test_what_the_policy_of_the_desk_asks_for_earns_1() -> None:
 @pytest.mark.parametrize("kind", ["cancel", "late", "refuse", "return", "move", "where"])
 async def test_another_order_or_another_tool_earns_nothing(kind: str) -> None:
     one = case(f"{kind}-1")
-    (other,) = {*one.orders} - {one.order_id}
+    other = case(f"{kind}-2").order_id
     assert await earned(f"{kind}-1", [Call("open_ticket", {"order_id": other})], right(one)[1]) == 0.0
     assert await earned(f"{kind}-1", [*right(one)[0], Call("open_ticket", {"order_id": other})], "Done.") == 0.0
     if kind != "refuse":
         assert await earned(f"{kind}-1", [], "Done.") == 0.0
     if kind == "where":
-        assert await earned("where-1", [], f"It is in {one.orders[other]['city']}.") == 0.0
+        assert await earned("where-1", [], f"It is in {case('where-2').city}.") == 0.0
 
 
 def test_tools_heed_the_status_of_an_order() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import random
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -34,7 +34,7 @@ _CANCEL = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`status`: of the order that the customer means; `tool`: the right call, "" = none; `share`: of all."""
+    """`status`: of the order; `tool`: the right call, "" = none; `share`: of all."""
 
     name: str
     status: str
@@ -123,25 +123,25 @@ class DeskTask(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One task with every name filled in. `item`: the one that the customer means; `orders`: the customer's, by id."""
+    """One task with every name filled in."""
 
     kind: Kind
     name: str
     item: str
     order_id: str
+    city: str
     new_city: str
     wording: str
-    orders: Mapping[str, Mapping[str, Any]]
 
     @property
-    def city(self) -> str:
-        return str(self.orders[self.order_id]["city"])
+    def order(self) -> dict[str, str]:
+        """The customer's order at the start."""
+        return {"user_id": self.name, "item": self.item, "status": self.kind.status, "city": self.city}
 
     @property
     def words(self) -> set[str]:
         """Every made-up word of the case."""
-        cities = (order["city"] for order in self.orders.values())
-        return {*self.name.split(), *self.orders, *cities, self.new_city}
+        return {*self.name.split(), self.order_id, self.city, self.new_city}
 
     def task(self, key: str) -> dict[str, Any]:
         """The task as JSON values."""
@@ -171,18 +171,9 @@ class Words:
 
 
 def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
-    """A customer with two orders of different items and statuses, in an order by chance."""
-    name = f"{words.word()} {words.word()}"
-    item, other = rng.sample(ITEMS, 2)
-    order_id, other_id = words.word(), words.word()
-    other_status = rng.choice([status for status in (PENDING, SHIPPED, DELIVERED) if status != kind.status])
-    orders = {
-        order_id: {"user_id": name, "item": item, "status": kind.status, "city": words.word()},
-        other_id: {"user_id": name, "item": other, "status": other_status, "city": words.word()},
-    }
-    if rng.random() < 0.5:
-        orders = dict(reversed(orders.items()))
-    return Case(kind, name, item, order_id, words.word(), rng.choice(kind.wordings), orders)
+    """A customer with one order."""
+    name, item = f"{words.word()} {words.word()}", rng.choice(ITEMS)
+    return Case(kind, name, item, words.word(), words.word(), words.word(), rng.choice(kind.wordings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +206,7 @@ def data() -> Data:
     """All tasks, their split, and a database of their orders and customers."""
     found = cases()
     split = {side: [key for key, (of, _) in found.items() if of == side] for side in SIZES}
-    orders = {order_id: dict(order) for _, case in found.values() for order_id, order in case.orders.items()}
+    orders = {case.order_id: case.order for _, case in found.values()}
     users = {case.name: {"user_id": case.name} for _, case in found.values()}
     code = inspect.getsource(environment) + repr(orders)
     return Data(
