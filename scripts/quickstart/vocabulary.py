@@ -44,12 +44,17 @@ def phrases() -> list[str]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
+    return tokenizer_of(phrases(), CHAT_TEMPLATE)
+
+
+def tokenizer_of(added: Iterable[str], chat_template: str) -> PreTrainedTokenizerFast:
+    """Bytes, special tokens, and a token for each phrase in `added`."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.add_tokens([AddedToken(phrase, normalized=False, special=False) for phrase in phrases()])
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False, special=False) for phrase in added])
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=TURN_END,
@@ -58,7 +63,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
     )
-    wrapped.chat_template = CHAT_TEMPLATE
+    wrapped.chat_template = chat_template
     return wrapped
 
 

@@ -16,7 +16,12 @@ from tests.unit.test_floors import FLOORS
 
 # Programs of others that a page may call.
 OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "pip", "sudo", "uv"}
-TRAINING = {"run.sh", "run_skyrl_tx.sh", "run_quickstart.sh"}  # take the fields of harbortrainer.train
+TRAINING = {
+    "run.sh",
+    "run_skyrl_tx.sh",
+    "run_quickstart.sh",
+    "run_quickstart_tools.sh",
+}  # take the fields of harbortrainer.train
 # With fields of their own; "" = without a command.
 COMMANDS = {
     "doctor": ("", "server", "parity", "docker", "clean"),

@@ -298,7 +298,7 @@ class Model(users.User):
 async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(tmp_path: Path) -> None:
     model = Model()
     task = BY_NAME["airline-0"]
-    trajectory = await talked(["What?"], tmp_path, task, new_user=lambda _domain, task, _seed: ModelUser(model, task))
+    trajectory = await talked(["What?"], tmp_path, task, new_user=lambda place, task, _: ModelUser(model, place, task))
     assert trajectory.outcome is Outcome.COMPLETED and trajectory.stats["user_prompt_tokens"] == 14.0
     system, *said = model.asked[1]
     assert "<scenario>" in system["content"] and "###STOP###" in system["content"]

@@ -1,19 +1,21 @@
-"""One tau2 domain, loaded once for a process: its policy and tools, a fresh environment a trial, its tasks' end states.
+"""One domain, loaded once for a process: its policy and tools, a fresh environment a trial, its tasks' end states.
 
 The domain's tools change tasks' databases, never the base that all trials share.
 """
 
 import copy
-import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 from harbortrainer.venues.tau.calculator import refusal
+from harbortrainer.venues.tau.data import data
 from harbortrainer.venues.tau.databases import State, changes, fresh
-from harbortrainer.venues.tau.package import data_folder, module
+from harbortrainer.venues.tau.desk import tasks as desk
+from harbortrainer.venues.tau.desk.environment import ToolCall
+from harbortrainer.venues.tau.package import module
 
 GREETING = "Hi! How can I help you today?"  # the agent's first message, which nobody samples
 # tau2/agent/llm_agent.py, which cannot be imported without its LLM client; `bench.tau_grade` compares them.
@@ -45,19 +47,19 @@ class Result:
 
 
 class World:
-    """The state that one conversation changes: tau2's environment over databases of its own."""
+    """The state that one conversation changes: an environment over databases of its own."""
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Any, new_call: Callable[..., Any]) -> None:
+        """`new_call`: the type of calls that the environment takes."""
         self.environment = environment
+        self._new_call = new_call
 
     def respond(self, call: Call) -> Result:
         """Run a tool. Errors of any kind are the result's text, as in tau2; nothing that a policy sends raises."""
         if call.name == "calculate" and (reason := refusal(call.arguments)) is not None:
             return Result(f"Error: {reason}", error=True)
         requestor = "user" if call.by_user else "assistant"
-        sent = module("data_model.message").ToolCall(
-            name=call.name, arguments=copy.deepcopy(dict(call.arguments)), requestor=requestor
-        )
+        sent = self._new_call(name=call.name, arguments=copy.deepcopy(dict(call.arguments)), requestor=requestor)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `2(3)` of calculate; values of a wrong type in a database
             message = self.environment.get_response(sent)
@@ -73,12 +75,16 @@ class World:
 
 @dataclass(eq=False)
 class Domain:
-    """`base`: the shared environment; `raw`: the domain's tasks by id, as in the file; `split`: ids by side."""
+    """`base`: the shared environment; `raw`: the domain's tasks by id, as in the file.
+
+    `read_task`: from a raw task to one in tau2's form; `new_call`: the type of calls that the environment takes.
+    """
 
     name: str
     base: Any
     raw: dict[str, dict[str, Any]]
-    split: dict[str, list[str]]
+    read_task: Callable[[dict[str, Any]], Any]
+    new_call: Callable[..., Any]
     _tasks: dict[str, Any] = field(default_factory=dict)
     _gold: dict[str, tuple[State, State]] = field(default_factory=dict)
 
@@ -97,9 +103,9 @@ class Domain:
         return [] if self.base.user_tools is None else [tool.openai_schema for tool in self.base.get_user_tools()]
 
     def task(self, key: str) -> Any:
-        """tau2's task."""
+        """The task in tau2's form."""
         if key not in self._tasks:
-            self._tasks[key] = module("data_model.tasks").Task.model_validate(self.raw[key])
+            self._tasks[key] = self.read_task(self.raw[key])
         return self._tasks[key]
 
     def world(self, task: Any) -> World:
@@ -109,7 +115,7 @@ class Domain:
         if start is not None:
             environment.set_state(start.initialization_data, start.initialization_actions, start.message_history or [])
         environment.sync_tools()
-        return World(environment)
+        return World(environment, self.new_call)
 
     def gold(self, task: Any) -> tuple[State, State]:
         """The end states of agent's and user's database after the task's own actions."""
@@ -143,15 +149,10 @@ class Domain:
 
 @cache
 def domain(name: str) -> Domain:
-    """Blocks for 0.1 to 2 s at the first call. Raises UserError without the package."""
-    raw, split = read_tasks(name)
-    return Domain(name, module(f"domains.{name}.environment").get_environment(), raw, split)
-
-
-@cache
-def read_tasks(name: str) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """The base set of a domain's tasks by id, and its split. Imports nothing of tau2. Raises UserError."""
-    folder = data_folder() / name
-    split: dict[str, list[str]] = json.loads((folder / "split_tasks.json").read_text())
-    tasks = {task["id"]: task for task in json.loads((folder / "tasks.json").read_text())}
-    return {key: tasks[key] for key in split["base"]}, split
+    """Blocks for 0.1 to 2 s at the first call. Raises UserError without the package that the domain needs."""
+    raw = data(name).tasks
+    if name == desk.NAME:
+        return Domain(name, desk.new_environment(), raw, desk.DeskTask.model_validate, ToolCall)
+    base = module(f"domains.{name}.environment").get_environment()
+    read_task = module("data_model.tasks").Task.model_validate
+    return Domain(name, base, raw, read_task, module("data_model.message").ToolCall)

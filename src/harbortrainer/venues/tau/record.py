@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.durable.files import replace_text
+from harbortrainer.venues.tau.data import data
 from harbortrainer.venues.tau.exchange import Exchange
-from harbortrainer.venues.tau.package import DISTRIBUTION, VERSION
 
 FILE = "conversation.json"  # OWN_FILE of run/conversations.py, whose imports are heavy
 
@@ -26,7 +26,7 @@ def record(exchange: Exchange, name: str, end: str, seconds: float, grades: dict
         "termination_reason": end,
         "messages": exchange.messages,
         "domain": exchange.domain.name,
-        "package": f"{DISTRIBUTION} {VERSION}",
+        "package": data(exchange.domain.name).version,
         "grades": grades,
         "system": exchange.domain.system_prompt,
         "tools": exchange.domain.schemas,

@@ -69,7 +69,7 @@ class TauRoom:
     def _of_run(self, domain: Domain, task: Any, seed: int) -> User:
         if self._users is None:
             return ScriptedUser(domain, task, seed)
-        return ModelUser(self._users.of_trial(seed), task)
+        return ModelUser(self._users.of_trial(seed), domain, task)
 
 
 def _load(tasks: Sequence[Task]) -> None:

@@ -1,13 +1,11 @@
-"""tau2's tasks as tasks of a run: names, digests, sides, users, relations, and the reward of doing nothing.
+"""A domain's tasks as tasks of a run: names, digests, sides, users, relations, and the reward of doing nothing.
 
 A source is `tau:DOMAIN`, or `tau:DOMAIN@SIDE` for the data set's own training or test side.
 """
 
 import difflib
-import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
@@ -24,10 +22,10 @@ from harbortrainer.tasks.identity import (
     plain_text,
 )
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import domain, read_tasks
+from harbortrainer.venues.tau.data import DOMAINS, data
+from harbortrainer.venues.tau.domain import domain
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.grade import BASES, grade
-from harbortrainer.venues.tau.package import DISTRIBUTION, DOMAINS, VERSION, data_folder
 
 VENUE = "tau"
 SIDES = ("train", "test")
@@ -37,7 +35,7 @@ MOST_NAME = 60  # characters; telecom's ids are sentences
 def find(given: str) -> tuple[str, str]:
     """Path and version of the source. The version names the package and its data. Raises UserError."""
     name, side = _parse(given)
-    return f"{VENUE}:{name}{'@' * bool(side)}{side}", f"{DISTRIBUTION} {VERSION}, data {data_digest(name)[:12]}"
+    return f"{VENUE}:{name}{'@' * bool(side)}{side}", f"{data(name).version}, data {data(name).digest[:12]}"
 
 
 def names(place: str) -> list[str]:
@@ -48,7 +46,7 @@ def names(place: str) -> list[str]:
 def load(place: str, excluded: Collection[str]) -> list[Task]:
     """Raises UserError: no such domain or side, a task whose grade needs an LLM."""
     name, _ = _parse(place)
-    raw, split = read_tasks(name)
+    raw, split = data(name).tasks, data(name).split
     keys = [key for key in _keys(place) if task_name(name, key) not in excluded]
     for key in keys:
         basis = (raw[key].get("evaluation_criteria") or {}).get("reward_basis") or ()
@@ -62,7 +60,7 @@ def load(place: str, excluded: Collection[str]) -> list[Task]:
         Task(
             task_name(name, key),
             f"{name}:{key}",
-            digest_of((json.dumps(raw[key], sort_keys=True), data_digest(name))),
+            digest_of((json.dumps(raw[key], sort_keys=True), data(name).digest)),
             venue=VENUE,
             side=sides.get(key, ""),
             floor=floor(name, key),
@@ -75,7 +73,7 @@ def load(place: str, excluded: Collection[str]) -> list[Task]:
 def identify(task: Task) -> Identity:
     """Related are tasks of one user, with the same scenario, or with the same gold actions."""
     name, key = key_of(task)
-    raw = read_tasks(name)[0][key]
+    raw = data(name).tasks[key]
     found = {SAME_FILES: task.digest, SAME_TEXT: plain_text(json.dumps({**raw, "id": ""}, sort_keys=True))}
     keys = [(reason, digest_of((name, value))) for reason, value in found.items()]
     return Identity(task.name, task.digest, (*keys, *sorted(relations(name, key))), " ".join(sorted(users(name, key))))
@@ -98,7 +96,7 @@ def task_name(name: str, key: str) -> str:
 @cache
 def relations(name: str, key: str) -> frozenset[tuple[str, str]]:
     """(reason, digest) of what the task may have in common with another of its domain."""
-    raw = read_tasks(name)[0][key]
+    raw = data(name).tasks[key]
     gold = [(one["name"], one["arguments"]) for one in _actions(raw)]
     found = [(SAME_INSTRUCTION, plain_text(json.dumps(raw["user_scenario"], sort_keys=True)))]
     found += [(SAME_GOLD, json.dumps(gold, sort_keys=True))] if gold else []
@@ -109,9 +107,9 @@ def relations(name: str, key: str) -> frozenset[tuple[str, str]]:
 @cache
 def users(name: str, key: str) -> frozenset[str]:
     """Ids of the users that a task is about: by its gold actions, else by its scenario."""
-    raw, data = read_tasks(name)[0][key], _database(name)
-    owners = {"user_id": data.get("users", {}), "order_id": data.get("orders", {}),
-              "reservation_id": data.get("reservations", {})}  # fmt: skip
+    raw, stored = data(name).tasks[key], data(name).database
+    owners = {"user_id": stored.get("users", {}), "order_id": stored.get("orders", {}),
+              "reservation_id": stored.get("reservations", {})}  # fmt: skip
     found: set[str] = set()
     for action in _actions(raw):
         for argument, known in owners.items():
@@ -119,8 +117,8 @@ def users(name: str, key: str) -> frozenset[str]:
             if isinstance(value, str) and value in known:
                 found.add(value if argument == "user_id" else known[value]["user_id"])
     text = json.dumps(raw["user_scenario"], ensure_ascii=False)
-    found |= {user for user in data.get("users", {}) if user in text}
-    return frozenset(found or _named(data, text))
+    found |= {user for user in stored.get("users", {}) if user in text}
+    return frozenset(found or _named(stored, text))
 
 
 def floor(name: str, key: str) -> float:
@@ -129,24 +127,13 @@ def floor(name: str, key: str) -> float:
     return grade(Exchange(place, place.task(key)).parts())
 
 
-@cache
-def data_digest(name: str) -> str:
-    """Digest of what all tasks of a domain share: policies, databases, tools."""
-    total = hashlib.sha256(VERSION.encode())
-    code = data_folder().parents[2] / "domains" / name
-    files = [file for file in (data_folder() / name).iterdir() if file.suffix in (".md", ".toml") or "db" in file.stem]
-    for file in sorted([*files, *code.glob("*.py")]):
-        total.update(file.name.encode() + b"\0" + file.read_bytes())
-    return total.hexdigest()
-
-
 def _parse(given: str) -> tuple[str, str]:
     """Domain and side, "" = the whole base set. Raises UserError."""
     name, at, side = given.removeprefix(f"{VENUE}:").partition("@")
     if name not in DOMAINS:
         near = difflib.get_close_matches(name, DOMAINS, n=1)
         fix = f"did you mean {VENUE}:{near[0]}?" if near else f"one of {', '.join(DOMAINS)}"
-        raise UserError(f"tasks_dir={given}: tau2 has no domain {name}; {fix}")
+        raise UserError(f"tasks_dir={given}: {VENUE} has no domain {name}; {fix}")
     if at and side not in SIDES:
         raise UserError(f"tasks_dir={given}: a side is {' or '.join(SIDES)}: {VENUE}:{name}@test")
     return name, side
@@ -154,36 +141,26 @@ def _parse(given: str) -> tuple[str, str]:
 
 def _keys(place: str) -> list[str]:
     name, side = _parse(place)
-    raw, split = read_tasks(name)
+    split = data(name).split
     if side and side not in split:
         raise UserError(f"tasks_dir={place}: {name} has no split of its own; leave @{side} out")
-    return [key for key in raw if not side or key in split[side]]
+    return [key for key in data(name).tasks if not side or key in split[side]]
 
 
 def _actions(raw: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return (raw.get("evaluation_criteria") or {}).get("actions") or ()
 
 
-@cache
-def _database(name: str) -> dict[str, Any]:
-    """The domain's database as it is on disk."""
-    folder = data_folder() / name
-    if (file := folder / "db.json").is_file():
-        data: dict[str, Any] = json.loads(file.read_text())
-        return data
-    return tomllib.loads((folder / "db.toml").read_text())
-
-
-def _named(data: dict[str, Any], text: str) -> set[str]:
+def _named(stored: dict[str, Any], text: str) -> set[str]:
     """Users whose whole name the scenario gives; of several with one name, those whose postal code it gives too.
 
     telecom's customers have a name in one piece.
     """
-    found = {id: user for id, user in data.get("users", {}).items() if _full_name(user) and _full_name(user) in text}
+    found = {id: user for id, user in stored.get("users", {}).items() if _full_name(user) and _full_name(user) in text}
     placed = {id for id, user in found.items() if str(user.get("address", {}).get("zip", "?")) in text}
     if found:
         return placed or {*found}
-    return {one["customer_id"] for one in data.get("customers", ()) if one["full_name"] in text}
+    return {one["customer_id"] for one in stored.get("customers", ()) if one["full_name"] in text}
 
 
 def _full_name(user: dict[str, Any]) -> str:

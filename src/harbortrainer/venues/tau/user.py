@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from harbortrainer.policy import users
+from harbortrainer.venues.tau.desk import tasks as desk
 from harbortrainer.venues.tau.domain import Call, Domain
 from harbortrainer.venues.tau.package import data_folder
 
@@ -50,11 +51,12 @@ NewUser = Callable[[Domain, Any, int], User]  # domain, tau2's task, seed of the
 
 
 class ModelUser(User):
-    """A model plays the user, with tau2's guidelines and the task's scenario as its instructions."""
+    """A model plays the user, with the domain's guidelines (tau2's have the same) and the task's scenario."""
 
-    def __init__(self, model: users.User, task: Any) -> None:
+    def __init__(self, model: users.User, domain: Domain, task: Any) -> None:
         self._model = model
-        self._system = USER_PROMPT.format(guidelines=_guidelines(), scenario=task.user_scenario)
+        guidelines = desk.GUIDELINES if domain.name == desk.NAME else _guidelines()
+        self._system = USER_PROMPT.format(guidelines=guidelines, scenario=task.user_scenario)
 
     @property
     def stats(self) -> dict[str, float]:

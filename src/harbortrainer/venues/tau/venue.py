@@ -1,4 +1,4 @@
-"""The venue `tau`: domains of tau2-bench, with the domain's tools and a simulated user."""
+"""The venue `tau`: domains of tau2-bench and one generated here, with the domain's tools and a simulated user."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau import tasks as tau_tasks
+from harbortrainer.venues.tau.desk.tasks import NAME as DESK
 from harbortrainer.venues.tau.package import DISTRIBUTION
 
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
@@ -56,7 +57,8 @@ class TauVenue:
             prompt = template.first_prompt([*opening, {"role": "user", "content": "x"}], place.schemas)
             _require_room(place.name, len(prompt), config)
         if config.user_model in (None, users.SCRIPTED):
-            return [] if self.new_user is not None else [SCRIPTED]
+            scripted = self.new_user is None and any(place.name != DESK for place in places)
+            return [SCRIPTED] if scripted else []
         if any(place.user_schemas for place in places):
             raise UserError(f"user_model={config.user_model}: the user of tau:telecom has tools; leave that domain out")
         return []

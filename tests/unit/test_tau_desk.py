@@ -1,0 +1,171 @@
+"""tau:desk: the generated tasks and their split, the tools, the grade by the loop that grades tau2's domains."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from harbortrainer.config import Config
+from harbortrainer.policy import users
+from harbortrainer.tasks.identity import Identity
+from harbortrainer.tasks.sources import find_sources, load_sources
+from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.venue import identify
+from harbortrainer.venues.tau.desk.environment import TOOLS
+from harbortrainer.venues.tau.desk.tasks import Case, cases, data
+from harbortrainer.venues.tau.domain import Call, World, domain
+from harbortrainer.venues.tau.exchange import Exchange
+from harbortrainer.venues.tau.grade import grade
+from harbortrainer.venues.tau.user import STOP, ModelUser, ScriptedUser
+from harbortrainer.venues.tau.venue import VENUE
+from tests.conftest import ROOT
+from tests.support.families import QWEN_TOOLS, chat_of
+
+HOSTILE = (
+    ("find_orders", {}),
+    ("find_orders", {"name": ["x"]}),
+    ("find_orders", {"name": "nobody"}),
+    ("find_orders", {"name": "x", "self": "y"}),
+    ("cancel_order", {"order_id": {"a": 1}}),
+    ("cancel_order", {"order_id": "no such order"}),
+    ("change_city", {"order_id": "x"}),
+    ("run", {"name": "find_orders", "arguments": "x"}),
+    ("_order", {"order_id": "x"}),
+    ("", {}),
+)
+
+
+def loaded(source: str = "tau:desk") -> list[Task]:
+    return load_sources(find_sources(source))
+
+
+def world() -> World:
+    desk = domain("desk")
+    return desk.world(desk.task("cancel-1"))
+
+
+def case(key: str) -> Case:
+    return cases()[key][1]
+
+
+def right(one: Case) -> tuple[list[Call], str]:
+    """The calls and the last text that the policy of the desk asks for."""
+    if one.kind.tool == "":
+        return [], f"It is in {one.city}." if one.kind.name == "where" else "That is not possible."
+    more = {"city": one.new_city} if one.kind.tool == "change_city" else {}
+    return [Call(one.kind.tool, {"order_id": one.order_id} | more)], "Done."
+
+
+async def earned(key: str, calls: list[Call], text: str) -> float:
+    """The reward of a conversation with the desk's own user: orders found, these calls, this text."""
+    desk = domain("desk")
+    exchange = Exchange(desk, desk.task(key))
+    user = ScriptedUser(desk, exchange.task, 0)
+    exchange.user((await user.reply(exchange.heard())).text)
+    assert not exchange.agent("", [Call("find_orders", {"name": case(key).name})])[0].error
+    for call in calls:
+        exchange.agent("", [call])
+    exchange.agent(text)
+    said = await user.reply(exchange.heard())
+    assert said.text == STOP
+    exchange.user(said.text)
+    return grade(exchange.parts())
+
+
+def test_sides_share_no_customer_order_or_city() -> None:
+    tasks = loaded()
+    assert [sum(task.side == side for task in tasks) for side in ("train", "test")] == [96, 36]
+    words = {side: [case.words for of, case in cases().values() if of == side] for side in ("train", "test")}
+    every = [word for sets in words.values() for one in sets for word in one]
+    assert len(every) == len({*every})
+    assert all(task.clean for task in tasks if task.side == "test")
+    known: list[Identity] = [identify(task) for task in tasks]
+    assert len({one.family for one in known}) == len(tasks)
+
+
+def test_tasks_are_the_same_in_every_process() -> None:
+    code = (
+        "from harbortrainer.tasks.sources import find_sources, load_sources; import sys;"
+        "tasks = load_sources(find_sources('tau:desk'));"
+        "print(*(task.digest for task in tasks), 'tau2' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": "7"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [*(task.digest for task in loaded()), "False"]
+
+
+def test_doing_nothing_earns_a_twelfth() -> None:
+    tasks = loaded()
+    assert sum(task.floor or 0 for task in tasks) / len(tasks) == pytest.approx(1 / 12)
+    assert {task.name.split("-")[1] for task in tasks if task.floor} == {"refuse"}
+
+
+async def test_what_the_policy_of_the_desk_asks_for_earns_1() -> None:
+    before = domain("desk").base.tools.db.model_dump()
+    assert [await earned(key, *right(case(key))) for key in cases()] == [1.0] * 132
+    assert domain("desk").base.tools.db.model_dump() == before, "conversations change copies"
+
+
+@pytest.mark.parametrize("kind", ["cancel", "late", "refuse", "return", "move", "where"])
+async def test_another_order_or_another_tool_earns_nothing(kind: str) -> None:
+    one = case(f"{kind}-1")
+    other = case(f"{kind}-2").order_id
+    assert await earned(f"{kind}-1", [Call("open_ticket", {"order_id": other})], right(one)[1]) == 0.0
+    assert await earned(f"{kind}-1", [*right(one)[0], Call("open_ticket", {"order_id": other})], "Done.") == 0.0
+    if kind != "refuse":
+        assert await earned(f"{kind}-1", [], "Done.") == 0.0
+    if kind == "where":
+        assert await earned("where-1", [], f"It is in {case('where-2').city}.") == 0.0
+
+
+def test_tools_heed_the_status_of_an_order() -> None:
+    here = world()
+    by_tool = {"cancel_order": "pending", "change_city": "pending", "return_order": "delivered"}
+    for tool, wanted in by_tool.items():
+        for kind in ("cancel-1", "late-1", "return-1"):
+            one = case(kind)
+            more = {"city": "x"} if tool == "change_city" else {}
+            result = world().respond(Call(tool, {"order_id": one.order_id} | more))
+            assert result.error is (one.kind.status != wanted)
+    assert not here.respond(Call("cancel_order", {"order_id": case("cancel-1").order_id})).error
+    assert here.respond(Call("cancel_order", {"order_id": case("cancel-1").order_id})).error, "it is pending no more"
+    found = json.loads(here.respond(Call("find_orders", {"name": case("cancel-1").name})).text)
+    assert {order["order_id"]: order["status"] for order in found}[case("cancel-1").order_id] == "cancelled"
+
+
+@pytest.mark.parametrize(("tool", "arguments"), HOSTILE)
+def test_any_arguments_get_a_short_error(tool: str, arguments: dict[str, object]) -> None:
+    result = world().respond(Call(tool, arguments))
+    assert result.error and len(result.text) < 60 and result.text.startswith("Error: ")
+
+
+def test_its_script_needs_no_warning_and_a_model_may_play_the_user_too() -> None:
+    chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:desk@test")
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk"), chat, 1) == []
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk", user_model="base"), chat, 1) == []
+
+
+async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop() -> None:
+    heard: list[Sequence[Mapping[str, Any]]] = []
+
+    class Player(users.User):
+        async def reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
+            heard.append(messages)
+            return "hello"
+
+    desk = domain("desk")
+    exchange = Exchange(desk, desk.task("cancel-1"))
+    assert (await ModelUser(Player(), desk, exchange.task).reply(exchange.heard())).text == "hello"
+    system, greeting = heard[0]
+    assert STOP in system["content"] and f"My name is {case('cancel-1').name}." in system["content"]
+    assert greeting["role"] == "user"
+
+
+def test_the_declared_tools_are_short() -> None:
+    assert len(json.dumps([tool.openai_schema for tool in TOOLS])) < 1200
+    assert data().version == "desk 1" and find_sources("tau:desk")[0].version.startswith("desk 1, data ")
