@@ -182,9 +182,14 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
         if await _lived(run, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
             break
         words = [f"resume={folder / 'run'}", "display=quiet"]
-        gc.unfreeze()  # what the killed run had when it began: a process that is killed leaves nothing
-        gc.collect()
+        forget_killed_run()
     _show_growth(trace)
+
+
+def forget_killed_run() -> None:
+    """What the killed run had when it began: a process that is killed leaves nothing."""
+    gc.unfreeze()
+    gc.collect()
 
 
 async def _lived(

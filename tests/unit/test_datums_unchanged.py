@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ RECORDED = {
 TEXTS = ("root@a:/app# ", "<|im_end|>\n<|im_start|>system\n", "é 漢 [INST]", "plain\n\n", "<think>x</think>", "\ud83d")
 
 
+@cache
 def templates() -> dict[str, ChatTemplate]:
     fakes = {"chatml": CHATML, "llama": LLAMA3, "qwen": QWEN3}
     made = {
@@ -68,7 +70,8 @@ def digest(trials: Sequence[Trajectory]) -> str:
     return whole.hexdigest()[:16]
 
 
-@pytest.mark.parametrize("name", sorted(templates()))
+@pytest.mark.parametrize("name", RECORDED)
 async def test_terminus_2_datums_are_as_recorded(name: str) -> None:
+    assert templates().keys() == RECORDED.keys()
     chat = templates()[name]
     assert digest([await trial(chat, seed) for seed in range(3)]) == RECORDED[name]

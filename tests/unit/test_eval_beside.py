@@ -24,6 +24,7 @@ from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.rows import StepRows
+from tests.support.tiers import first
 from tests.unit.test_flow import SlowPolicy, TimedRollouts
 from tests.unit.test_trainer import FakeSampler, Run, ended_within
 
@@ -221,8 +222,7 @@ async def test_a_slow_evaluation_makes_the_next_wait_in_line_and_the_one_after_i
     check(run, server)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "overlap"), first(4, [(seed, on) for seed in range(4) for on in (False, True)]))
 async def test_killed_anywhere_an_evaluation_ends_with_its_own_weights(
     tmp_path: Path, seed: int, overlap: bool
 ) -> None:

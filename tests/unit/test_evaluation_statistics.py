@@ -19,6 +19,7 @@ from harbortrainer.stats import (
     task_pass_at_k,
 )
 from tests.support.simulated_evaluations import simulate
+from tests.support.tiers import first
 
 
 def test_pass_at_k_is_what_enumeration_gives():
@@ -195,8 +196,10 @@ def test_with_one_trial_a_task_the_number_is_a_lower_bound():
     assert "at least" in compare(a, b).verdict
 
 
-@pytest.mark.parametrize("policies", ["beta, U-shaped", "bimodal", "all easy"])
-@pytest.mark.parametrize(("tasks", "trials"), [(20, 2), (60, 4)])
+@pytest.mark.parametrize(
+    ("policies", "tasks", "trials"),
+    first(2, [(name, *size) for size in ((20, 2), (60, 4)) for name in ("beta, U-shaped", "all easy", "bimodal")]),
+)
 def test_coverage_and_false_verdicts_of_simulated_policies(policies, tasks, trials):
     """A short version of bench/coverage.py; the bounds are the bars and the chance in 300 evaluations."""
     row = simulate(policies, tasks, trials, evaluations=300, seed=3)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,15 +47,22 @@ def imported(folder: Path) -> Iterator[tuple[str, str]]:
     """Every import of one module of the package in `folder` by another, those inside functions included."""
     modules = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
     for name, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                found = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for module in found:
-                head, _, rest = module.partition(".")
-                if head == folder.name:
-                    yield name, rest if rest in modules else rest.rpartition(".")[0] or rest
+        for module in named(path.read_text()):
+            head, _, rest = module.partition(".")
+            if head == folder.name:
+                yield name, rest if rest in modules else rest.rpartition(".")[0] or rest
+
+
+@cache
+def named(text: str) -> list[str]:
+    """What a module of this text imports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return found
 
 
 def room(module: str) -> str:

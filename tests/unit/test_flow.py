@@ -17,6 +17,7 @@ from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.tasks.task import Task
 from harbortrainer.training import outage
+from tests.support.tiers import first
 from tests.unit.test_recovery import FragilePolicy
 from tests.unit.test_trainer import FakePolicy, FakeRollouts, Run, ended_within
 
@@ -115,8 +116,7 @@ def check(run: Run, k: int = K) -> None:
     assert all(row["off_policy/staleness_max"] <= k for row in run.rows)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize(("k", "seed"), first(3, [(1, 0), (2, 1), (4, 0), (1, 1), (2, 0), (4, 1)]))
 async def test_each_group_is_trained_on_once_and_in_time(tmp_path: Path, k: int, seed: int) -> None:
     run = made(tmp_path, seed, max_steps_off_policy=k)
     await run.trainer.run()
@@ -139,7 +139,7 @@ async def test_a_slow_group_is_waited_for_only_when_it_would_be_too_old(tmp_path
     check(run)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first(2, range(5)))
 async def test_killed_anywhere_it_repeats_no_finished_trial_and_no_group(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     names: Counter[str] = Counter()
@@ -153,8 +153,7 @@ async def test_killed_anywhere_it_repeats_no_finished_trial_and_no_group(tmp_pat
     assert set(names.values()) == {1} and len(names) == STEPS * SIZE * 2
 
 
-@pytest.mark.parametrize("on_stop", ["cancel", "wait"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "on_stop"), first(2, [(0, "cancel"), (1, "wait"), (0, "wait"), (1, "cancel")]))
 async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int, on_stop: str) -> None:
     run = made(tmp_path, seed, on_stop=on_stop)
     asyncio.get_running_loop().call_later(0.01 * (seed + 1), run.stop.request, "SIGINT", SIGNAL_STATUS)
@@ -241,7 +240,7 @@ class FragileSlowPolicy(FragilePolicy):
     logprobs = SlowPolicy.logprobs
 
 
-@pytest.mark.parametrize("nth", [0, 4])
+@pytest.mark.parametrize("nth", first(1, [4, 0]))
 @pytest.mark.parametrize("phase", ["before update", "after update", "publish", "before save", "after save"])
 async def test_after_a_lost_server_steps_are_made_again_of_the_same_trials(
     tmp_path: Path, phase: str, nth: int, monkeypatch: pytest.MonkeyPatch

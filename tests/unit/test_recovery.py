@@ -1,5 +1,6 @@
 """A server lost in any phase: the last checkpoint is restored, and updates are made again from the same trials."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.training import outage
+from tests.support.tiers import first
 from tests.unit.test_trainer import FakePolicy, Run
 
 
@@ -79,15 +81,14 @@ def fragile(folder: Path, phase: str, nth: int, times: int = 1, **changes: Any) 
     return run
 
 
-@pytest.fixture
-async def whole(tmp_path: Path) -> Run:
-    (tmp_path / "whole").mkdir()
-    run = Run(tmp_path / "whole", save_every=2, n_epochs=4)
-    await run.trainer.run()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("whole"), save_every=2, n_epochs=4)
+    asyncio.run(run.trainer.run())
     return run
 
 
-@pytest.mark.parametrize("nth", [0, 1, 3])
+@pytest.mark.parametrize("nth", first(2, (0, 3, 1)))
 @pytest.mark.parametrize("phase", ["sample", "before update", "after update", "publish", "before save", "after save"])
 async def test_lost_in_any_phase_the_updates_are_those_of_an_unbroken_run(
     whole: Run, tmp_path: Path, phase: str, nth: int

@@ -33,6 +33,7 @@ async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.Mo
     for name, share in (("FAILS", 0.05), ("GOES_DOWN", 0.1), ("LOSES", 0.01), ("STEPS_A_LIFE", 5), ("SAVE_EVERY", 2)):
         monkeypatch.setattr(soak, name, share)
     monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
+    monkeypatch.setattr(soak, "forget_killed_run", lambda: None)  # of all tests' objects: a third of a second each
     faults, meter = SureFaults(3), soak.Meter()
     await soak.soak(tmp_path, argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True), faults, meter)
     run = RunDirectory(tmp_path / "run")

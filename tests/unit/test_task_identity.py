@@ -117,7 +117,7 @@ def test_declared_families(tmp_path: Path) -> None:
     assert [found.reason for found in overlaps([a], [d])] == [SAME_ENVIRONMENT]
     assert families([a, b, c]) == {"a": "a", "b": "a", "c": "c"}
     (Path(tasks[0].ref) / "environment" / "Dockerfile").write_text(BASE)
-    assert [found.reason for found in overlaps([identify(tasks[0])], [b])] == [SAME_FAMILY]
+    assert [found.reason for found in overlaps([identify(task_at(Path(tasks[0].ref)))], [b])] == [SAME_FAMILY]
 
 
 @pytest.mark.parametrize(

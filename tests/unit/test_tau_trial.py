@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,13 @@ from tests.support.tools import written
 
 pytestmark = needs_tau2
 CHAT = chat_of(QWEN_TOOLS)
-TASKS = load_sources(find_sources("tau:retail,tau:airline,tau:mock")) if not needs_tau2.args[0] else []
-BY_NAME = {task.name: task for task in TASKS}
+MOCK = load_sources(find_sources("tau:mock")) if not needs_tau2.args[0] else []
+
+
+@cache
+def of_customers() -> dict[str, Task]:
+    """Tasks of retail and airline by name."""
+    return {task.name: task for task in load_sources(find_sources("tau:retail,tau:airline"))}
 
 
 def text_of(ids: Sequence[int]) -> str:
@@ -41,7 +47,7 @@ def text_of(ids: Sequence[int]) -> str:
 
 
 def mock(key: str = "create_task_1") -> Task:
-    return next(task for task in TASKS if task.ref == f"mock:{key}")
+    return next(task for task in MOCK if task.ref == f"mock:{key}")
 
 
 async def talked(
@@ -70,7 +76,7 @@ class Says(User):
 
 async def test_gold_conversations_earn_1_through_the_runs_own_machinery(tmp_path: Path) -> None:
     """A part of them; tests/integration/test_tau_run.py has all 164."""
-    tasks = [task for task in TASKS if task.source != "mock"][::8]
+    tasks = [*of_customers().values()][::8]
     assert {task.source for task in tasks} == {"retail", "airline"}
     groups = await gold_groups(tasks, tmp_path)
     trials = [trial for group in groups for trial in group.trajectories_G]
@@ -83,7 +89,7 @@ async def test_gold_conversations_earn_1_through_the_runs_own_machinery(tmp_path
 
 
 async def test_turns_prompts_and_files_of_one_conversation(tmp_path: Path) -> None:
-    task = BY_NAME["retail-0"]
+    task = of_customers()["retail-0"]
     texts = gold_texts(task, CHAT)
     made, client = parts(texts)
     trajectory = await run_conversation(request(task, tmp_path), made, ScriptedUser)
@@ -237,7 +243,7 @@ async def test_the_users_own_tools_run_and_the_policy_does_not_see_them(tmp_path
     assert called[0]["content"] not in CHAT.decode(trajectory.turns[1].new_tokens_T)
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task.source == "mock"], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", MOCK, ids=lambda task: task.name)
 async def test_a_tasks_own_history_opens_the_first_prompt(task: Task, tmp_path: Path) -> None:
     trajectory = await talked(["Done."], tmp_path, task, new_user=Says("hello", "###STOP###"))
     assert trajectory.outcome is Outcome.COMPLETED and trajectory.reward in (0.0, 1.0)
@@ -246,7 +252,7 @@ async def test_a_tasks_own_history_opens_the_first_prompt(task: Task, tmp_path: 
 
 
 def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:
-    tasks = [BY_NAME["retail-0"]]
+    tasks = [of_customers()["retail-0"]]
     assert VENUE.check(tasks, config(), CHAT, 1) == [SCRIPTED]
     with pytest.raises(UserError, match=r"context_limit=2000: the first prompt of tau:retail has \d+ tokens"):
         VENUE.check(tasks, config(context_limit=2000), CHAT, 1)
@@ -297,7 +303,7 @@ class Model(users.User):
 
 async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(tmp_path: Path) -> None:
     model = Model()
-    task = BY_NAME["airline-0"]
+    task = of_customers()["airline-0"]
     trajectory = await talked(["What?"], tmp_path, task, new_user=lambda place, task, _: ModelUser(model, place, task))
     assert trajectory.outcome is Outcome.COMPLETED and trajectory.stats["user_prompt_tokens"] == 14.0
     system, *said = model.asked[1]

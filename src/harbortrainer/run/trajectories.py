@@ -56,15 +56,17 @@ def read_trajectory(path: Path) -> Trajectory:
     """Read a trajectory; its logprobs are float32. Raises UserError when the file is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if (damaged := archive.testzip()) is not None:
-                raise ValueError(f"{damaged} does not match its checksum")
-        with np.load(path, allow_pickle=False) as arrays:
-            trajectory = _trajectory({name: arrays[name] for name in arrays.files})
+            trajectory = _trajectory({name.removesuffix(".npy"): _read(archive, name) for name in archive.namelist()})
         if trajectory.trial_name != path.stem:
             raise ValueError(f"it is that of {trajectory.trial_name}")
     except DAMAGE as error:
         raise UserError(f"{path}: damaged trajectory file ({error}); delete it and its trial runs again") from None
     return trajectory
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """The whole member first: only then is its checksum compared."""
+    return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
 
 
 def read_batch(folder: Path, names: str = "*") -> dict[str, Trajectory]:

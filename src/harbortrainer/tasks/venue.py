@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Protocol
 
 from harbortrainer.errors import UserError
@@ -49,7 +50,8 @@ def venue(name: str) -> Any:
     return importlib.import_module(MODULES[name]).VENUE
 
 
+@lru_cache(maxsize=4096)
 def identify(task: Task) -> Identity:
-    """The identity of a task, by its venue."""
+    """The identity of a task, by its venue. Its digest stands for its contents: they are read once."""
     found: Identity = venue(task.venue).identify(task)
     return found
