@@ -18,7 +18,7 @@ async def test_a_mixture_of_experts_over_two_devices_makes_the_update_of_one(
     tiny_model.write(tiny_model_dir, model, "qwen3", "float32", "tiny-moe")
     found = []
     for devices in (1, 2):
-        with live_server(model, tmp_path / str(devices), devices=devices) as url:
+        with live_server(model, tmp_path / str(devices), devices) as url:
             found.append(await run(url, str(model), sequences(datums=4, tokens=32, vocabulary=200)))
     one, two = ({name: np.array(each[name]) for name in ("before", "after", "sampled")} for each in found)
     assert np.abs(one["after"] - one["before"]).mean() > 0.05  # the update moved it
