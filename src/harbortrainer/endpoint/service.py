@@ -36,6 +36,7 @@ from harbortrainer.policy.sampler import SamplingError
 BODY_BYTES = 16 << 20
 BODY_SEC = 10.0  # for a whole body to arrive
 PING_SEC = 10.0  # between signs of life in a stream
+KEEP_SEC = 3600  # an idle connection stays: agents run commands between two requests
 CONNECTIONS = 64  # of one trial
 IN_HAND = 2 * AT_ONCE  # requests of one trial whose bodies are read or answered
 KEY = "key"  # in the state of a connection's scope
@@ -75,15 +76,9 @@ class Endpoint:
     def __init__(self) -> None:
         self.refused: Counter[int] = Counter()
         self._trials: dict[str, _Trial] = {}  # by the digest of their key: no time tells how much of a key is right
-        self._config = Config(
-            self._app,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-        )
+        quiet: dict[str, Any] = {"log_config": None, "log_level": "error", "access_log": False}
+        plain: dict[str, Any] = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
+        self._config = Config(self._app, timeout_keep_alive=KEEP_SEC, **quiet, **plain)
         self._shared = ServerState()
         self._servers: list[asyncio.Server] = []
 
