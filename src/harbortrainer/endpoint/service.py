@@ -58,7 +58,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if self.app_state[KEY] and len(self.connections) > CONNECTIONS:
             transport.abort()
 
 
@@ -197,7 +197,7 @@ class _Reading:
     async def _body(self) -> bytes:
         """Raises _Refused, ClientDisconnect."""
         told = self._request.headers.get("content-length", "0")
-        parts, size = [], int(told) if told.isdecimal() else 0
+        parts, size = [], int(told[:15]) if told.isdecimal() else 0
         with _in_time():
             async with asyncio.timeout(BODY_SEC):
                 if size <= BODY_BYTES:
