@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -152,7 +152,7 @@ class Endpoint:
         method, path = request.method, request.url.path
         if (method, path) == ("GET", "/v1/models"):
             model = {"id": "policy", "object": "model", "created": 0, "owned_by": "run"}
-            await JSONResponse({"object": "list", "data": [model]})(request.scope, request.receive, send)
+            await _json({"object": "list", "data": [model]})(request.scope, request.receive, send)
         elif method == "POST" and path in {*WIRES, COUNT}:
             if trial.in_hand >= IN_HAND:
                 raise _Refused(429, "rate_limit_exceeded", f"{IN_HAND} requests are in hand", retry_after=1)
@@ -244,7 +244,7 @@ class _Reading:
             pass
 
     async def _whole(self, value: Mapping[str, Any]) -> None:
-        await JSONResponse(value)(self._request.scope, self._request.receive, self._send)
+        await _json(value)(self._request.scope, self._request.receive, self._send)
 
     async def _stream(self, wire: Wire, head: Head, asked: Ask, said: "asyncio.Future[Reply]") -> None:
         """One burst once the answer is there; signs of life until then, after which a refusal is an event."""
@@ -297,7 +297,12 @@ async def _refuse(refused: _Refused, scope: Scope, receive: Receive, send: Send)
     if refused.status in (408, 413):
         headers["connection"] = "close"
     value = error(refused.status, refused.code, str(refused))
-    await JSONResponse(value, refused.status, headers)(scope, receive, send)
+    await _json(value, refused.status, headers)(scope, receive, send)
+
+
+def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """In ASCII: what a client sent, and gets back, may hold lone surrogates."""
+    return Response(json.dumps(value), status, headers, media_type="application/json")
 
 
 async def _end(servers: list[asyncio.Server], state: ServerState) -> None:
