@@ -9,6 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib/common.sh"
 source "$ROOT/scripts/lib/docker.sh"
 cd "$ROOT"
 export HF_HUB_OFFLINE=1 WANDB_MODE=offline # no test may reach out
+export PYTHONDONTWRITEBYTECODE= # compiled modules are kept: every command that a test starts would compile them again
 LIMIT_SEC=900
 MOST_AGAIN=3 # tests that may run once more
 times=() failed=0 again=()
