@@ -180,7 +180,7 @@ def server_env() -> None:
 
 
 @contextmanager
-def live_server(model: Path, state: Path, *, devices: int = 1, **settings: str) -> Iterator[str]:
+def live_server(model: Path, state: Path, *, devices: int | str = 1, **settings: str) -> Iterator[str]:
     """URL of a real server that serves `model`, with 7 LoRA slots and rank <= 16 unless `settings` say otherwise."""
     port = free_port()
     env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(state)} | settings
