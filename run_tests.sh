@@ -9,6 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib/common.sh"
 source "$ROOT/scripts/lib/docker.sh"
 cd "$ROOT"
 export HF_HUB_OFFLINE=1 WANDB_MODE=offline # no test may reach out
+export PYTHONDONTWRITEBYTECODE= # compiled modules are kept: every command that a test starts would compile them again
 LIMIT_SEC=900
 MOST_AGAIN=3 # tests that may run once more
 times=() failed=0 again=()
@@ -22,13 +23,13 @@ stage() {
   times+=("$(printf '%-12s %5d s  %s' "$name" $((SECONDS - began)) "$result")")
 }
 
-# integration PYTEST-ARGUMENTS...: two processes, each with servers of its own; files that must not meet are in one group
-# (tests/conftest.py). What waits for a real daemon on a busy machine fails by chance at times: the second try is alone.
+# integration PYTEST-ARGUMENTS...: two processes, each with servers of its own; files that must not meet are in one group,
+# and the longest run first (tests/conftest.py). What waits for a real daemon on a busy machine fails by chance at times: the second try is alone.
 integration() {
   local cache status=0
   cache=$(mktemp -d)
   local pytest=(.venv/bin/python -m pytest tests/conformance tests/integration -o "cache_dir=$cache")
-  "${pytest[@]}" --numprocesses 2 --dist loadfile "$@" || status=$?
+  "${pytest[@]}" --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@" || status=$?
   if [ "$status" = 1 ] && [ "${TESTS_TRIES:-2}" != 1 ]; then
     mapfile -t again < <(.venv/bin/python -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' \
       "$cache/v/cache/lastfailed")

@@ -41,6 +41,8 @@ DAEMON_WIDE = (
     *("task_check", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
     "hosts",
 )
+SLOW = ("base_models", "saved_weights", "server_scripts", "server_faults", "cookbook", "doctor", "server_upkeep")
+LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests
 _PORTS = itertools.count(os.getpid() % PORTS_EACH)  # another run of the tests beside this one begins elsewhere
 BASE_IMAGE = "harbortrainer/base:bookworm"
@@ -69,7 +71,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 class Groups(LoadScopeScheduling):
-    """A group of files runs in one process. (pytest-xdist's own mark for that does nothing under pytest 9.2.)"""
+    """A group of files runs in one process. (pytest-xdist's own mark for that does nothing under pytest 9.2.)
+
+    Any process may run a file that uses the session's server: each has one of its own.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.split("::")[0])
@@ -81,10 +86,32 @@ def _group(file: str) -> str:
 
     Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
     """
-    if Path(file).stem.removeprefix("test_") in DAEMON_WIDE:
-        return "daemon"
-    with_server = "/conformance/" in file or "server_url" in (ROOT / file).read_text()
-    return "server" if with_server else file
+    wide = "/unit/" not in file and Path(file).stem.removeprefix("test_") in DAEMON_WIDE
+    return "daemon" if wide else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest group first, then the files with servers of their own: what is left at the end is short."""
+
+    def place(item: pytest.Item) -> int:
+        slow = item.path.stem.removeprefix("test_") in SLOW
+        return [_group(item.nodeid.split("::")[0]) == "daemon", slow, True].index(True)
+
+    items.sort(key=place)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Seconds of each process, and of its longest groups: the longest process is what a run of the tests takes."""
+    seconds: dict[str, dict[str, float]] = {}
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport) and hasattr(report, "node"):
+            group = Path(_group(report.nodeid.split("::")[0])).stem
+            groups = seconds.setdefault(report.node.gateway.id, {})
+            groups[group] = groups.get(group, 0.0) + report.duration
+    for process, groups in sorted(seconds.items()):
+        named = sorted(groups, key=lambda group: -groups[group])[:LONGEST]
+        longest = ", ".join(f"{group} {groups[group]:.0f}" for group in named)
+        terminalreporter.write_line(f"seconds of {process}: {sum(groups.values()):.0f}: {longest}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:

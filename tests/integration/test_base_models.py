@@ -20,6 +20,7 @@ from scripts.models import tiny_model
 from tests.conftest import live_server, succeed
 from tests.support.engine_parts import adapters, loss, raw, step
 from tests.support.small_server import checkpoints_base
+from tests.support.tiers import first
 
 SETTINGS = {"TRAIN_MICRO_BATCH_SIZE": "2"}  # one size of passes: one program
 MESSAGES = [{"role": "user", "content": "list the files"}]
@@ -107,6 +108,7 @@ def saved_weights(served: Served, path: str) -> dict[str, np.ndarray]:
         return safetensors.numpy.load(member.read())
 
 
+@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_a_small_learning_rate_moves_every_trained_weight(bfloat16: Served) -> None:
     """A weight of 0.1 in bfloat16 would not move by a step of 1e-6, nor by a hundred."""
     async with adapters(bfloat16.url, bfloat16.model) as (_, training):
@@ -163,6 +165,7 @@ print(*sorted({str(leaf.dtype) for leaf in jax.tree.leaves(saved) if getattr(lea
 """
 
 
+@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_states_and_samplers_of_a_bfloat16_model_are_saved_in_float32(bfloat16: Served) -> None:
     """The next step of a restored state is the same to the last bit; sampler files lose nothing of the weights."""
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
@@ -199,6 +202,7 @@ checkpoints.save_checkpoint_multiprocess(
 """
 
 
+@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_a_state_in_bfloat16_of_an_earlier_version_is_restored(bfloat16: Served) -> None:
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
         await step(training, DATA)

@@ -4,6 +4,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from harbortrainer.durable.jsonl import read_lines
 from tests.integration.test_train import called, command, containers, run
 
@@ -11,6 +13,7 @@ CAP = 5000  # tokens: twice what the first batch takes (2332 seen), and less tha
 A_BATCH = 8000  # tokens, at most, of 8 trials and their update
 
 
+@pytest.mark.nightly
 def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "capped"
     settings = (f"model_name={tiny_model_dir}", f"max_tokens_total={CAP}", "max_container_hours=9", "save_every=0")

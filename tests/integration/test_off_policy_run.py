@@ -63,6 +63,7 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
     assert read_lines(folder.path / "references.jsonl") == []
 
 
+@pytest.mark.nightly
 def test_on_policy_environments_start_during_updates_and_constant_groups_are_replaced(
     server_url: str, docker_ready: str, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from tests.support.small_server import MODEL
 ONE = [word for word in SMALL if not word.startswith(("n_parallel_envs", "eval_tasks", "batch_size", "max_turns"))]
 
 
+@pytest.mark.nightly
 async def test_it_moves_within_its_bound_and_a_resume_continues_it(
     server_url: str,
     docker_ready: str,

@@ -109,6 +109,7 @@ def test_a_penalty_against_the_start_begins_at_0_and_follows_the_policy(server_u
     assert read_lines(run / "references.jsonl") == [] == samplers(server_url)
 
 
+@pytest.mark.nightly
 def test_a_fresh_adapter_learns_a_teacher_without_rewards(server_url: str, source: Path):
     """The teacher is a run of one more, larger step, far from the base model."""
     far = ("max_steps=1", f"init_from={source}", "learning_rate=1e-2")
