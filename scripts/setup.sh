@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--all]
+#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--agents] [--all]
 #     --dev          trainer environment .venv, tools for tests included (the default)
 #     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
 #     --sampler      vLLM's environment server/vllm/.venv for SAMPLER=vllm (2.4 GB on a CPU; not in --all)
@@ -8,6 +8,7 @@
 #     --base-image   the image the quickstart's tasks start from (includes --docker)
 #     --tools-image  the image that datasets/terminal-basics starts from (includes --docker)
 #     --tau          tau2-bench's domains for tasks_dir=tau:retail (42 MB; includes --dev)
+#     --agents       programs of agents that tests mount, in .state/agents (scripts/agents/pack)
 #     --all          all of these but --sampler, side by side
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
@@ -18,6 +19,7 @@ setup_one() {
   case "$1" in
     dev) ensure_trainer_env ;;
     tau) ensure_trainer_env && ensure_tau ;;
+    agents) ensure_agents ;;
     server) ensure_server_env ;;
     sampler) ensure_sampler_env ;;
     docker) ensure_docker ;;
@@ -31,7 +33,7 @@ setup_one() {
 setup_all() {
   local jobs=() job failed=0
   ensure_uv
-  for part in tau server images; do
+  for part in tau server images agents; do
     setup_one "$part" &
     jobs+=($!)
   done
@@ -43,10 +45,10 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau) parts+=("${argument#--}") ;;
+      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --all" ;;
+      -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --agents --all" ;;
     esac
   done
   mkdir -p "$STATE"
