@@ -24,7 +24,8 @@ MEMORY = "[environment]\nmemory_mb = 1024\n"
 
 
 def config(**fields: Any) -> Config:
-    return Config(**{"model_name": "m", "tasks_dir": ".", "agent": "codex"} | fields)
+    given: dict[str, Any] = {"model_name": "m", "tasks_dir": ".", "agent": "codex"}
+    return Config(**given | fields)
 
 
 @pytest.fixture
