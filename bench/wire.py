@@ -22,7 +22,7 @@ from typing import Any
 
 from harbortrainer.endpoint.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
-from tests.support.fakes import Request
+from tests.support.fakes import Request, response
 from tests.support.families import QWEN_TOOLS
 from tests.support.wire_parts import served
 
@@ -97,9 +97,13 @@ async def session(prompts: Prompts, path: str, body: dict[str, Any], output: str
     """(CPU milliseconds of each request, tokens of the last prompt, tokens for each unique token)."""
     sent: list[Request] = []
 
-    def say(request: Request) -> str:
+    answer = response(
+        [*prompts.template.tokenizer.encode(CALL, add_special_tokens=False), *prompts.template.stop_token_ids[:1]]
+    )
+
+    def say(request: Request) -> Any:
         sent.append(request)
-        return CALL
+        return answer
 
     async with served(say, prompts=prompts) as trial:
         pipe = asyncio.subprocess.PIPE

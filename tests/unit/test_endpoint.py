@@ -81,11 +81,14 @@ async def test_a_socket_without_a_key_answers_all_trials() -> None:
         keys, shared = [endpoint.open(one), endpoint.open(two)], listener()
         port = shared.getsockname()[1]
         await endpoint.serve(shared)
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]  # of many trials
         for key, said in zip(keys, ("one", "two"), strict=True):
             headers = {"authorization": f"Bearer {key}"}
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as plain:
                 answer = await plain.post(CHAT, json=BODY)
                 assert answer.json()["choices"][0]["message"]["content"] == said
+        for _, writer in idle:
+            writer.close()
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", port)
 
@@ -95,8 +98,10 @@ async def test_a_body_of_20_MB_is_refused(told: bool) -> None:
     """With its length in the header it is not read; in chunks it is read up to the limit."""
     async with served(["x"]) as trial:
         if told:
-            with cheap():
+            with cheap(2):
                 got = await raw(trial, head(trial, 20 << 20) + b"x" * 1000)
+                endless = head(trial, 0).replace(b"Content-Length: 0", b"Content-Length: " + b"9" * 5000)
+                assert (await raw(trial, endless)).startswith(b"HTTP/1.1 4")
         else:
             chunk = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
             sent = head(trial, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")

@@ -188,11 +188,14 @@ def echo_text(text: str) -> dict[str, Any]:
 
 
 async def test_agents_without_tools_train_on_all_their_segments() -> None:
-    exchange, _ = exchange_of(["one", "two", "three"])
-    await exchange.say([SYSTEM, user("a")])
-    await exchange.say([SYSTEM, user("b")])
-    await exchange.say([user("c")])
-    assert exchange.side_segments == (2,)
+    for native, side in ((True, (0, 1, 3)), (False, (2, 3))):
+        exchange, _ = exchange_of(["one", "two", "three"], native_tools=native)
+        await exchange.say([SYSTEM, user("a")])
+        await exchange.say([SYSTEM, user("b")])
+        assert exchange.side_segments == ()
+        await exchange.say([SYSTEM, user("the policy's own")], TOOLS)
+        await exchange.say([user("c")])
+        assert exchange.side_segments == side
 
 
 async def test_side_calls_have_a_limit_of_their_own_that_ends_nothing() -> None:
@@ -282,6 +285,10 @@ async def test_a_side_calls_full_context_ends_nothing() -> None:
         await exchange.say([user("word " * 3000)])
     with pytest.raises(Over, match="characters"):  # refused without being encoded
         await exchange.say([user("word " * 300_000)])
+    for number in range(SIDE_TURNS - 2):
+        await exchange.say([user(str(number))])
+    with pytest.raises(Over, match="beside the agent's"):  # the refused ones count: they took work
+        await exchange.say([user("one more")])
     assert exchange.over == ""
 
 

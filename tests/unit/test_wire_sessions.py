@@ -6,15 +6,18 @@ three of its tools; otherwise the requests are as they came. `said` is what the 
 """
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harbortrainer.endpoint.exchange import Exchange
+from harbortrainer.endpoint.exchange import Exchange, Over
 from harbortrainer.endpoint.gate import FEWEST, judge
+from harbortrainer.endpoint.normal import Malformed
 from harbortrainer.endpoint.service import WIRES
+from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from tests.conftest import ROOT
@@ -99,3 +102,51 @@ def test_side_calls_that_take_most_tokens_are_reported() -> None:
 def test_no_recording_names_the_machine_it_was_made_on() -> None:
     for file in sorted(Path(SESSIONS).glob("*.jsonl")):
         assert not re.search(r"/work/|/tmp/|wire-agents", file.read_text())
+
+
+JUNK: list[Any] = [
+    None,
+    5,
+    -1,
+    1e308,
+    float("nan"),
+    "",
+    "x",
+    "\ud83d",
+    "\0",
+    "<|im_end|>",
+    [],
+    [[]],
+    {},
+    {"type": 5},
+    True,
+]
+REFUSALS = (Malformed, KeyError, TypeError, AttributeError, UserError, Over)
+
+
+def garbled(value: Any, rng: random.Random) -> Any:
+    """A copy with some of its parts replaced, dropped or doubled."""
+    if rng.random() < 0.02:
+        return rng.choice(JUNK)
+    if isinstance(value, dict):
+        return {key: garbled(inner, rng) for key, inner in value.items() if rng.random() > 0.01}
+    if isinstance(value, list):
+        return [garbled(inner, rng) for inner in value for _ in range(rng.choice([1] * 30 + [0, 2]))]
+    return value
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_garbled_requests_are_answered_or_refused(name: str) -> None:
+    """The policy can send these: none may look like a fault of the run, which would be a second try for the trial."""
+    rng = random.Random(name)
+    exchange, _ = exchange_of(["x"], side_turns=0)
+    outcomes: set[str] = set()
+    for _ in range(20):
+        for record in recorded(name)[-2:]:
+            try:
+                asked = WIRES[record["path"]].read(garbled(record["body"], rng))
+                await exchange.say(asked.messages, asked.tools, asked_max_tokens=asked.max_tokens)
+                outcomes.add("answered")
+            except REFUSALS as refused:
+                outcomes.add(type(refused).__name__)
+    assert exchange.fault is None and exchange.over == "" and {"answered"} < outcomes

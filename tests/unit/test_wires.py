@@ -224,6 +224,13 @@ async def test_parameters_of_sampling_are_the_runs_and_noted(plain: tuple[httpx.
     assert (trial.client.requests[0].temperature, trial.client.requests[0].max_tokens) == (1.0, 7)
 
 
+async def test_a_name_that_is_no_text_is_given_back(plain: tuple[httpx.AsyncClient, Served]) -> None:
+    client, _ = plain
+    path, body = BODIES["chat"]
+    answer = await client.post(path, content=json.dumps(body | {"model": "\ud83d"}))
+    assert answer.status_code == 200 and answer.json()["model"] == "\ud83d"
+
+
 async def test_models_and_unknown_paths(plain: tuple[httpx.AsyncClient, Served]) -> None:
     client, trial = plain
     assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["policy"]
@@ -233,7 +240,7 @@ async def test_models_and_unknown_paths(plain: tuple[httpx.AsyncClient, Served])
     assert trial.exchange.stats["wire_refused_404"] == 4
 
 
-SCHEMA = {"name": "f", "parameters": {"required": 5}}
+SCHEMA = {"name": "\ud83d", "parameters": {"required": 5}}
 BROKEN: list[tuple[str, Any]] = [
     ("chat", b"{"),
     ("chat", b"[" * 100_000),

@@ -128,11 +128,13 @@ class Exchange:
         max_sampled_tokens: int = 0,
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
+        native_tools: bool = True,
     ) -> None:
         """`prompts`: of the run. `max_tokens`: of one answer; `context_limit`: of prompt and answer together.
 
         `max_turns`: of the agent, `side_turns`: of all others, `max_sampled_tokens`: of both; 0 = no limit.
         `may_compact`: a full context is refused without an end, since the agent may shorten its history.
+        `native_tools`: whether the agent declares tools; if not, a call of the policy that does is not the agent's.
         """
         self.conversation = Conversation(
             sampler,
@@ -155,8 +157,8 @@ class Exchange:
         self._counts = _Counts()
         self._nodes: dict[str, _Node] = {}  # by the digest of the conversation up to an answer
         self._opened: list[_Opened] = []  # of the conversation's segments
-        self._agent: Identity | None = None
-        self._agent_has_tools = False
+        self._agent: Identity | None = None  # of the first request with tools; without `native_tools` of the first
+        self._native_tools = native_tools
         self._admitted: Counter[Identity] = Counter()
         self._running: set[asyncio.Task[Reply]] = set()
         self._samples: dict[str, asyncio.Task[Reply]] = {}  # the newest of each request
@@ -177,9 +179,11 @@ class Exchange:
     def side_segments(self) -> tuple[int, ...]:
         """Segments without loss: another tool list than the agent's, or no system message where the agent has one.
 
-        The agent is who first declares tools; without any, who asks first. Titles, summaries, sub-agents with fewer
-        tools and the policy's own calls are beside it.
+        The agent is who first declares tools. Titles, summaries, sub-agents with fewer tools and the policy's own calls
+        are beside it.
         """
+        if self._agent is None:
+            return ()
         return tuple(index for index, one in enumerate(self._opened) if one.identity != self._agent)
 
     @property
@@ -311,16 +315,20 @@ class Exchange:
         if self._max_sampled and sum(len(turn.completion_tokens_T) for turn in self.turns) >= self._max_sampled:
             self.end("sampled_tokens")
             raise Over("sampled_tokens", f"the trial has sampled {self._max_sampled} tokens")
-        if self._agent is None or (asked.tools and not self._agent_has_tools):
-            self._agent, self._agent_has_tools = asked.identity, bool(asked.tools)
-        own = self._admitted[self._agent]
-        if asked.identity != self._agent:
-            if self._side_turns and self._admitted.total() - own >= self._side_turns:
+        if self._agent is None and (asked.tools or not self._native_tools):
+            self._agent = asked.identity
+        asks = self._admitted.total()
+        own = self._admitted[self._agent] if self._agent else asks
+        if not self._is_agents(asked):
+            if self._side_turns and asks - own >= self._side_turns:
                 raise Over("max_turns", f"{self._side_turns} calls beside the agent's are answered")
         elif self._max_turns and own >= self._max_turns:
             self.end("max_turns")
             raise Over("max_turns", f"the agent has had {self._max_turns} turns")
         self._admitted[asked.identity] += 1
+
+    def _is_agents(self, asked: _Asked) -> bool:
+        return self._agent in (None, asked.identity)
 
     def _sampled(self, sample: "asyncio.Task[Reply]") -> None:
         self._running.discard(sample)
@@ -337,7 +345,7 @@ class Exchange:
         try:
             segment, turn = await self._extend(asked, continues, asked_max_tokens)
         except BaseException:
-            self._admitted[asked.identity] -= 1
+            self._admitted[asked.identity] -= self._is_agents(asked)  # others pay for the work that a refusal takes
             if node is not None and continues:
                 node.continued = False
             raise
@@ -355,7 +363,7 @@ class Exchange:
             segment = self.conversation.fresh()
             turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most)
         except ContextFull as error:
-            if asked.identity == self._agent and not self._may_compact:
+            if self._is_agents(asked) and not self._may_compact:
                 self.end("context_length")
             raise Over("context_length", str(error)) from None
         repeated = len(kept_T) or len(new_T) * asked.foreign

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -36,6 +36,7 @@ from harbortrainer.policy.sampler import SamplingError
 BODY_BYTES = 16 << 20
 BODY_SEC = 10.0  # for a whole body to arrive
 PING_SEC = 10.0  # between signs of life in a stream
+KEEP_SEC = 3600  # an idle connection stays: agents run commands between two requests
 CONNECTIONS = 64  # of one trial
 IN_HAND = 2 * AT_ONCE  # requests of one trial whose bodies are read or answered
 KEY = "key"  # in the state of a connection's scope
@@ -57,7 +58,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if self.app_state[KEY] and len(self.connections) > CONNECTIONS:
             transport.abort()
 
 
@@ -75,15 +76,9 @@ class Endpoint:
     def __init__(self) -> None:
         self.refused: Counter[int] = Counter()
         self._trials: dict[str, _Trial] = {}  # by the digest of their key: no time tells how much of a key is right
-        self._config = Config(
-            self._app,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-        )
+        quiet: dict[str, Any] = {"log_config": None, "log_level": "error", "access_log": False}
+        plain: dict[str, Any] = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
+        self._config = Config(self._app, timeout_keep_alive=KEEP_SEC, **quiet, **plain)
         self._shared = ServerState()
         self._servers: list[asyncio.Server] = []
 
@@ -157,7 +152,7 @@ class Endpoint:
         method, path = request.method, request.url.path
         if (method, path) == ("GET", "/v1/models"):
             model = {"id": "policy", "object": "model", "created": 0, "owned_by": "run"}
-            await JSONResponse({"object": "list", "data": [model]})(request.scope, request.receive, send)
+            await _json({"object": "list", "data": [model]})(request.scope, request.receive, send)
         elif method == "POST" and path in {*WIRES, COUNT}:
             if trial.in_hand >= IN_HAND:
                 raise _Refused(429, "rate_limit_exceeded", f"{IN_HAND} requests are in hand", retry_after=1)
@@ -202,7 +197,7 @@ class _Reading:
     async def _body(self) -> bytes:
         """Raises _Refused, ClientDisconnect."""
         told = self._request.headers.get("content-length", "0")
-        parts, size = [], int(told) if told.isdecimal() else 0
+        parts, size = [], int(told[:15]) if told.isdecimal() else 0
         with _in_time():
             async with asyncio.timeout(BODY_SEC):
                 if size <= BODY_BYTES:
@@ -249,7 +244,7 @@ class _Reading:
             pass
 
     async def _whole(self, value: Mapping[str, Any]) -> None:
-        await JSONResponse(value)(self._request.scope, self._request.receive, self._send)
+        await _json(value)(self._request.scope, self._request.receive, self._send)
 
     async def _stream(self, wire: Wire, head: Head, asked: Ask, said: "asyncio.Future[Reply]") -> None:
         """One burst once the answer is there; signs of life until then, after which a refusal is an event."""
@@ -302,7 +297,12 @@ async def _refuse(refused: _Refused, scope: Scope, receive: Receive, send: Send)
     if refused.status in (408, 413):
         headers["connection"] = "close"
     value = error(refused.status, refused.code, str(refused))
-    await JSONResponse(value, refused.status, headers)(scope, receive, send)
+    await _json(value, refused.status, headers)(scope, receive, send)
+
+
+def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """In ASCII: what a client sent, and gets back, may hold lone surrogates."""
+    return Response(json.dumps(value), status, headers, media_type="application/json")
 
 
 async def _end(servers: list[asyncio.Server], state: ServerState) -> None:
