@@ -70,6 +70,8 @@ async def run(
     folder: Path, agent: str, said: Said, *, test: str = TEST, toml: str = "", **fields: Any
 ) -> tuple[Trajectory, ScriptedClient]:
     """One trial of a task without a network."""
+    if "agents_dir" not in fields and not (AGENTS / "bin" / agent).is_file():
+        pytest.skip(f"{agent} is not in {AGENTS}: npm was not there")
     template = chat_of(QWEN_TOOLS)
     client, sampler = ScriptedClient(said, template), PolicySampler(attempts=1)
     sampler.publish(client, 7)

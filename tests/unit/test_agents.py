@@ -1,5 +1,7 @@
 """Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,3 +147,10 @@ def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
     with pytest.raises(UserError, match="its programs of codex are not those that the run began with"):
         check_pack(one, versions)
     assert pack_digest(config()) == ""
+
+
+def test_terminus_needs_neither_litellm_nor_a_web_server() -> None:
+    script = "import sys, harbortrainer.rollout.harbor_room, harbortrainer.rollout.agent; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert {"litellm", "starlette", "uvicorn", "harbortrainer.endpoint.service"}.isdisjoint(loaded)
+    assert "harbortrainer.endpoint.exchange" in loaded
