@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
+from harbortrainer.docker.listener import listener_problem
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, check_agent
-from harbortrainer.rollout.environment import environment_config, with_agent
+from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
 from harbortrainer.run.agent_pack import KEY, check_pack, pack_digest
+from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task
 from tests.support.wire_parts import exchange_of
 
@@ -77,6 +79,16 @@ def test_tasks_that_only_terminus_can_do_are_named(
     task = write_task(tmp_path / "other", toml=toml, files=files)
     with pytest.raises(UserError, match=f"task other has {shape}, for which only agent=terminus-2 works"):
         with_agent(environment_config("docker", {}, task, "r"), task, config())
+
+
+def test_a_template_without_tools_is_refused_before_the_first_trial(tmp_path: Path, pack: Path) -> None:
+    task = write_task(tmp_path / "hello")
+    if listener_problem():
+        pytest.skip("needs root and a local daemon, as the agents do")
+    check_agent_tasks([task], config(agents_dir=str(pack)), chat_of(QWEN_TOOLS))
+    with pytest.raises(UserError, match="tool_format=hermes"):
+        check_agent_tasks([task], config(agents_dir=str(pack)), chat_of(QWEN))
+    check_agent_tasks([task], config(agent="terminus-2"), chat_of(QWEN))
 
 
 def result(reward: float | None = 1.0, fault: Any = None) -> Any:

@@ -48,7 +48,7 @@ class HarborVenue:
         from harbortrainer.rollout.environment import check_agent_tasks, check_tasks
 
         folders = list(map(folder_of, tasks))
-        check_agent_tasks(folders, config)
+        check_agent_tasks(folders, config, template)
         check_tasks(folders, config.environment_type, config.environment_kwargs)
         return self._host(config).check(folders, n_trials, config.environment_kwargs)
 
