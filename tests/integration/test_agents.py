@@ -67,9 +67,9 @@ def script(agent: str, commands: Sequence[str] = WORK) -> list[str]:
 
 
 async def run(
-    folder: Path, agent: str, said: Said, *, test: str = TEST, toml: str = "", **fields: Any
+    folder: Path, agent: str, said: Said, *, network: str = "no-network", **fields: Any
 ) -> tuple[Trajectory, ScriptedClient]:
-    """One trial of a task without a network."""
+    """One trial."""
     if "agents_dir" not in fields and not (AGENTS / "bin" / agent).is_file():
         pytest.skip(f"{agent} is not in {AGENTS}: npm was not there")
     template = chat_of(QWEN_TOOLS)
@@ -80,9 +80,9 @@ async def run(
         "context_limit": 200_000, "trial_timeout_sec": 600.0,
     }  # fmt: skip
     config = Config(**given | fields)
-    task = make_task(folder, test=test)
+    task = make_task(folder, test=TEST)
     task_toml = folder / task.name / "task.toml"
-    task_toml.write_text(TASK_TOML.format(agent_timeout=300.0) + 'network_mode = "no-network"\n' + toml)
+    task_toml.write_text(TASK_TOML.format(agent_timeout=300.0) + f'network_mode = "{network}"\n')
     service = AgentService.of(template)
     context = TrialContext(
         config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
@@ -109,6 +109,12 @@ async def test_an_agent_solves_a_task_without_a_network_and_every_prompt_is_exac
     stored = json.loads((folder / "result.json").read_text())
     assert stored["agent_info"]["name"] == agent
     assert (folder / "agent" / "trajectory.json").is_file()
+
+
+async def test_an_agent_is_answered_in_a_trial_with_a_network_too(tmp_path: Path) -> None:
+    trajectory, _ = await run(tmp_path, "mini-swe-agent", script("mini-swe-agent", WORK[2:3]), network="public")
+    assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    assert len(trajectory.turns) == 2
 
 
 @pytest.fixture
