@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--ray] [--all]
+#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--agents] [--ray] [--all]
 #     --dev          trainer environment .venv, tools for tests included (the default)
 #     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
 #     --sampler      vLLM's environment server/vllm/.venv for SAMPLER=vllm (2.4 GB on a CPU; not in --all)
@@ -8,6 +8,7 @@
 #     --base-image   the image the quickstart's tasks start from (includes --docker)
 #     --tools-image  the image that datasets/terminal-basics starts from (includes --docker)
 #     --tau          tau2-bench's domains for tasks_dir=tau:retail (42 MB; includes --dev)
+#     --agents       programs of agents that tests mount, in .state/agents (scripts/agents/pack)
 #     --ray          Ray for trials on several machines, hosts=ray (76 MB; includes --dev; not in --all)
 #     --all          all of these but --sampler and --ray, side by side
 # VENV=FOLDER: a trainer environment of its own for --dev, --tau and --ray, instead of .venv.
@@ -21,6 +22,7 @@ setup_one() {
     dev) ensure_trainer_env ;;
     tau) ensure_trainer_env && ensure_tau ;;
     ray) ensure_trainer_env && ensure_ray ;;
+    agents) ensure_agents ;;
     server) ensure_server_env ;;
     sampler) ensure_sampler_env ;;
     docker) ensure_docker ;;
@@ -34,7 +36,7 @@ setup_one() {
 setup_all() {
   local jobs=() job failed=0
   ensure_uv
-  for part in tau server images; do
+  for part in tau server images agents; do
     setup_one "$part" &
     jobs+=($!)
   done
@@ -46,10 +48,10 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --ray) parts+=("${argument#--}") ;;
+      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents | --ray) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --ray --all" ;;
+      -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --agents --ray --all" ;;
     esac
   done
   mkdir -p "$STATE"

@@ -87,6 +87,13 @@ installed_extra() {
   "$1/bin/python" -c "import importlib.metadata as m; print(m.version('$2'))" 2>/dev/null || true
 }
 
+# codex is fetched with npm: without it, its tests are skipped.
+ensure_agents() {
+  local agents=(mini-swe-agent)
+  if command -v npm >/dev/null; then agents+=(codex); else say "setup: no npm here, so no codex in .state/agents"; fi
+  "$ROOT/scripts/agents/pack" "$STATE/agents" "${agents[@]}"
+}
+
 ensure_server_env() {
   local lock="$ROOT/server/requirements.lock"
   if nvidia-smi >/dev/null 2>&1; then lock="$ROOT/server/requirements-cuda.lock"; fi

@@ -1,7 +1,9 @@
 """Harbor's agents for containers, unmodified, in real trials without a network, with a scripted policy."""
 
+import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import pytest
 from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.agent_session import AgentService
+from harbortrainer.rollout.agent_session import AgentService, AgentSession
 from harbortrainer.rollout.agents import PORT
 from harbortrainer.rollout.gates import Gates
+from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.trial import TrialContext, run_trial
 from tests.conftest import ROOT
 from tests.support.docker_parts import containers
@@ -63,9 +67,11 @@ def script(agent: str, commands: Sequence[str] = WORK) -> list[str]:
 
 
 async def run(
-    folder: Path, agent: str, said: Said, *, test: str = TEST, toml: str = "", **fields: Any
+    folder: Path, agent: str, said: Said, *, network: str = "no-network", **fields: Any
 ) -> tuple[Trajectory, ScriptedClient]:
-    """One trial of a task without a network."""
+    """One trial."""
+    if "agents_dir" not in fields and not (AGENTS / "bin" / agent).is_file():
+        pytest.skip(f"{agent} is not in {AGENTS}: npm was not there")
     template = chat_of(QWEN_TOOLS)
     client, sampler = ScriptedClient(said, template), PolicySampler(attempts=1)
     sampler.publish(client, 7)
@@ -74,9 +80,9 @@ async def run(
         "context_limit": 200_000, "trial_timeout_sec": 600.0,
     }  # fmt: skip
     config = Config(**given | fields)
-    task = make_task(folder, test=test)
+    task = make_task(folder, test=TEST)
     task_toml = folder / task.name / "task.toml"
-    task_toml.write_text(TASK_TOML.format(agent_timeout=300.0) + 'network_mode = "no-network"\n' + toml)
+    task_toml.write_text(TASK_TOML.format(agent_timeout=300.0) + f'network_mode = "{network}"\n')
     service = AgentService.of(template)
     context = TrialContext(
         config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
@@ -105,12 +111,130 @@ async def test_an_agent_solves_a_task_without_a_network_and_every_prompt_is_exac
     assert (folder / "agent" / "trajectory.json").is_file()
 
 
-async def test_the_key_is_in_no_file_of_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys: list[str] = []
-    made = AgentService.session
-    monkeypatch.setattr(AgentService, "session", lambda *given: (keys.append((one := made(*given)).key), one)[1])
+async def test_an_agent_is_answered_in_a_trial_with_a_network_too(tmp_path: Path) -> None:
+    trajectory, _ = await run(tmp_path, "mini-swe-agent", script("mini-swe-agent", WORK[2:3]), network="public")
+    assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    assert len(trajectory.turns) == 2
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[AgentSession]:
+    """Those of the trials that the test runs."""
+    made, seen = AgentService.session, list[AgentSession]()
+
+    def noted(*given: Any) -> AgentSession:
+        seen.append(made(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(AgentService, "session", noted)
+    return seen
+
+
+async def test_the_key_is_in_no_file_of_the_trial(tmp_path: Path, sessions: list[AgentSession]) -> None:
     trajectory, _ = await run(tmp_path, "mini-swe-agent", script("mini-swe-agent"))
-    assert len(keys) == 1 and trajectory.reward == 1.0
+    assert trajectory.reward == 1.0
+    key = sessions[0].key.encode()
     files = [path for path in Path(trajectory.trial_dir).rglob("*") if path.is_file()]
     assert len(files) > 5
-    assert [path for path in files if keys[0].encode() in path.read_bytes()] == []
+    assert [path for path in files if key in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("agent", SHELL)
+async def test_a_limit_ends_the_agent_and_its_work_is_graded(agent: str, tmp_path: Path) -> None:
+    endless = [call(agent, "echo Hello > hello.txt")]
+    trajectory, client = await run(tmp_path, agent, endless, max_turns=2)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.MAX_TURNS, 1.0), trajectory.detail
+    assert len(client.requests) == len(trajectory.turns) == 2
+    assert trajectory.stats["wire_refused_400"] >= 1
+    assert trajectory.times["agent"] < trajectory.times["total"]
+
+
+@pytest.mark.parametrize("agent", SHELL)
+async def test_a_lost_server_is_no_fault_of_the_policy(agent: str, tmp_path: Path) -> None:
+    said = iter([call(agent, "echo Hello > hello.txt")])
+
+    def lost(_: Request) -> str:
+        try:
+            return next(said)
+        except StopIteration:
+            raise ConnectionError("gone") from None
+
+    trajectory, _ = await run(tmp_path, agent, lost)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert trajectory.detail.startswith(SAMPLING) and "gone" in trajectory.detail
+
+
+@pytest.mark.parametrize("agent", SHELL)
+async def test_an_agent_that_the_policy_killed_is_the_policys_act(agent: str, tmp_path: Path) -> None:
+    """Every process of the container but the trainer's own shells: what the policy may do to its agent."""
+    kill = "echo Hello > hello.txt; for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q /opt/agents && "
+    trajectory, _ = await run(tmp_path, agent, [call(agent, f"{kill} kill -9 ${{p#/proc/}}; done; sleep 5")])
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.POLICY_ERROR, 1.0), trajectory.detail
+    assert trajectory.detail.startswith("the agent failed: ")
+
+
+async def test_a_full_context_ends_the_agent_and_its_work_is_graded(tmp_path: Path) -> None:
+    endless = [call("mini-swe-agent", "echo Hello > hello.txt; seq 500")]
+    # the byte tokenizer's prompt has some 4,000 tokens, so each answer's output fills up the rest
+    trajectory, _ = await run(tmp_path, "mini-swe-agent", endless, context_limit=16_000, max_tokens=500, max_turns=50)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.CONTEXT_LENGTH, 1.0), trajectory.detail
+    assert trajectory.stats["wire_refused_400"] == 1
+
+
+async def test_an_agent_is_ended_at_its_deadline(tmp_path: Path, sessions: list[AgentSession]) -> None:
+    """The trial's deadline comes during a command; the agent and its command end within seconds of it."""
+    began: list[float] = []
+
+    def last(_: Request) -> str:
+        began.append(time.monotonic())
+        sessions[0].deadline = asyncio.get_running_loop().time() + 3
+        return call("mini-swe-agent", "echo Hello > hello.txt; sleep 500")
+
+    trajectory, _ = await run(tmp_path, "mini-swe-agent", last)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.AGENT_TIMEOUT, 1.0), trajectory.detail
+    assert len(began) == 1
+    assert time.monotonic() - began[0] < 300, "the command did not run to its end"
+
+
+async def test_an_agent_that_never_asks_is_no_fault_of_the_policy(tmp_path: Path) -> None:
+    """Its program breaks before the first call, as Harbor's own install of mini-swe-agent does."""
+    broken = tmp_path / "pack"
+    (broken / "bin").mkdir(parents=True)
+    program = broken / "bin" / "mini-swe-agent"
+    program.write_text("#!/bin/sh\necho ModuleNotFoundError: No module named mcp\nexit 1\n")
+    program.chmod(0o755)
+    trajectory, client = await run(tmp_path, "mini-swe-agent", ["never"], agents_dir=str(broken))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert trajectory.detail.startswith("the agent never asked the policy: ")
+    assert "ModuleNotFoundError: No module named mcp" in trajectory.detail
+    assert client.requests == []
+
+
+async def test_a_program_that_is_nowhere_stops_the_run_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="its image has no program codex; set agents_dir=FOLDER"):
+        await run(tmp_path, "codex", ["never"], agents_dir=None)
+
+
+async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the_number(tmp_path: Path) -> None:
+    said = script("mini-swe-agent")
+    with pytest.raises(
+        UserError, match=r"first prompt has \d{4} tokens of context_limit=5000; give at least context_l"
+    ):
+        await run(tmp_path, "mini-swe-agent", said, context_limit=5000, max_tokens=500)
+
+
+async def test_what_the_policy_asks_itself_is_beside_its_own_turns(tmp_path: Path) -> None:
+    """A command finds the key in its environment and asks; it gets an answer, without loss, and the run sees it."""
+    body = '{"messages":[{"role":"user","content":"hi"}]}'
+    ask = (
+        f"B='{body}'; exec 3<>/dev/tcp/127.0.0.1/{PORT}; printf 'POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\n"
+        "Authorization: Bearer %s\\r\\nContent-Length: %d\\r\\nConnection: close\\r\\n\\r\\n%s' "
+        '"$OPENAI_API_KEY" ${#B} "$B" >&3; cat <&3'
+    )
+    said = script("mini-swe-agent", [f"bash -c {json.dumps(ask).replace('$', chr(92) + '$')}", WORK[2]])
+    trajectory, _ = await run(tmp_path, "mini-swe-agent", [said[0], "I answer myself.", *said[1:]])
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0), trajectory.detail
+    assert len(trajectory.side_segments) == 1
+    beside = [turn.text for turn in trajectory.turns if turn.segment in trajectory.side_segments]
+    assert beside == ["I answer myself."]
+    assert trajectory.stats["wire_side_turns"] == 1

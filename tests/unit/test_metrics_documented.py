@@ -13,7 +13,7 @@ from harbor.models.trial.result import TimingInfo
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from harbortrainer.run.metrics import Breakdown, turn_metrics
+from harbortrainer.run.metrics import Breakdown, agent_metrics, turn_metrics
 from harbortrainer.sft.arguments import checked as sft_arguments
 from harbortrainer.sft.session import run_sft
 from harbortrainer.tasks.task import Task
@@ -34,6 +34,7 @@ RUNS = (
 WITH_TOOLS = Trajectory(
     "t", "n", (), 0.0, Outcome.COMPLETED, stats={"tool_calls": 0.0, "tool_fallbacks": 0.0, "tool_bare": 0.0}
 )
+IN_CONTAINER = Trajectory("t", "n", (), 0.0, Outcome.COMPLETED, stats={"wire_turns": 0.0})
 TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
 
 
@@ -92,6 +93,7 @@ async def test_what_runs_log_is_what_is_documented(
     for row in read_lines(tmp_path / "sft" / "metrics.jsonl"):
         logged |= row.keys()
     logged |= turn_metrics([WITH_TOOLS]).keys()  # no task of these runs has tools
+    logged |= agent_metrics([IN_CONTAINER]).keys()
     floors = [Task(name, name, "", source=name, side="test", floor=0.5, clean=True) for name in ("a", "b")]
     groups, breakdown = [TrajectoryGroup(task.name, (WITH_TOOLS,)) for task in floors], Breakdown(floors)
     logged |= breakdown.batch(groups).keys() | breakdown.evaluation(groups).keys()

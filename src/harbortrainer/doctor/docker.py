@@ -14,10 +14,12 @@ from rich.table import Table
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
+from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
 from harbortrainer.docker.preflight import check_docker, connect
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
+from harbortrainer.rollout.agents import PROGRAMS, TERMINUS
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import agents_at_once
 from harbortrainer.tasks.folders import folder_of, load_tasks
@@ -47,6 +49,8 @@ async def preflight(args: DockerArgs) -> int:
         if not network.exposed:  # else it was logged
             await asyncio.to_thread(isolate_compose)
             print(network.line)
+    names, problem = ", ".join(PROGRAMS), listener_problem()
+    print(f"agents that can run here: {TERMINUS} alone ({problem})" if problem else f"agents: {TERMINUS}, {names}")
     print(f"Docker can run {n} environments at once" + (f" of {len(tasks)} tasks" if tasks else ""))
     return 0
 

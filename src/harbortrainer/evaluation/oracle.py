@@ -31,6 +31,8 @@ class _Typed:
 
 def load_solutions(tasks: Sequence[Task], config: Config, template: ChatTemplate) -> tuple[Solutions, list[str]]:
     """The solutions of all tasks, and notes for the user. Raises UserError: each kind of problem in one line."""
+    if config.agent != "terminus-2":
+        raise UserError(f"agent={config.agent}: the oracle types as agent=terminus-2 does; leave agent out")
     typed = {task: _typed(scripts, config, template) for task in tasks if (scripts := find_scripts(folder_of(task)))}
     problems = list(_problems(tasks, typed, config))
     if problems:

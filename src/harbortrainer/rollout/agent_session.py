@@ -11,6 +11,7 @@ from harbortrainer.docker.daemon import call
 from harbortrainer.docker.listener import listen_in
 from harbortrainer.endpoint.exchange import Exchange
 from harbortrainer.endpoint.prompts import Prompts
+from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # a web server, slow to import
 
     from harbortrainer.endpoint.service import Endpoint
 
+NEAR = 0.5  # share of context_limit; an agent whose first prompt takes more gets nowhere
 LAST_OUTPUT = 300  # characters of a program's output in a detail
 
 
@@ -86,19 +88,34 @@ class AgentSession:
 
     def _silent(self) -> str:
         """Why nothing was sampled."""
-        if self.exchange.over == "context_length" or self.stop_reason == "context_length":
-            limit = self.exchange.conversation.context_limit
-            return f"the agent's first prompt leaves no room for an answer in context_limit={limit}"
         words = last_words(self.failure)
-        return f"the agent never asked the policy{': ' if words else ''}{words}"
+        full = self.stop_reason == "context_length"
+        why = "the agent's first prompt leaves no room for an answer" if full else "the agent never asked the policy"
+        return f"{why}{': ' if words else ''}{words}"
+
+    def check_first_prompt(self, agent: str) -> None:
+        """Raises UserError when the prompt before the agent's first answer takes too much of the context."""
+        side, limit = self.side_segments, self.exchange.conversation.context_limit
+        first = next((turn for turn in self.turns if turn.segment not in side), None)
+        if first is None:
+            if self.stop_reason == "context_length":
+                raise UserError(f"agent={agent}: context_limit={limit}: {self._silent()}; raise context_limit")
+            return
+        n = len(first.new_tokens_T)
+        if n > NEAR * limit:
+            raise UserError(
+                f"agent={agent}: its first prompt has {n} tokens of context_limit={limit}; give at least "
+                f"context_limit={round(n / NEAR)}, or choose an agent with a shorter prompt"
+            )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class AgentService:
     """What all trials of a run with an agent in containers share. `endpoint`: entered while trials run."""
 
     endpoint: "Endpoint"
     prompts: Prompts
+    _checked: bool = False  # the first prompt, in a trial of this process
 
     @classmethod
     def of(cls, template: ChatTemplate) -> "AgentService":
@@ -121,6 +138,12 @@ class AgentService:
             may_compact=config.enable_summarize,
         )
         return AgentSession(exchange, self.endpoint, self.endpoint.open(exchange))
+
+    def check(self, session: AgentSession, agent: str) -> None:
+        """Check the first trial that asked the policy. Raises UserError."""
+        if not self._checked:
+            session.check_first_prompt(agent)
+            self._checked = bool(session.turns)
 
 
 def last_words(output: str) -> str:

@@ -1,6 +1,5 @@
 """The agents that act in containers through the run's own model API: what each is called and needs."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -61,15 +60,6 @@ def mounts(config: Config) -> list[dict[str, Any]]:
         return []
     source = str(Path(config.agents_dir).resolve())
     return [{"type": "bind", "source": source, "target": MOUNT, "read_only": True}]
-
-
-def pack_digest(config: Config) -> str:
-    """Of the programs in agents_dir, by their locks; "" without them."""
-    program = program_of(config)
-    if config.agents_dir is None or program is None:
-        return ""
-    lock = Path(config.agents_dir) / f"{program.name}.lock"
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:16] if lock.is_file() else ""
 
 
 def check_agent(config: Config) -> None:

@@ -15,7 +15,9 @@ from harbortrainer.config import Config
 from harbortrainer.docker.compose import COMPOSE, read_compose
 from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.preflight import network_modes
+from harbortrainer.endpoint.prompts import Prompts
 from harbortrainer.errors import UserError
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
 
 KEEP = "keep_processes"
@@ -97,13 +99,14 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
     return environment.model_copy(update={"override_memory_mb": memory, "mounts": mounted or None})
 
 
-def check_agent_tasks(task_dirs: Iterable[Path], config: Config) -> None:
-    """Check that the run's agent works here and with all tasks. Raises UserError."""
+def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatTemplate) -> None:
+    """Check that the run's agent works here, with all tasks and with the model's template. Raises UserError."""
     check_agent(config)
     if program_of(config) is None:
         return
     if problem := listener_problem():
         raise UserError(f"agent={config.agent}: {problem}; run as root beside the daemon, or use agent={TERMINUS}")
+    Prompts(template)
     for task_dir in task_dirs:
         environment = environment_config(config.environment_type, config.environment_kwargs, task_dir, "")
         with_agent(environment, task_dir, config)

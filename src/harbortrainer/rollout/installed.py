@@ -60,9 +60,12 @@ class _Trainable(BaseInstalledAgent):
     async def _exec(self, environment: Any, command: str, *args: Any, **named: Any) -> Any:
         return await super()._exec(environment, f'export PATH="{MOUNT}/bin:$PATH"; {command}', *args, **named)
 
-    @boundary
     async def install(self, environment: Any) -> None:
-        """Check that the program is there. Raises UserError."""
+        """Installs nothing: `setup` has found the program."""
+
+    @boundary
+    async def setup(self, environment: Any) -> None:
+        """Raises UserError when the program is not there."""
         program = PROGRAMS[self.name()].program
         found = await environment.exec(f'PATH="{MOUNT}/bin:$PATH"; command -v {program}')
         if found.return_code != 0:
@@ -70,6 +73,7 @@ class _Trainable(BaseInstalledAgent):
                 f"agent={self.name()}: task {environment.environment_name}: its image has no program {program}; set "
                 f"agents_dir=FOLDER, filled by scripts/agents/pack FOLDER {self.name()}"
             )
+        await super().setup(environment)
 
     @boundary
     async def run(self, instruction: str, environment: Any, context: Any) -> None:

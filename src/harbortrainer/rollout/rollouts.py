@@ -26,6 +26,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.users import Users
+from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
@@ -224,13 +225,17 @@ class Rollouts:
         return Patience(2 * self._gates.running.limit)
 
     def refuse_all_lost(self, groups_P: Sequence[TrajectoryGroup]) -> None:
-        """Raise when all trials are lost; a batch of one bad task does not stop a run in which another was graded."""
+        """Raise when all trials are lost, or the agent itself is at fault.
+
+        A batch of one bad task does not stop a run in which another was graded.
+        """
         trajectories = [t for group in groups_P for t in (*group.trajectories_G, *group.lost)]
         self._graded = self._graded or any(t.reward is not None for t in trajectories)
         one_task = len({t.task_name for t in trajectories}) == 1
         lost = [t for t in trajectories if t.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.CANCELLED)]
         if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
             raise _refusal(lost)
+        check_agents(trajectories)
 
     def _request(self, name: TrialName, group: GroupRequest) -> TrialRequest:
         seed = trial_seed(self._settings.config.seed, str(name))

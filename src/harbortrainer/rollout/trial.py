@@ -82,6 +82,8 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
         finally:
             if isinstance(policy, AgentSession):
                 await policy.close()
+    if settings.agents is not None and isinstance(policy, AgentSession):
+        settings.agents.check(policy, config.agent)
     outcome, detail, reward = ran.verdict
     if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
         await asyncio.to_thread(require_writable, request.trials_dir)

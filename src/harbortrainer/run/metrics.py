@@ -14,6 +14,7 @@ import numpy as np
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.durable.process import client_cpu_seconds
+from harbortrainer.endpoint.gate import judge
 from harbortrainer.learning.suspicion import suspects
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler
@@ -35,6 +36,7 @@ def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "group/constant_fraction": _mean([float(g.constant) for g in groups_P]),
         "group/trials_lost": float(len(lost)),
         **outcome_metrics([*kept, *lost]),
+        **agent_metrics([*kept, *lost]),
         **turn_metrics(kept),
         **_time_metrics(kept),
     }
@@ -80,6 +82,21 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turn/tool_calls": calls / max(turns, 1),
         "turn/tool_fallback_rate": fallbacks / max(calls, 1),
         "turn/tool_bare_rate": bare / max(calls, 1),
+    }
+
+
+def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Of trials whose agent acts in its container; {} without one."""
+    counted = [t for t in trajectories if "wire_turns" in t.stats]
+    if not counted:
+        return {}
+    judged = judge([t.stats for t in counted], sum(t.n_sampled_tokens for t in counted))
+    return {
+        "agent/tokens_per_unique_token": judged.tokens_per_unique_token,
+        "agent/foreign_rate": judged.foreign_rate,
+        "agent/side_token_share": judged.side_token_share,
+        "agent/never_asked": float(sum(not t.turns for t in counted)),
+        "agent/failed": float(sum(t.outcome is Outcome.POLICY_ERROR for t in counted)),
     }
 
 

@@ -16,6 +16,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.policy.users import refuse_unused
+from harbortrainer.run import agent_pack
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
@@ -84,6 +85,8 @@ def make_plan(config: Config) -> RunPlan:
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
         check_split(earlier.path, train, held_out)
+        if config.agents_dir is not None:
+            agent_pack.check_pack(config, read_json(earlier.path / "versions.json"))
     return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
 
 
@@ -91,9 +94,10 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
     """Create the folder of a new run. `sampler`: what computes its samples. Raises UserError."""
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
+    known = {"sampler": sampler, agent_pack.KEY: agent_pack.pack_digest(config)}
     files = {
         "config.json": to_save(config),
-        "versions.json": installed_versions(plan.tasks) | ({"sampler": sampler} if sampler else {}),
+        "versions.json": installed_versions(plan.tasks) | {name: text for name, text in known.items() if text},
         SPLIT_FILE: split_record(plan.train, plan.held_out, config.allow_family_overlap),
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }

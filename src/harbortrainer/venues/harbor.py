@@ -62,7 +62,7 @@ class HarborVenue:
         from harbortrainer.rollout.environment import check_agent_tasks, check_tasks
 
         folders = list(map(folder_of, tasks))
-        check_agent_tasks(folders, config)
+        check_agent_tasks(folders, config, template)
         check_tasks(folders, config.environment_type, config.environment_kwargs)
         if config.hosts != "none":  # each host checks itself
             if config.agent != "terminus-2":

@@ -1,0 +1,168 @@
+"""Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harbortrainer.config import Config
+from harbortrainer.docker.listener import listener_problem
+from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.rollout.agent_batch import check_agents
+from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
+from harbortrainer.rollout.agents import MOUNT, PROGRAMS, check_agent
+from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
+from harbortrainer.run.agent_pack import KEY, check_pack, pack_digest
+from tests.support.families import QWEN, QWEN_TOOLS, chat_of
+from tests.support.task_folder import write_task
+from tests.support.wire_parts import exchange_of
+
+TURN = Turn(0, (1, 2), (3,), (-0.5,), 0)
+MEMORY = "[environment]\nmemory_mb = 1024\n"
+
+
+def config(**fields: Any) -> Config:
+    given: dict[str, Any] = {"model_name": "m", "tasks_dir": ".", "agent": "codex"}
+    return Config(**given | fields)
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    folder = tmp_path / "pack"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "codex").write_text("#!/bin/sh\n")
+    (folder / "codex.lock").write_text("one\n")
+    return folder
+
+
+def test_settings_that_cannot_work_are_refused_with_a_fix(tmp_path: Path, pack: Path) -> None:
+    check_agent(config(agents_dir=str(pack)))
+    check_agent(config(agent="terminus-2"))
+    for given, why in (
+        ({"agents_dir": str(tmp_path)}, r"agents_dir=\S+: it has no bin/codex; run scripts/agents/pack \S+ codex"),
+        ({"environment_type": "daytona"}, "environment_type=daytona cannot reach this process"),
+        ({"agent": "terminus-2", "agents_dir": "x"}, "agents_dir=x: agent=terminus-2 has none"),
+        ({"agent": "terminus-2", "agent_kwargs": {"a": 1}}, "agent_kwargs={'a': 1}: agent=terminus-2 has none"),
+    ):
+        with pytest.raises(UserError, match=why):
+            check_agent(config(**given))
+
+
+def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack: Path) -> None:
+    task = write_task(tmp_path / "hello", toml=MEMORY)
+    own = {"mounts": [{"type": "bind", "source": "/data", "target": "/data"}]}
+    made = with_agent(environment_config("docker", own, task, "r"), task, config(agents_dir=str(pack)))
+    assert made.override_memory_mb == 1024 + PROGRAMS["codex"].memory_mb
+    assert [(one["target"], one.get("read_only", False)) for one in made.mounts or ()] == [
+        ("/data", False), (MOUNT, True),
+    ]  # fmt: skip
+    given = environment_config("docker", {"override_memory_mb": 3000}, task, "r")
+    assert with_agent(given, task, config()).override_memory_mb == 3000
+    unlimited = write_task(tmp_path / "free")
+    assert with_agent(environment_config("docker", {}, unlimited, "r"), unlimited, config()).override_memory_mb is None
+    assert with_agent(given, task, config(agent="terminus-2")) is given
+
+
+@pytest.mark.parametrize(("toml", "files", "shape"), [
+    ('[[steps]]\nname = "a"\n', {}, "steps"),
+    ("", {"environment/docker-compose.yaml": "services: {main: {image: x}}\n"}, "docker-compose.yaml"),
+])  # fmt: skip
+def test_tasks_that_only_terminus_can_do_are_named(
+    tmp_path: Path, toml: str, files: dict[str, str], shape: str
+) -> None:
+    task = write_task(tmp_path / "other", toml=toml, files=files)
+    with pytest.raises(UserError, match=f"task other has {shape}, for which only agent=terminus-2 works"):
+        with_agent(environment_config("docker", {}, task, "r"), task, config())
+
+
+def test_a_template_without_tools_is_refused_before_the_first_trial(tmp_path: Path, pack: Path) -> None:
+    task = write_task(tmp_path / "hello")
+    if listener_problem():
+        pytest.skip("needs root and a local daemon, as the agents do")
+    check_agent_tasks([task], config(agents_dir=str(pack)), chat_of(QWEN_TOOLS))
+    with pytest.raises(UserError, match="tool_format=hermes"):
+        check_agent_tasks([task], config(agents_dir=str(pack)), chat_of(QWEN))
+    check_agent_tasks([task], config(agent="terminus-2"), chat_of(QWEN))
+
+
+def result(reward: float | None = 1.0, fault: Any = None) -> Any:
+    verified = None if reward is None else SimpleNamespace(rewards={"reward": reward})
+    return SimpleNamespace(exception_info=fault, step_results=None, verifier_result=verified, verifier=None)
+
+
+def session(*turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None) -> AgentSession:
+    exchange, _ = exchange_of(["never"])
+    exchange.conversation.turns.extend(turns)
+    exchange.fault = fault
+    return AgentSession(exchange, endpoint=None, key="k", failure=failure, stop_reason=stop_reason)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("given", "graded", "outcome", "reward", "detail"), [
+    ({}, 1.0, Outcome.COMPLETED, 1.0, ""),
+    ({"stop_reason": "max_turns", "failure": "x"}, 0.0, Outcome.MAX_TURNS, 0.0, ""),
+    ({"stop_reason": "context_length"}, 1.0, Outcome.CONTEXT_LENGTH, 1.0, ""),
+    ({"stop_reason": "timeout"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
+    ({"stop_reason": "interrupted"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
+    ({"failure": "exit 9:  Killed\nstderr: None"}, 1.0, Outcome.POLICY_ERROR, 1.0, "the agent failed: exit 9: Killed"),
+    ({"fault": SamplingError("gone"), "failure": "x"}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "sampling: gone"),
+    ({"fault": ValueError("bug")}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "ValueError: bug"),
+    ({}, None, Outcome.VERIFIER_ERROR, None, "the verifier left no reward"),
+])  # fmt: skip
+def test_the_exchange_says_how_a_trial_ended(
+    given: dict[str, Any], graded: float | None, outcome: Outcome, reward: float | None, detail: str
+) -> None:
+    assert session(TURN, **given).classify(result(graded)) == (outcome, detail, reward)
+
+
+def test_an_agent_that_never_asked_shows_its_last_words() -> None:
+    outcome, detail, reward = session(failure="noise " * 100 + "No module named mcp").classify(result())
+    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert detail.startswith("the agent never asked the policy: ") and detail.endswith("No module named mcp")
+    assert len(detail) < LAST_OUTPUT + 40
+    assert session().classify(result())[1] == "the agent never asked the policy"
+
+
+def trial(number: int, outcome: Outcome = Outcome.COMPLETED, detail: str = "", **stats: float) -> Trajectory:
+    return Trajectory(f"t{number}", f"n{number}", (TURN,), 1.0, outcome, detail, stats={"wire_turns": 1.0} | stats)
+
+
+def test_the_same_failure_in_a_fifth_of_a_batch_is_the_agents(caplog: pytest.LogCaptureFixture) -> None:
+    fine = [trial(number) for number in range(11)]
+    failed = [trial(n, Outcome.POLICY_ERROR, f"the agent failed: at 12:0{n} no such file /tmp/a{n}") for n in range(3)]
+    with pytest.raises(EnvironmentFault, match="3 of 14 trials ended after one answer with: the agent failed: at #:#"):
+        check_agents([*fine, *failed])
+    check_agents([*fine, *fine, *failed])  # 12 %
+    check_agents([*fine[:4], *failed[:2]])  # two may be chance
+    check_agents([*fine, *(replace(one, turns=(TURN, TURN)) for one in failed)])  # they have worked before
+    check_agents([replace(one, stats={}) for one in failed])  # Terminus-2
+    assert caplog.text == ""
+
+
+def test_a_wire_that_breaks_histories_is_warned_of_and_stops_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    check_agents([trial(0, wire_foreign=1.0, wire_matched=19.0)])
+    assert "1 of 20 histories" in caplog.text
+    with pytest.raises(EnvironmentFault, match="10 of 20 histories"):
+        check_agents([trial(0, wire_foreign=10.0, wire_matched=10.0)])
+
+
+def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
+    one = config(agents_dir=str(pack))
+    versions = {KEY: pack_digest(one)}
+    check_pack(one, versions)
+    (pack / "codex.lock").write_text("two\n")
+    with pytest.raises(UserError, match="its programs of codex are not those that the run began with"):
+        check_pack(one, versions)
+    assert pack_digest(config()) == ""
+
+
+def test_terminus_needs_neither_litellm_nor_a_web_server() -> None:
+    script = "import sys, harbortrainer.rollout.harbor_room, harbortrainer.rollout.agent; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert {"litellm", "starlette", "uvicorn", "harbortrainer.endpoint.service"}.isdisjoint(loaded)
+    assert "harbortrainer.endpoint.exchange" in loaded
