@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harbortrainer.endpoint.exchange import Exchange
-from harbortrainer.endpoint.prompts import Prompts
-from harbortrainer.endpoint.service import Endpoint
+from harbortrainer.policy.api.exchange import Exchange
+from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.policy.api.service import Endpoint
 from harbortrainer.policy.sampler import PolicySampler
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of

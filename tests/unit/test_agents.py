@@ -164,5 +164,5 @@ def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
 def test_terminus_needs_neither_litellm_nor_a_web_server() -> None:
     script = "import sys, harbortrainer.rollout.harbor_room, harbortrainer.rollout.agent; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert {"litellm", "starlette", "uvicorn", "harbortrainer.endpoint.service"}.isdisjoint(loaded)
-    assert "harbortrainer.endpoint.exchange" in loaded
+    assert {"litellm", "starlette", "uvicorn", "harbortrainer.policy.api.service"}.isdisjoint(loaded)
+    assert "harbortrainer.policy.api.exchange" in loaded

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from harbortrainer.endpoint import service
-from harbortrainer.endpoint.exchange import AT_ONCE
-from harbortrainer.endpoint.service import BODY_BYTES, CONNECTIONS, IN_HAND, Endpoint
+from harbortrainer.policy.api import service
+from harbortrainer.policy.api.exchange import AT_ONCE
+from harbortrainer.policy.api.service import BODY_BYTES, CONNECTIONS, IN_HAND, Endpoint
 from tests.support.fakes import let_others_act
 from tests.support.wire_parts import Served, exchange_of, listener, served
 
@@ -247,7 +247,7 @@ def test_runs_of_agents_in_this_process_import_no_web_server() -> None:
     code = (
         "import sys\n"
         "import harbortrainer.training.session, harbortrainer.rollout.rollouts, harbortrainer.venues.harbor\n"
-        "import harbortrainer.rollout.trial, harbortrainer.endpoint.exchange, harbortrainer.endpoint.gate\n"
+        "import harbortrainer.rollout.trial, harbortrainer.policy.api.exchange, harbortrainer.policy.api.gate\n"
         "print([name for name in ('starlette', 'uvicorn', 'litellm', 'openai', 'anthropic') if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

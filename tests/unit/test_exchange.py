@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.endpoint.exchange import AT_ONCE, SIDE_TURNS, Busy, Exchange, Over, Reply
-from harbortrainer.endpoint.normal import arranged, call, digests
-from harbortrainer.endpoint.prompts import LONG, Prompts
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
+from harbortrainer.policy.api.exchange import AT_ONCE, SIDE_TURNS, Busy, Exchange, Over, Reply
+from harbortrainer.policy.api.normal import arranged, call, digests
+from harbortrainer.policy.api.prompts import LONG, Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory

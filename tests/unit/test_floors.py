@@ -16,7 +16,6 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
     {"config", "durable"},
     {"harbor", "learning", "stopping"},
     {"cli", "docker", "policy", "tasks"},
-    {"endpoint"},
     {"backend", "rollout", "run"},
     {"budget", "probe", "qualify", "report", "venues", "watch"},
     {"doctor", "training"},

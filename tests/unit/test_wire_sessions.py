@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.endpoint.exchange import Exchange, Over
-from harbortrainer.endpoint.gate import FEWEST, judge
-from harbortrainer.endpoint.normal import Malformed
-from harbortrainer.endpoint.service import WIRES
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.api.exchange import Exchange, Over
+from harbortrainer.policy.api.gate import FEWEST, judge
+from harbortrainer.policy.api.normal import Malformed
+from harbortrainer.policy.api.service import WIRES
 from tests.conftest import ROOT
 from tests.support.wire_parts import exchange_of
 

@@ -10,11 +10,11 @@ import httpx
 import openai
 import pytest
 
-from harbortrainer.endpoint import service
-from harbortrainer.endpoint.normal import Malformed
-from harbortrainer.endpoint.wires import anthropic as messages_wire
-from harbortrainer.endpoint.wires import chat as chat_wire
-from harbortrainer.endpoint.wires import responses as responses_wire
+from harbortrainer.policy.api import service
+from harbortrainer.policy.api.normal import Malformed
+from harbortrainer.policy.api.wires import anthropic as messages_wire
+from harbortrainer.policy.api.wires import chat as chat_wire
+from harbortrainer.policy.api.wires import responses as responses_wire
 from tests.support.tools import TOOLS
 from tests.support.wire_parts import Served, served
 

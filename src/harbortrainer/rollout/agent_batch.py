@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from harbortrainer.endpoint.gate import judge
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.api.gate import judge
 
 MOST_ALIKE = 0.2  # share of a batch whose agent may fail in the same way after one answer
 FEWEST = 3  # such trials

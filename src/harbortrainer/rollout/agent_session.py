@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.listener import listen_in
-from harbortrainer.endpoint.exchange import Exchange
-from harbortrainer.endpoint.prompts import Prompts
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn
+from harbortrainer.policy.api.exchange import Exchange
+from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.policy.sampler import Sampler, SamplingError
@@ -23,7 +23,7 @@ from harbortrainer.rollout.venue import TrialRequest
 if TYPE_CHECKING:  # a web server, slow to import
     from harbor.models.trial.result import TrialResult
 
-    from harbortrainer.endpoint.service import Endpoint
+    from harbortrainer.policy.api.service import Endpoint
 
 NEAR = 0.5  # share of context_limit; an agent whose first prompt takes more gets nowhere
 LAST_OUTPUT = 300  # characters of a program's output in a detail
@@ -120,7 +120,7 @@ class AgentService:
     @classmethod
     def of(cls, template: ChatTemplate) -> "AgentService":
         """Raises UserError when the template declares no tools."""
-        from harbortrainer.endpoint.service import Endpoint
+        from harbortrainer.policy.api.service import Endpoint
 
         return cls(Endpoint(), Prompts(template))
 

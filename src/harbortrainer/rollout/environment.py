@@ -15,8 +15,8 @@ from harbortrainer.config import Config
 from harbortrainer.docker.compose import COMPOSE, read_compose
 from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.preflight import network_modes
-from harbortrainer.endpoint.prompts import Prompts
 from harbortrainer.errors import UserError
+from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
 

@@ -26,11 +26,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from harbortrainer.endpoint.exchange import AT_ONCE, Busy, Exchange, Over, Reply
-from harbortrainer.endpoint.normal import Malformed
-from harbortrainer.endpoint.wires import anthropic, chat, responses
-from harbortrainer.endpoint.wires.wire import Ask, Head, Wire, error
 from harbortrainer.errors import UserError
+from harbortrainer.policy.api.exchange import AT_ONCE, Busy, Exchange, Over, Reply
+from harbortrainer.policy.api.normal import Malformed
+from harbortrainer.policy.api.wires import anthropic, chat, responses
+from harbortrainer.policy.api.wires.wire import Ask, Head, Wire, error
 from harbortrainer.policy.sampler import SamplingError
 
 BODY_BYTES = 16 << 20

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harbortrainer.endpoint.normal import digest_after, digests
-from harbortrainer.endpoint.prompts import Prompts, letters
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
+from harbortrainer.policy.api.normal import digest_after, digests
+from harbortrainer.policy.api.prompts import Prompts, letters
 from harbortrainer.policy.conversation import ContextFull, Conversation, Listener, Segment
 from harbortrainer.policy.sampler import Sampler
 from harbortrainer.policy.tools import Message, Tool, required

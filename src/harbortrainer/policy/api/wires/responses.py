@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harbortrainer.endpoint.exchange import Reply
-from harbortrainer.endpoint.normal import Malformed, arranged, call, text_of, tool
-from harbortrainer.endpoint.wires.wire import Ask, Head, Wire, ask, event
+from harbortrainer.policy.api.exchange import Reply
+from harbortrainer.policy.api.normal import Malformed, arranged, call, text_of, tool
+from harbortrainer.policy.api.wires.wire import Ask, Head, Wire, ask, event
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _BESIDE = ("reasoning", "item_reference", "compaction")  # items that no template renders

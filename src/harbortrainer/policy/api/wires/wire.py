@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harbortrainer.endpoint.exchange import Reply
-from harbortrainer.endpoint.normal import Malformed
+from harbortrainer.policy.api.exchange import Reply
+from harbortrainer.policy.api.normal import Malformed
 from harbortrainer.policy.tools import Message, Tool
 
 # Parameters without effect: the run decides how it samples.
