@@ -14,8 +14,8 @@ SERVER=(MAX_LORA_ADAPTERS=2 MAX_LORA_RANK=8 TRAIN_MICRO_BATCH_SIZE=24 SAMPLE_MAX
 # The held-out tasks are those of the domain's test side: other customers, orders, ids and cities.
 SETTINGS=(
   model_name=models/desk tasks_dir=tau:desk
-  eval_tasks=@test eval_group_size=2 eval_every=6
-  batch_size=8 group_size=6 n_epochs=1 n_parallel_envs=24 trial_timeout_sec=120
+  eval_tasks=@test eval_group_size=2 eval_every=12
+  batch_size=8 group_size=6 n_epochs=2 n_parallel_envs=24 trial_timeout_sec=120
   max_turns=4 max_tokens=16 context_limit=512
   lora_rank=8 learning_rate=5e-3 num_substeps=2 loss_fn=importance_sampling
 )

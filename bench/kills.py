@@ -1,9 +1,8 @@
 """kill -9 of the trainer at random instants of small runs, resumed each time; then the journal is audited.
 
-    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--mixed] [--seed 0] [--write]
+    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--seed 0] [--write]
 
-A real server, real containers, the quickstart's policy and tasks; with --mixed the policy of its tools and batches of
-conversations (tau:desk) beside terminal tasks. Kills come, in turns, a random time after the
+A real server, real containers, the quickstart's policy and tasks. Kills come, in turns, a random time after the
 start of a process, a random time after its first line in the ledger, and a random time after a phase began.
 """
 
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,24 +30,15 @@ from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import engine
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.directory import RunDirectory, run_ids
-from tests.support.desk_runs import MODEL as DESK
 from tests.support.small_server import MODEL, Server
 
 SAVE_EVERY = 2
 N_TRIALS = 8  # of a training batch
 SETTINGS = (
-    "backend=skyrl-tx lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 learning_rate=3e-3 "
-    "lr_schedule=linear allow_family_overlap=true eval_group_size=2 eval_every=3 "
+    f"backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/quickstart lora_rank=8 batch_size=2 group_size=4 "
+    "n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 learning_rate=3e-3 lr_schedule=linear "
+    "eval_tasks=create-6,copy-6 allow_family_overlap=true eval_group_size=2 eval_every=3 "
     f"save_every={SAVE_EVERY} keep_checkpoints=2"
-).split()
-TERMINAL = (
-    f"model_name={MODEL} tasks_dir=datasets/quickstart max_tokens=40 context_limit=2048 eval_tasks=create-6,copy-6"
-).split()
-# A terminal task's first prompt has 2,400 tokens for this policy, which solves none.
-MIXED = (
-    f"model_name={DESK} tasks_dir=tau:desk,datasets/quickstart max_tokens=16 context_limit=4096 n_epochs=20 "
-    "tasks_include=desk-cancel-1,desk-late-1,desk-where-1,desk-move-1,create-1,copy-1,desk-cancel-17,create-6 "
-    "eval_tasks=desk-cancel-17,create-6"
 ).split()
 LONGEST_WAIT_SEC = 90.0  # for a phase
 AUDITED = (
@@ -105,8 +95,7 @@ class Trainer:
 
 def main() -> None:
     arguments = _arguments()
-    model = DESK if arguments.mixed else MODEL
-    with tempfile.TemporaryDirectory(prefix="bench-kills-") as folder, server(model) as made:
+    with tempfile.TemporaryDirectory(prefix="bench-kills-") as folder, server() as made:
         _measure(arguments, made, Path(folder))
 
 
@@ -117,7 +106,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--longest-life", type=float, default=30.0, help="seconds, of a process killed at random")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument("--most-stale", type=int, default=0, help="max_steps_off_policy of the runs")
-    parser.add_argument("--mixed", action="store_true", help="conversations beside terminal tasks")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     return parser.parse_args()
 
@@ -142,7 +130,7 @@ def _kill_and_finish(
     """Kill and resume until there were kills enough, then let the run end; it may end before."""
     while True:
         since = run.ledger.stat().st_size if run.ledger.exists() else 0
-        trainer = start(made, run, arguments.steps, arguments.most_stale, MIXED if arguments.mixed else TERMINAL)
+        trainer = start(made, run, arguments.steps, arguments.most_stale)
         if kills.phases.total() >= arguments.kills:
             trainer.wait()
             return
@@ -213,14 +201,14 @@ def _publish(arguments: argparse.Namespace, kills: Kills, audits: list[Audit], a
     document = report.DOCS / "faults.md" if arguments.write else None
     wrong = [name for name in AUDITED if total[name]] + ["containers left"] * bool(left)
     wrong += ["optimizer steps"] * (total["optimizer_steps"] != sum(adam))
-    name = "kills" + "-mixed" * arguments.mixed + f"-{arguments.most_stale}" * bool(arguments.most_stale)
+    name = f"kills-{arguments.most_stale}" if arguments.most_stale else "kills"
     report.publish("bench.kills", name, ("", ""), rows, document, wrong=wrong)
 
 
 @contextmanager
-def server(model: Path = MODEL) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="bench-server-") as state:
-        made = Server(Path(state), model, MAX_LORA_ADAPTERS="8", MAX_LORA_RANK="16", SESSION_TIMEOUT="30")
+        made = Server(Path(state), MAX_LORA_ADAPTERS="8", MAX_LORA_RANK="16", SESSION_TIMEOUT="30")
         made.start()
         try:
             yield made
@@ -239,14 +227,14 @@ def adam_steps(server: Server, checkpoint: str) -> int:
     return int(done.stdout)
 
 
-def start(server: Server, run: RunDirectory, steps: int, most_stale: int, tasks: Sequence[str] = TERMINAL) -> Trainer:
-    """A new run on these tasks, or the one in that folder resumed. Its log is beside the folder."""
+def start(server: Server, run: RunDirectory, steps: int, most_stale: int) -> Trainer:
+    """A new run, or the one in that folder resumed. Its log is beside the folder."""
     log = run.path.with_suffix(".log")
     if run.config.exists():
         return Trainer(log, f"resume={run.path}")
     names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={steps}"]
     names.append(f"max_steps_off_policy={most_stale}")
-    return Trainer(log, *SETTINGS, *tasks, f"skyrl_tx_url={server.url}", *names)
+    return Trainer(log, *SETTINGS, f"skyrl_tx_url={server.url}", *names)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m bench.user_outage [--seconds 60] [--write]
 
-A real server with the policy models/desk, conversations of tau:desk, one step of 64 trials. The endpoint refuses
-connections after half of the trials' first messages.
+A real server with the policy models/desk, conversations of tau:desk, one step of 48 trials. The endpoint refuses
+connections once half of the trials have asked it.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import report
 from tests.conftest import live_server
-from tests.support.desk_runs import MODEL, run_with_outage
+from tests.support.desk_runs import MODEL, SERVER, run_with_outage
 
 
 def main() -> None:
@@ -21,10 +21,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for which the endpoint is away")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-outage-") as folder:
-        shapes = {"TRAIN_MICRO_BATCH_SIZE": "16", "SAMPLE_MAX_NUM_SEQUENCES": "24"}
-        with live_server(MODEL, Path(folder) / "server", **shapes) as url:
-            found = asyncio.run(run_with_outage(url, Path(folder), arguments.seconds, group_size=8))
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-outage-") as folder,
+        live_server(MODEL, Path(folder) / "server", devices=1, **SERVER) as url,
+    ):
+        found = asyncio.run(run_with_outage(url, Path(folder), arguments.seconds))
     rows = [
         ["seconds away", f"{found.seconds:.0f}"],
         ["trials of the batch; graded", f"{found.trials}; {found.graded}"],

@@ -8,19 +8,18 @@ import pytest
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.trajectories import read_batch
 from tests.conftest import live_server
-from tests.support.desk_runs import MODEL, run_desk, run_with_outage
+from tests.support.desk_runs import MODEL, N_TRIALS, SERVER, run_desk, run_with_outage
 
 
 @pytest.fixture(scope="module")
 def desk_url(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the desk's policy."""
-    shapes = {"TRAIN_MICRO_BATCH_SIZE": "16", "SAMPLE_MAX_NUM_SEQUENCES": "24", "GRADIENT_CHECKPOINTING": "false"}
-    with live_server(MODEL, tmp_path_factory.mktemp("desk"), **shapes) as url:
+    with live_server(MODEL, tmp_path_factory.mktemp("desk"), devices=1, **SERVER) as url:
         yield url
 
 
 async def test_two_steps_train_on_the_sampled_calls_without_docker(desk_url: str, tmp_path: Path) -> None:
-    words = ("batch_size=8", "group_size=4", "max_steps=2", "eval_tasks=@test", "eval_group_size=1", "eval_every=2")
+    words = ("max_steps=2", "eval_tasks=@test", "eval_group_size=1", "eval_every=2")
     run = await run_desk(desk_url, tmp_path, "run", *words)
     rows = read_lines(run.metrics)
     steps = [row for row in rows if row.get("optim/steps")]
@@ -30,15 +29,17 @@ async def test_two_steps_train_on_the_sampled_calls_without_docker(desk_url: str
         assert row["train/tokens_per_unique_token"] == 1.0 and row["logprobs/max_abs_difference"] < 1e-3
     for row in held_out:
         assert row["eval/tasks"] == 36 and row["eval/reward_floor"] == pytest.approx(1 / 12)
-        assert 0.1 < row["eval/reward_mean"] < 0.8
+        assert 0.05 < row["eval/reward_mean"] < 0.8
     batch = read_batch(run.path / "trajectories" / "step_000000")
-    assert len(batch) == 32 and len({trial.task_name for trial in batch.values()}) == 8
-    assert sum(trial.stats["tool_calls"] for trial in batch.values()) > 32, "every trial finds orders, most do more"
-    assert sum(trial.stats["parse_failures"] for trial in batch.values()) < 8
+    assert len(batch) == N_TRIALS and len({trial.task_name for trial in batch.values()}) == 8
+    assert sum(trial.stats["tool_calls"] for trial in batch.values()) > N_TRIALS, (
+        "every trial finds orders, most do more"
+    )
+    assert sum(trial.stats["parse_failures"] for trial in batch.values()) < N_TRIALS / 4
     assert all(trial.reward is not None for trial in batch.values())
 
 
 async def test_a_batch_whose_users_endpoint_goes_away_is_graded_whole(desk_url: str, tmp_path: Path) -> None:
     outage = await run_with_outage(desk_url, tmp_path)
     assert outage.seconds > 0
-    assert (outage.trials, outage.graded, outage.zeros, outage.trained) == (32, 32, 0, 1)
+    assert (outage.trials, outage.graded, outage.zeros, outage.trained) == (N_TRIALS, N_TRIALS, 0, 1)

@@ -18,10 +18,16 @@ from tests.conftest import ROOT
 from tests.support.chat_server import ChatServer, Reply, chat_server, says
 
 MODEL = Path("models/desk")
+# Shapes of the quickstart, on both sides: the server has their programs in its cache.
+SERVER = {
+    **{"MAX_LORA_ADAPTERS": "2", "MAX_LORA_RANK": "8", "GRADIENT_CHECKPOINTING": "false"},
+    **{"TRAIN_MICRO_BATCH_SIZE": "24", "SAMPLE_MAX_NUM_SEQUENCES": "24"},
+}
 SETTINGS = (
     f"backend=skyrl-tx model_name={MODEL} tasks_dir=tau:desk lora_rank=8 max_turns=4 max_tokens=16 context_limit=512 "
-    "n_parallel_envs=24 learning_rate=5e-3 display=plain"
+    "batch_size=8 group_size=6 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3 display=plain"
 ).split()
+N_TRIALS = 48  # of a batch
 NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 AGENTS_FAULTS = {
     Outcome.COMPLETED,
@@ -59,16 +65,15 @@ class Outage:
     trained: int
 
 
-async def run_with_outage(url: str, folder: Path, seconds: float = 0.0, group_size: int = 4) -> Outage:
-    """One step of 8 x `group_size` trials. In its middle the endpoint that plays the user refuses connections, until
-    the run has noticed it and for `seconds` at least.
+async def run_with_outage(url: str, folder: Path, seconds: float = 0.0) -> Outage:
+    """One step. In its middle the endpoint that plays the user refuses connections: until the run has noticed it, and
+    for `seconds` at least.
     """
     async with chat_server(customer) as server:
         user = [f"user_url={server.url}", "user_model=customer"]
         run = RunDirectory(folder / "outage")
-        words = [*user, "batch_size=8", f"group_size={group_size}", "max_steps=1"]
-        running = asyncio.create_task(run_desk(url, folder, run.name, *words))
-        away = asyncio.create_task(_go_away(server, run, seconds, 8 * group_size // 2))
+        running = asyncio.create_task(run_desk(url, folder, run.name, *user, "max_steps=1"))
+        away = asyncio.create_task(_go_away(server, run, seconds))
         await asyncio.wait([running, away], return_when=asyncio.FIRST_EXCEPTION)
         await running
         lasted = await away
@@ -89,9 +94,9 @@ def customer(body: dict[str, Any]) -> Reply:
     return says(scenario if len(talk) == 1 else STOP)
 
 
-async def _go_away(server: ChatServer, run: RunDirectory, seconds: float, after: int) -> float:
-    """The seconds for which it was away, from the request number `after` on."""
-    await _until(lambda: len(server.requests) >= after)
+async def _go_away(server: ChatServer, run: RunDirectory, seconds: float) -> float:
+    """The seconds for which it was away, once half of the trials have asked it."""
+    await _until(lambda: len(server.requests) >= N_TRIALS // 2)
     await server.stop()
     began = time.monotonic()
     await _until(lambda: "does not answer" in (run.path / "run.log").read_text())

@@ -16,16 +16,15 @@ from tests.support.processes import freeze
 class Server:
     """One on a port of its own; started again it has the same port and, unless it is made to forget, its database."""
 
-    def __init__(self, state: Path, model: Path = MODEL, **settings: str) -> None:
+    def __init__(self, state: Path, **settings: str) -> None:
         self.state = state
-        self._model = model
         self._port = str(free_port())
         self._env = SMALL_SERVER | {"SKYRL_TX_PORT": self._port, "SKYRL_TX_STATE": str(state)} | settings
         self.url = f"http://127.0.0.1:{self._port}"
 
     def start(self, **settings: str) -> None:
         """`settings`: of this start, over those of all starts."""
-        succeed("scripts/start_skyrl_tx.sh", "--background", self._model, env=self._env | settings, timeout_sec=900)
+        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env | settings, timeout_sec=900)
 
     def stop(self) -> str:
         """What the script says. Safe to repeat."""
