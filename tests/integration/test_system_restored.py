@@ -1,9 +1,10 @@
 """Policies that replace, shadow or hook what a verifier runs; and honest work on the same paths, which stays."""
 
 import asyncio
+import itertools
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from harbortrainer.docker import layer
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import PUT_BACK, DockerEngineEnvironment
 from tests.support import system_attacks as attacks
-from tests.support.docker_parts import a_run, started, write_task
+from tests.support.docker_parts import a_run, let_processes_end, started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = a_run("test-system")
@@ -59,16 +60,75 @@ async def outcome(task: Path, name: str, slots: asyncio.Semaphore) -> str:
         return "" if environment.put_back or attack.silent else "not named"
 
 
-@pytest.mark.parametrize("solved", [True, False], ids=["with-solution", "without-solution"])
-async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path, solved: bool) -> None:
-    """Each attack earns in the container as the policy leaves it, and nothing once the system was put back."""
-    task = make_task(tmp_path / "attacked")
-    if not solved:
-        shutil.rmtree(task / "solution")
-    chosen = [name for at, name in enumerate(attacks.ATTACKS) if at % 2 == solved]
+async def defended(folder: Path, names: Sequence[str]) -> None:
+    """Each attack earns in the container as the policy leaves it, and nothing once the system was put back.
+
+    Every other one on a task without a solution.
+    """
+    with_solution, without = make_task(folder / "solved"), make_task(folder / "unsolved")
+    shutil.rmtree(without / "solution")
     slots = asyncio.Semaphore(AT_ONCE)
-    found = await asyncio.gather(*(outcome(task, name, slots) for name in chosen))
-    assert {name: wrong for name, wrong in zip(chosen, found, strict=True) if wrong} == {}
+    tasks = itertools.cycle([with_solution, without])
+    found = await asyncio.gather(*(outcome(task, name, slots) for task, name in zip(tasks, names, strict=False)))
+    assert {name: wrong for name, wrong in zip(names, found, strict=True) if wrong} == {}
+
+
+async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path) -> None:
+    await defended(tmp_path, [name for name in attacks.ATTACKS if name not in attacks.NIGHTLY])
+
+
+@pytest.mark.nightly
+async def test_more_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path) -> None:
+    await defended(tmp_path, attacks.NIGHTLY)
+
+
+async def test_start_up_files_of_programs_that_the_image_lacks_are_removed(tmp_path: Path) -> None:
+    """Of both users, in one container; none of them may stay for a verifier that installs the program."""
+    task = make_task(tmp_path / "files")
+    (task / "tests" / "more.sh").write_text(attacks.RUNS_MORE)
+    async with started(task, RUN) as environment:
+        for user, files in (("root", attacks.ROOT_FILES), ("dev", attacks.USER_FILES)):
+            script = "".join(f"mkdir -p $(dirname {file}); echo evil > {file}\n" for file in files.split())
+            done = await environment.exec(f"cd ~; {script}", user=user)
+            assert done.return_code == 0, done.stderr
+        await environment.close_agent_phase(final=True)
+        for user, files in (("root", attacks.ROOT_FILES), ("dev", attacks.USER_FILES)):
+            left = await environment.exec(f"cd ~; for f in {' '.join(files.split())}; do ls -d $f; done", user=user)
+            assert left.stdout is None, left.stdout
+        assert len(environment.put_back) > 80
+
+
+async def test_honest_settings_of_a_repository_stay(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "honest")
+    async with started(task, RUN) as environment:
+        work = "cd /app/repo; git config core.pager cat; git remote add origin /srv/x; git init -q /app/b"
+        await environment.exec(work, user="root")
+        await environment.close_agent_phase(final=True)
+        assert environment.put_back == ()
+        shown = await environment.exec("git -C /app/repo remote; git -C /app/repo config core.pager; ls -d /app/b/.git")
+        assert (shown.stdout or "").split() == ["origin", "cat", "/app/b/.git"]
+
+
+async def test_a_service_that_runs_jobs_of_users_runs_none_of_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_processes_end(monkeypatch)
+    table = "/etc/cron.d/job"
+    entry = '#!/bin/sh\n/usr/sbin/cron </dev/null >/dev/null 2>&1 &\nexec "$@"\n'
+    cron = f"#!/bin/sh\nwhile :; do date +%s%N > /beat; [ -e {table} ] && sh {table}; sleep 0.1; done\n"
+    dockerfile = attacks.BASE + (
+        "COPY entry.sh cron /usr/sbin/\nRUN chmod +x /usr/sbin/entry.sh /usr/sbin/cron\nWORKDIR /app\n"
+        'ENTRYPOINT ["/usr/sbin/entry.sh"]\n'
+    )
+    files = {"environment/entry.sh": entry, "environment/cron": cron}
+    task = write_task(tmp_path / "cron", dockerfile=dockerfile, files=files)
+    async with started(task, RUN, once="[ -s /beat ]") as environment:
+        job = "while :; do date +%s%N > /ran; sleep 0.05; done"
+        await environment.exec(f"mkdir -p /etc/cron.d; echo '{job}' > {table}; until [ -s /ran ]; do sleep 0.05; done")
+        await environment.close_agent_phase(final=True)
+        runs = "rm -f /ran /beat; until [ -s /beat ]; do sleep 0.05; done; sleep 0.3; ls /ran; pgrep -x cron | wc -l"
+        assert ((await environment.exec(runs)).stdout or "").split() == ["1"]
+        assert list(environment.put_back) == [table]
 
 
 async def test_a_daemon_whose_files_cannot_be_read_restores_as_well(

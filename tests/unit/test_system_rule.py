@@ -9,6 +9,7 @@ from harbortrainer.docker import footprint as footprints
 from harbortrainer.docker import system
 from harbortrainer.docker.beside import is_beside
 from harbortrainer.docker.layer import Change, Kind
+from harbortrainer.docker.names import git_runs, loads_plugins
 from harbortrainer.docker.restore import Survey, planned
 from harbortrainer.docker.system import (
     Footprint,
@@ -78,7 +79,9 @@ SYSTEM_PATHS = """/app/pytest_cov.py /root/.m2/settings.xml /root/.config/go/env
 /root/.config/pip/pip.conf /root/.curlrc /root/.gitconfig /root/.netrc /root/.condarc /root/.npmrc
 /root/.cargo/bin/x /conftest.py /pytest.ini /app/conftest.py /app/pytest.py /app/json.py
 /app/json.cpython-311-x86_64-linux-gnu.so /app/requests.py /srv/site/random.py /srv/conftest.py /app/uv.toml
-/root/sitecustomize.py /app/.python-version /entry.sh"""
+/root/sitecustomize.py /app/.python-version /entry.sh /root/.jq /root/.sqliterc /root/.proverc /home/dev/.vimrc
+/etc/tmux.conf /etc/sudoers.d/x /etc/ssh/ssh_config /etc/php/8.2/cli/php.ini /etc/ld-musl-x86_64.path /node_modules/x
+/root/.config/tmux/tmux.conf /opt/conda/pip.conf /opt/conda/condabin/conda /root/.magic /root/.vim/plugin/x.vim"""
 
 
 @pytest.mark.parametrize("path", SYSTEM_PATHS.split())
@@ -113,6 +116,66 @@ def test_work_is_no_system_path(path: str) -> None:
 )
 def test_settings_beside_the_work_count_where_they_steer_the_runner(path: str, text: bytes, hook: bool) -> None:
     assert system_path(path, own=text) is hook
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "hook"),
+    [
+        ("/root/.ssh/config", b"Host x\n  User y\n  IdentityFile ~/.ssh/k\n", False),
+        ("/root/.ssh/config", b"Host *\n  ProxyCommand /x\n", True),
+        ("/root/.ssh/config", b"Match exec /x\n", True),
+        ("/home/dev/.ssh/rc", b"", True),
+        ("/root/.gnupg/gpg.conf", b"pinentry-mode loopback\n", False),
+        ("/root/.gnupg/gpg.conf", b"photo-viewer /x\n", True),
+    ],
+)
+def test_settings_of_a_home_count_where_they_run_a_program(path: str, text: bytes, hook: bool) -> None:
+    assert system_path(path, own=text) is hook
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("[core]\n\tbare = false\n\tignorecase = true\n[user]\n\temail = a@b\n", False),
+        ('[remote "origin"]\n\turl = https://x/y\n[branch "editor"]\n\tmerge = refs/heads/editor\n', False),
+        ("[core]\n\teditor = vim\n\tpager = less -R\n\tfsmonitor = false\n[pull]\n\trebase = true\n", False),
+        ("[core] fsmonitor = /x\n", True),
+        ("[core]fsmonitor=/x\n", True),
+        ("[CORE]\n\tHooksPath = /x\n", True),
+        ('[core]\n\tpager = "less; /x"\n', True),
+        ("[core]\n\tpager = less ; a comment\n", False),
+        ('[filter "x"]\n\tclean = /x\n', True),
+        ('[diff "x"]\n\ttextconv = /x\n', True),
+        ("[include]\n\tpath = /x\n", True),
+        ('[includeIf "gitdir:/"]\n\tpath = /x\n', True),
+        ("[core]\n\tfsmonitor = \\\n/x\n", True),
+    ],
+)
+def test_settings_of_a_repository_count_where_they_run_a_program(text: str, runs: bool) -> None:
+    assert git_runs(text.encode()) is runs
+
+
+def test_what_programs_read_beside_the_work_counts_where_the_tests_run_them(tmp_path: Path) -> None:
+    test = "npx jest\nmake check\ncargo test\nR -f x\nsu judge -c id\nPATH=$HOME/x/bin:/app/tools:$PATH\n"
+    task = write_task(tmp_path / "task", test=test, toml='[verifier]\nuser = "grader"\n')
+    facts = verifier_facts(task)
+    assert facts.runs_make and facts.runs_js and not facts.runs_git and facts.users == {"judge", "grader"}
+    assert facts.path == {"~/x/bin", "/app/tools"}
+    place = Place(work=("/app",), homes=("/root",), libraries=("/app/so",), services=True, tests=facts)
+    quiet = Place(work=("/app",), homes=("/root",))
+    read = """/app/jest.config.js /app/.npmrc /app/GNUmakefile /app/.cargo /app/rust-toolchain /app/.Rprofile
+    /app/node_modules/.bin/jest /app/node_modules/jest/x.js /app/tools/python3 /root/x/bin/pytest /app/so/libc.so.6
+    /etc/cron.d/job /var/spool/cron/crontabs/root"""
+    for path in read.split():
+        change, layer = Change(path, Kind.ADDED), FakeLayer(contents={path: b""})
+        assert counts(change, place, layer) and not counts(change, quiet, layer), path
+    for path in ("/app/node_modules/left-pad/x.js", "/app/tools/mine", "/app/so/notes", "/app/Makefile"):
+        assert not counts(Change(path, Kind.ADDED), place, FakeLayer(contents={path: b""})), path
+
+
+def test_a_store_of_modules_keeps_the_images_files_and_may_grow() -> None:
+    for path in ("/root/go/pkg/mod/x/x.go", "/go/pkg/mod/x/x.go", "/root/.m2/repository/x.jar"):
+        assert system_path(path, kind=Kind.CHANGED) and not system_path(path)
 
 
 def test_a_project_file_counts_where_the_tests_run_uv() -> None:
@@ -271,6 +334,23 @@ def test_a_tasks_tests_tell_where_they_work(tmp_path: Path) -> None:
     facts = verifier_facts(task)
     assert facts.folders == {"/srv/site"} and facts.prefixes == {"/opt/v", ".venv"}
     assert facts.imports == {"psutil"} and facts.runs_uv
+
+
+def test_variables_of_the_tests_are_written_out(tmp_path: Path) -> None:
+    shell = 'export REPO=/srv/repo VENV="/srv/env"\ncd "$REPO" && ${VENV}/bin/pip list\ncd sub\ngit -C /srv/other log\n'
+    task = write_task(tmp_path / "task", test=f"{shell}PYTHONPATH=/srv/lib:$PYTHONPATH python3 x\ncd /tests\n")
+    code = 'import sys, flask, work\nROOT = Path("/srv/root")\nsys.path.insert(0, str(ROOT))\nrun(x, cwd="/srv/cwd")\n'
+    (task / "tests" / "test_it.py").write_text(code)
+    facts = verifier_facts(task)
+    assert facts.folders == {"/srv/repo", "sub", "/srv/other", "/srv/lib", "/srv/root", "/srv/cwd"}
+    assert facts.prefixes == {"/srv/env"} and facts.imports == {"flask"} and facts.runs_git
+    assert "/app/sub" in Place(work=("/app",), tests=facts).beside
+
+
+def test_records_of_packages_count_where_they_load_plugins() -> None:
+    assert not loads_plugins(b"[console_scripts]\nx = y:z\n")
+    for text in (b"[pytest11]\nx = y\n", b"[console_scripts]\nx = y:z\n[[pytest11]]\nx = y\n"):
+        assert loads_plugins(text)
 
 
 async def test_a_footprint_is_learned_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,13 @@ def home_paths() -> Iterator[str]:
 def git_runs(settings: bytes | None) -> bool:
     """Whether settings of a git repository may run a program, or lead to settings elsewhere."""
     text = (settings or b"").decode(errors="replace").replace("\\\n", "")
-    values = (value.split("#")[0].split(";")[0].strip(' \t\r"') for _, value in _GIT_RUNS.findall(text))
+    values = (_value(line) for _, line in _GIT_RUNS.findall(text))
     return _GIT_SECTIONS.search(text) is not None or not all(map(_GIT_HARMLESS.fullmatch, values))
+
+
+def _value(line: str) -> str:
+    """Without a comment, which begins outside quotes."""
+    return (line if '"' in line else re.split("[#;]", line)[0]).strip(' \t\r"')
 
 
 def loads_plugins(entry_points: bytes | None) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +69,6 @@ class Processes:
         self._kept: list[int] = []  # as the container numbers them
         self._starters: list[int] = []
         self._kept_outside: set[int] = set()
-        self._starters_outside: set[int] = set()
         self._sleeping: Sleeping | None = None
         self.first_changed = False  # the agent has made PID 1 do something else
         self._first = 0  # PID 1 as its host numbers it; 0 = not noted
@@ -82,11 +80,7 @@ class Processes:
         self._kept = _services(inside, first=1)
         self._starters = [one.pid for one in inside if one.pid in self._kept and one.command in _STARTERS]
         self._first = (await call(engine().inspect_container, self._container))["State"]["Pid"]
-        outside = await call(_outside, self._container)
-        self._kept_outside = set(_services(outside, self._first))
-        self._starters_outside = {
-            one.pid for one in outside if one.pid in self._kept_outside and one.command in _STARTERS
-        }
+        self._kept_outside = set(_services(await call(_outside, self._container), self._first))
 
     @property
     def starts_others(self) -> bool:
@@ -147,7 +141,7 @@ class Processes:
                 running = await call(_outside, self._container)
             except DockerException:
                 return False
-            kept = _with_descendants(running, self._kept_outside, self._starters_outside) | {self._first}
+            kept = _with_descendants(running, self._kept_outside) | {self._first}
             if sum(one.pid not in kept and one.state not in states for one in running) <= allowed:
                 return True
             if time.monotonic() >= give_up:
@@ -175,12 +169,11 @@ def _services(running: list[_Process], first: int) -> list[int]:
     return sorted(_with_descendants(running, roots))
 
 
-def _with_descendants(running: list[_Process], roots: set[int], starters: Set[int] = frozenset()) -> set[int]:
-    """`starters`: their descendants are left out, but for those among `roots`."""
+def _with_descendants(running: list[_Process], roots: set[int]) -> set[int]:
     found, before = set(roots), -1
     while len(found) != before:
         before = len(found)
-        found |= {process.pid for process in running if process.parent in found - starters}
+        found |= {process.pid for process in running if process.parent in found}
     return found
 
 

@@ -23,7 +23,7 @@ _HOME = re.compile(r"(?:~|\$HOME|\$\{HOME\})(/[\w./+-]+)")
 _RUNS_FROM = re.compile(r"""(?<![\w$}./])([\w./+-]+)/bin/([\w.+-]+)""")
 _RUNS_UV = re.compile(r"\buv\s+(run|sync|pip|add|venv)\b")
 _RUNS_VENV = re.compile(r"\b(poetry|pdm|pipenv|hatch)\s+run\b")
-_IMPORTS = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.M)
+_IMPORTS = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([\w., ]+))", re.M)
 _INSTALLS = re.compile(r"^.*(?:\bpip3? install|\buv (?:add|pip install)|\buvx |--with|\s-w ).*$", re.M)
 _ACTS_AS = re.compile(r"\b(?:su|runuser|sudo)\s+(?:-[a-z]+\s+|--login\s+|-\s+)*([a-z_][\w-]*)")
 _USER = re.compile(r"""^\s*user\s*=\s*["']?([\w-]+)""", re.M)
@@ -41,7 +41,7 @@ def verifier_facts(task: Path) -> VerifierFacts:
     every = "\n".join([*texts.values(), config])
     runs_uv = _RUNS_UV.search(every) is not None
     installed = {word for line in _INSTALLS.findall(every) for word in re.findall(r"[A-Za-z_]\w*", line)}
-    imports = {name for file, text in texts.items() if file.suffix == ".py" for name in _IMPORTS.findall(text)}
+    imports = {name for file, text in texts.items() if file.suffix == ".py" for name in _imported(text)}
     beside = [names for words, names in READ_BESIDE.items() if re.search(rf"\b(?:{words})\b", every)]
     return VerifierFacts(
         folders=frozenset(_folders(every)),
@@ -62,6 +62,11 @@ def _resolved(text: str) -> str:
     known = dict(_VARIABLE.findall(text))
     text = _IN_SHELL.sub(lambda found: known.get(found[1], found[0]), text)
     return _IN_PYTHON.sub(lambda found: f'{found[1]}"{known[found[2]]}"' if found[2] in known else found[0], text)
+
+
+def _imported(text: str) -> Iterator[str]:
+    for package, names in _IMPORTS.findall(text):
+        yield from (name.split(".")[0].split()[0] for name in [package, *names.split(",")] if name.strip())
 
 
 def _folders(text: str) -> Iterator[str]:
