@@ -154,11 +154,11 @@ def server_env() -> None:
 
 
 @contextmanager
-def live_server(model: Path, state: Path, **settings: str) -> Iterator[str]:
+def live_server(model: Path, state: Path, *, devices: int = 1, **settings: str) -> Iterator[str]:
     """URL of a real server that serves `model`, with 7 LoRA slots and rank <= 16 unless `settings` say otherwise."""
     port = free_port()
     env = SMALL_SERVER | {"SKYRL_TX_PORT": str(port), "SKYRL_TX_STATE": str(state)} | settings
-    succeed("scripts/start_skyrl_tx.sh", "--background", model, env=env, timeout_sec=900)
+    succeed("scripts/start_skyrl_tx.sh", "--background", model, str(devices), env=env, timeout_sec=900)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -1,8 +1,9 @@
 """Writes datasets/terminal-easy: 144 Harbor tasks of twelve kinds, 8 for training and 4 held out of each.
 
-python -m scripts.easy.make_tasks [DIRECTORY]
+python -m scripts.easy.make_tasks [DIRECTORY [TIMES]]
 
-Always the same tasks: datasets/DIGESTS has their digests. The repository has none of their files.
+Always the same tasks: datasets/DIGESTS has their digests. The repository has none of their files. TIMES (default 1): as
+many training tasks times TIMES, the same held-out tasks. Training tasks share words then.
 """
 
 import random
@@ -17,22 +18,29 @@ from scripts.quickstart.make_tasks import HELD_OUT_LIST, dockerfile, write_task
 DIRECTORY = "datasets/terminal-easy"
 TRAINING, HELD_OUT = 8, 4  # tasks of each kind
 SHARING = 2  # tasks of each kind whose files are in one environment: the set needs 6 images
+NEXT = 100  # between the numbers of a kind's first training tasks and its next ones
 
 
-def make_cases() -> dict[str, Case]:
-    """Name -> case; of each kind the training cases come first. No two cases share a name or a content."""
+def make_cases(times: int = 1) -> dict[str, Case]:
+    """Name -> case; of each kind the training cases come first. With times=1 no two share a name or a content."""
     rng = random.Random(SEED)
     training, unseen, _ = pools()
     words = {False: EnglishWords(rng, training), True: EnglishWords(rng, unseen)}
-    return {
+    cases = {
         f"{kind.name}-{number}": make_case(kind, words[number > TRAINING], rng, wording=number)
         for kind in EASY_KINDS
         for number in range(1, TRAINING + HELD_OUT + 1)
     }
+    for again in range(1, times):
+        fresh = EnglishWords(rng, training)
+        for kind in EASY_KINDS:
+            for number in range(1, TRAINING + 1):
+                cases[f"{kind.name}-{NEXT * again + number}"] = make_case(kind, fresh, rng, wording=number)
+    return cases
 
 
 def held_out(name: str) -> bool:
-    return _number(name) > TRAINING
+    return TRAINING < _number(name) < NEXT
 
 
 def environments(cases: dict[str, Case]) -> dict[str, str]:
@@ -44,8 +52,8 @@ def environments(cases: dict[str, Case]) -> dict[str, str]:
     return {name: made[_place(name)] for name in cases}
 
 
-def write_tasks(directory: Path) -> dict[str, Case]:
-    cases = make_cases()
+def write_tasks(directory: Path, times: int = 1) -> dict[str, Case]:
+    cases = make_cases(times)
     recipes = environments(cases)
     for name, case in cases.items():
         kind = case.kind.name
@@ -69,10 +77,10 @@ def _place(name: str) -> int:
     return (_number(name) - 1) // SHARING
 
 
-def main(directory: Path) -> None:
-    names = write_tasks(directory)
+def main(directory: Path, times: int = 1) -> None:
+    names = write_tasks(directory, times)
     print(f"{directory}: {len(names)} tasks, {sum(map(held_out, names))} of them held out")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else DIRECTORY))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else DIRECTORY), *map(int, sys.argv[2:3]))

@@ -1,9 +1,10 @@
 """A Llama or Qwen3 of random weights under a given tokenizer, to test or try a server:
 
-    tiny_model.py TOKENIZER_DIRECTORY DIRECTORY [llama|qwen3] [float32|bfloat16] [tiny|wide|0.6b|4b]
+    tiny_model.py TOKENIZER_DIRECTORY DIRECTORY [llama|qwen3] [float32|bfloat16] [tiny|wide|0.6b|4b|tiny-moe|1b-moe]
 
-"tiny" has two layers, "wide" these with Qwen3's vocabulary, the others are the shapes of Qwen3-0.6B and Qwen3-4B. All
-have grouped keys and tied embeddings. "4b" (8 GB) is computed by 16 cores.
+"tiny" has two layers, "wide" these with Qwen3's vocabulary, "0.6b" and "4b" are the shapes of Qwen3-0.6B and Qwen3-4B.
+All have grouped keys and tied embeddings. "4b" (8 GB) is computed by 16 cores. The last two are a mixture of experts
+(qwen3 only): "1b-moe" has 32 experts, of which 8 compute a token.
 """
 
 import json
@@ -29,6 +30,8 @@ class Shape:
     head: int  # size of a head
     vocabulary: int | None  # None = that of the tokenizer's model
     positions: int = 2048
+    experts: int = 0  # 0 = none; each has `inner`
+    chosen: int = 0  # experts for each token
 
 
 SHAPES = {
@@ -36,6 +39,8 @@ SHAPES = {
     "wide": Shape(64, 128, 2, 4, 2, 32, 151_936),
     "0.6b": Shape(1024, 3072, 28, 16, 8, 128, 151_936),  # config.json of Qwen/Qwen3-0.6B
     "4b": Shape(2560, 9728, 36, 32, 8, 128, 151_936, 40_960),  # of Qwen/Qwen3-4B
+    "tiny-moe": Shape(64, 32, 2, 4, 2, 16, None, experts=8, chosen=2),
+    "1b-moe": Shape(1024, 768, 12, 16, 4, 128, 151_936, 40_960, experts=32, chosen=8),
 }
 LARGE = 10**9  # numbers, from which on they are computed and written piece by piece
 Kind = Literal["llama", "qwen3"]
@@ -54,12 +59,15 @@ def places(vocabulary: int, kind: Kind, shape: Shape) -> dict[str, tuple[int, ..
             "self_attn.k_proj": (shape.key_heads * shape.head, shape.width),
             "self_attn.v_proj": (shape.key_heads * shape.head, shape.width),
             "self_attn.o_proj": (shape.width, shape.heads * shape.head),
-            "mlp.gate_proj": (shape.inner, shape.width),
-            "mlp.up_proj": (shape.inner, shape.width),
-            "mlp.down_proj": (shape.width, shape.inner),
             "input_layernorm": (shape.width,),
             "post_attention_layernorm": (shape.width,),
         }
+        blocks = [f"mlp.experts.{number}" for number in range(shape.experts)] or ["mlp"]
+        for block in blocks:
+            parts |= {f"{block}.{name}_proj": (shape.inner, shape.width) for name in ("gate", "up")}
+            parts[f"{block}.down_proj"] = (shape.width, shape.inner)
+        if shape.experts:
+            parts["mlp.gate"] = (shape.experts, shape.width)
         if kind == "qwen3":
             parts |= {f"self_attn.{name}_norm": (shape.head,) for name in "qk"}
         found |= {f"model.layers.{layer}.{name}.weight": place for name, place in parts.items()}
@@ -127,26 +135,41 @@ def config(tokenizer: dict[str, Any], kind: Kind, dtype: Dtype, shape: Shape) ->
     taken = {key: tokenizer[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
     if shape.vocabulary is not None:
         taken["vocab_size"] = shape.vocabulary
-    return taken | {
-        "architectures": [f"{kind.capitalize()}ForCausalLM"],
-        "model_type": kind,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.key_heads,
-        "head_dim": shape.head,
-        "hidden_act": "silu",
-        "max_position_embeddings": shape.positions,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "dtype": dtype,
-        "torch_dtype": dtype,
-    }
+    names = {"architectures": [f"{kind.capitalize()}ForCausalLM"], "model_type": kind}
+    if shape.experts:
+        names = {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "num_experts": shape.experts,
+            "num_experts_per_tok": shape.chosen,
+            "moe_intermediate_size": shape.inner,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "router_aux_loss_coef": 0.001,
+        }
+    return (
+        taken
+        | names
+        | {
+            "hidden_size": shape.width,
+            "intermediate_size": shape.inner,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.key_heads,
+            "head_dim": shape.head,
+            "hidden_act": "silu",
+            "max_position_embeddings": shape.positions,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": theta,
+            "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "dtype": dtype,
+            "torch_dtype": dtype,
+        }
+    )
 
 
 def write(source: Path, directory: Path, kind: Kind = "llama", dtype: Dtype = "float32", size: str = "tiny") -> None:

@@ -66,6 +66,12 @@ def test_every_kind_has_its_tasks_and_a_third_is_held_out(folder: Path, tasks: l
     assert set(listed) == set(filter(held_out, names)) and len(listed) == 48
 
 
+def test_more_training_tasks_leave_the_others_as_they_are() -> None:
+    few, many = make_cases(), make_cases(3)
+    assert {name: many[name] for name in few} == few
+    assert len(many) == 3 * 96 + 48 and not any(map(held_out, many.keys() - few.keys()))
+
+
 def test_every_held_out_wording_is_also_trained_on() -> None:
     def wordings(which: bool) -> set[str]:
         cases = [case for name, case in make_cases().items() if held_out(name) is which]

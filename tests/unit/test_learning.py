@@ -71,6 +71,15 @@ def test_kl_penalty_lowers_what_has_moved_away_most_and_sums_to_zero():
     assert not penalised.advantages_T[~penalised.mask_T].any()
 
 
+def test_a_kl_penalty_without_rewards_never_raises_a_token_that_the_reference_likes_less():
+    (sequence,) = training_sequences(trajectory("a", 1.0), 0.0)
+    teacher = sequence.logprobs_T.copy()
+    teacher[3] -= 3.0
+    (penalised,), mean = apply_kl_penalty([sequence], [teacher], coefficient=0.1, centred=False)
+    assert mean == pytest.approx(1.0)
+    assert penalised.advantages_T[3] == pytest.approx(-0.3) == penalised.advantages_T.sum()
+
+
 def test_minibatches_keep_trajectories_whole_and_are_never_empty():
     sequences = [s for i in range(5) for s in training_sequences(trajectory(f"t{i}", 1.0, segments=(0, 1)), 1.0)]
     parts = minibatches(sequences, 3, np.random.default_rng(0))

@@ -82,20 +82,26 @@ def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int
 
 
 def apply_kl_penalty(
-    sequences_D: Sequence[TrainingSequence], reference_D: Sequence[np.ndarray], coefficient: float
+    sequences_D: Sequence[TrainingSequence],
+    reference_D: Sequence[np.ndarray],
+    coefficient: float,
+    *,
+    centred: bool = True,
 ) -> tuple[list[TrainingSequence], float]:
-    """A_t += coefficient * (mean(d) - d_t) on sampled tokens, d_t = log pi(t) - log reference(t), mean over the batch.
+    """A_t += coefficient * (baseline - d_t) on sampled tokens, d_t = log pi(t) - log reference(t).
 
-    Without a reward this is on-policy distillation (https://thinkingmachines.ai/blog/on-policy-distillation): each
-    token answers for its own log-ratio alone (discount 0). The Tinker cookbook's recipe has A_t = -coefficient * d_t.
-    The batch mean is a baseline (Williams 1992): its expected gradient is 0 up to 1 / tokens, since
-    E[grad log pi] = 0, and without it every token is pushed down while the policy is far from the reference.
+    The baseline is mean(d) over the batch if `centred`, as in the Tinker cookbook's penalty beside rewards, else 0, as
+    in its on-policy distillation (https://thinkingmachines.ai/blog/on-policy-distillation): each token answers for its
+    own log-ratio alone (discount 0). Both have the same expected gradient up to 1 / tokens, since
+    E[grad log pi] = 0 (Williams 1992). While the policy is far from the reference, the mean rewards every token on
+    which they agree, which also strengthens similar tokens on which they do not.
     `reference_D`: one array of N natural logs a sequence. Returns new sequences and mean(d), as `mean_log_ratio`.
     """
     ratios_D = _log_ratios(sequences_D, reference_D)
     mean = mean_log_ratio(sequences_D, reference_D)
+    baseline = mean if centred else 0.0
     penalised = [
-        s.with_advantages(s.advantages_T + coefficient * (mean - ratio))
+        s.with_advantages(s.advantages_T + coefficient * (baseline - ratio))
         for s, ratio in zip(sequences_D, ratios_D, strict=True)
     ]
     return penalised, mean

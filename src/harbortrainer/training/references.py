@@ -52,7 +52,9 @@ class References:
         penalised = sequences_D
         if penalty is not None:
             logprobs_D = await penalty.logprobs(sequences_D)
-            penalised, mean = apply_kl_penalty(sequences_D, logprobs_D, config.kl_penalty_coef)
+            penalised, mean = apply_kl_penalty(
+                sequences_D, logprobs_D, config.kl_penalty_coef, centred=config.reward_weight > 0
+            )
             scored += count_tokens(sequences_D)
             if config.kl_reference != START:
                 metrics["kl/base" if config.kl_reference == BASE else "kl/reference"] = mean
