@@ -262,14 +262,15 @@ def test_training_goes_on_when_a_host_is_cut_while_it_samples(
     assert status == 0, (tmp_path / "log").read_text()[-3000:]
     rows = read_lines(run / "metrics.jsonl")
     print([(row["global_step"], row.get("reward/mean"), row.get("logprobs/max_abs_difference")) for row in rows])
-    trained = [row for row in rows[1:] if not row["train/skipped_batch"]]
-    assert len(rows) == 4 and trained and all(row["logprobs/max_abs_difference"] <= 1e-3 for row in trained)
+    trained = [row for row in rows if not row["train/skipped_batch"]]
+    assert [row["global_step"] for row in rows] == [1, 2, 3] and trained
+    assert all(row["logprobs/max_abs_difference"] <= 1e-3 for row in trained)
     for step in range(3):
         batch = read_batch(run / "trajectories" / f"step_{step:06d}").values()
         assert len(batch) == 16 and {turn.weights_version for one in batch for turn in one.turns} == {step}
     fates = [line.get("fate", "") for line in read_lines(run / "ledger.jsonl")]
     assert sum(fate.endswith("after an outage") for fate in fates) >= 1
-    assert "is lost: no answer for 30 s" in (tmp_path / "log").read_text()
+    assert f"host {victim.address} is lost: " in (tmp_path / "log").read_text()
     until(lambda: victim.containers() == 0 and not victim.processes("ray::Node"), 60)
 
 
