@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="bench-outage-") as folder,
-        live_server(MODEL, Path(folder) / "server", devices=1, **SERVER) as url,
+        live_server(MODEL, Path(folder) / "server", **SERVER) as url,
     ):
         found = asyncio.run(run_with_outage(url, Path(folder), arguments.seconds))
     rows = [

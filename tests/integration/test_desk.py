@@ -14,7 +14,7 @@ from tests.support.desk_runs import MODEL, N_TRIALS, SERVER, run_desk, run_with_
 @pytest.fixture(scope="module")
 def desk_url(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the desk's policy."""
-    with live_server(MODEL, tmp_path_factory.mktemp("desk"), devices=1, **SERVER) as url:
+    with live_server(MODEL, tmp_path_factory.mktemp("desk"), **SERVER) as url:
         yield url
 
 
