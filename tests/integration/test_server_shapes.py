@@ -119,10 +119,13 @@ def engine(server_env: None, tiny_model_dir: Path) -> dict[str, Any]:
     return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "importance_sampling"])
-def test_rows_and_tokens_of_padding_change_neither_losses_nor_gradients(engine: dict[str, Any], loss: str) -> None:
+# Relative; a ratio is the exponential of a log-probability, whose rounding is bounded below.
+@pytest.mark.parametrize(("loss", "most"), [("cross_entropy", 1e-6), ("importance_sampling", 5e-5)])
+def test_rows_and_tokens_of_padding_change_neither_losses_nor_gradients(
+    engine: dict[str, Any], loss: str, most: float
+) -> None:
     loss_sum, outputs, gradient = engine[loss]
-    assert loss_sum < 1e-6
+    assert loss_sum < most
     assert outputs < 5e-5, "float32 rounding of log-probabilities of some -10 nats, and of losses, at every token"
     assert gradient < 1e-5, "relative to the largest gradient"
 
