@@ -1,4 +1,4 @@
-"""The Tinker cookbook's published recipes on our server: trained to the end; by night killed and resumed too."""
+"""The Tinker cookbook's published recipes on our server, at night: trained to the end, killed and resumed."""
 
 import re
 import sys
@@ -45,6 +45,7 @@ def test_rl_loop_trains_where_rewards_differ(served: dict[str, str]) -> None:
     assert int(trained[1]) >= 3  # the script's own bar: groups of equal rewards teach nothing
 
 
+@pytest.mark.nightly
 def test_sl_loop_learns(served: dict[str, str]) -> None:
     assert verdict("in one go", "sl_loop", "--straight", settings=served).startswith("loss ")
 

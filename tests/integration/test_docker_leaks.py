@@ -23,6 +23,7 @@ from tests.support.shapes import SHAPES
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = a_run("test-leaks")
 VICTIMS = a_run("test-victim")
+N_VICTIMS = 6
 COMPOSE = """
 services:
   main:
@@ -143,13 +144,13 @@ async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Pa
         "harbortrainer/base:bookworm", command="true", labels={"harbortrainer.pid": "1:1"}
     )
     try:
-        async with _process(VICTIM, task, VICTIMS, 16) as victim, _process(VICTIM, task, RUN, 1) as neighbour:
+        async with _process(VICTIM, task, VICTIMS, N_VICTIMS) as victim, _process(VICTIM, task, RUN, 1) as neighbour:
             for process in (victim, neighbour):
                 assert process.stdout is not None and await process.stdout.readline() == b"up\n"
             reap(RUN)  # as a copy of the neighbour's run directory would
-            assert (len(containers(VICTIMS)), len(containers(RUN))) == (16, 1)  # their owners live
+            assert (len(containers(VICTIMS)), len(containers(RUN))) == (N_VICTIMS, 1)  # their owners live
             await _kill(victim)
-            assert len(await asyncio.to_thread(reap)) >= 16
+            assert len(await asyncio.to_thread(reap)) >= N_VICTIMS
             assert (len(containers(VICTIMS)), len(containers(RUN))) == (0, 1)
             assert reward(await run_trial(task, f"{RUN}-new")) == 1
             await _kill(neighbour)

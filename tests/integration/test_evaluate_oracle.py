@@ -17,10 +17,11 @@ from harbortrainer.run.trajectories import read_batch
 from tests.conftest import ROOT
 from tests.support.shapes import STEPS
 from tests.support.task_folder import write_task
+from tests.support.tiers import first
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 MODEL = ROOT / "models" / "quickstart"
-CHOSEN = "config-ini-to-json,count-1,permissions-2,search-3,text-word-frequencies"
+CHOSEN = ["config-ini-to-json,count-1", "permissions-2,search-3,text-word-frequencies"]
 TRICKY = r"""# Each line here would be another one at a terminal.
 set -eu
 cat > Makefile << 'END'
@@ -42,7 +43,8 @@ echo Bye > hello.txt
 """
 
 
-def test_solutions_earn_their_rewards_and_can_be_trained_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", first(1, CHOSEN))
+def test_solutions_earn_their_rewards_and_can_be_trained_on(tmp_path: Path, chosen: str) -> None:
     own = tmp_path / "own"
     write_task(own / "tricky", solve=TRICKY)
     write_task(own / "steps", **STEPS)
@@ -51,7 +53,7 @@ def test_solutions_earn_their_rewards_and_can_be_trained_on(tmp_path: Path) -> N
     out = tmp_path / "out"
     command = [
         sys.executable, "-m", "src.evaluate", "checkpoint=oracle", f"model_name={MODEL}", f"tasks_dir={sources}",
-        f"tasks_include={CHOSEN},tricky,steps,wrong", "trials=1", f"out={out}",
+        f"tasks_include={chosen},tricky,steps,wrong", "trials=1", f"out={out}",
     ]  # fmt: skip
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TINKER_", "SKYRL_"))}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
@@ -59,7 +61,7 @@ def test_solutions_earn_their_rewards_and_can_be_trained_on(tmp_path: Path) -> N
     (policy,) = json.loads((out / "evaluation.json").read_text())["policies"]
     assert policy["suspect"] == 0
     rewards = {task["name"]: task["rewards"] for task in policy["per_task"]}
-    assert rewards == {name: [float(name != "wrong")] for name in (*CHOSEN.split(","), "tricky", "steps", "wrong")}
+    assert rewards == {name: [float(name != "wrong")] for name in (*chosen.split(","), "tricky", "steps", "wrong")}
 
     template = ChatTemplate.load(str(MODEL), False)
     trials = read_batch(out / "trajectories" / "eval_000000")
@@ -72,5 +74,6 @@ def test_solutions_earn_their_rewards_and_can_be_trained_on(tmp_path: Path) -> N
             ends = sequence.tokens_T[sequence.mask_T] == template.turn_end
             assert ends.sum() >= 3 and not sequence.logprobs_T.any(), "an answer, and the end of the task said twice"
     kept = [line for file in (out / "conversations").iterdir() for line in read_lines(file)]
-    messages = next(line["messages"] for line in kept if line["task"] == "count-1")
-    assert "wc" in messages[1]["content"] and json.loads(messages[-1]["content"])["task_complete"] is True
+    messages = next(line["messages"] for line in kept if line["task"] == "tricky")
+    assert any("Makefile" in message["content"] for message in messages[1::2])
+    assert json.loads(messages[-1]["content"])["task_complete"] is True

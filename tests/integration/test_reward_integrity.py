@@ -14,12 +14,14 @@ from harbortrainer.rollout.trial import run_trial
 from harbortrainer.tasks.folders import folder_of
 from tests.support import docker_parts
 from tests.support.docker_parts import BASE, a_run, let_processes_end, started, write_task
+from tests.support.tiers import first
 from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = a_run("test-integrity")
 WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
 EVIL = f"#!/bin/sh\n{WIN}\necho Hello\n"
+AT_ONCE = 3
 LOOP = f"while :; do {WIN}; done 2>/dev/null"
 ATTACKS = {
     "background": f"({LOOP}) & disown",
@@ -60,10 +62,18 @@ async def run(folder: Path, *said: str, name: str = "hello", **fields: Any) -> T
     return await run_trial(request(integrity_task(folder, name), folder, name), shared)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-async def test_an_attack_earns_nothing(tmp_path: Path, attack: str) -> None:
-    trajectory = await run(tmp_path, answer(f"bash /attacks/{attack}.sh; echo done\n", wait=0.5))
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0), trajectory.detail
+async def test_no_attack_earns(tmp_path: Path) -> None:
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def graded(attack: str) -> Trajectory:
+        async with slots:
+            keys = answer(f"bash /attacks/{attack}.sh; echo done\n", wait=0.5)
+            return await run(tmp_path / attack, keys, name=attack)
+
+    found = dict(zip(ATTACKS, await asyncio.gather(*map(graded, ATTACKS)), strict=True))
+    rewards = {name: (one.outcome, one.reward) for name, one in found.items()}
+    details = {name: one.detail for name, one in found.items()}
+    assert rewards == dict.fromkeys(ATTACKS, (Outcome.COMPLETED, 0.0)), details
 
 
 async def test_honest_work_beside_a_running_program_earns_its_reward(tmp_path: Path) -> None:
@@ -75,13 +85,21 @@ async def test_a_system_that_was_deleted_is_graded(tmp_path: Path) -> None:
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0), trajectory.detail
 
 
-async def test_a_fork_bomb_and_a_memory_hog_harm_nobody_else(tmp_path: Path) -> None:
+BOMBS = {
+    # as many processes as there may be, for a while
+    "flood": "perl -e 'for (1..999) { defined(my $p = fork) or last; $p or do { sleep 2; exit } }'\n",
+    "bomb": ":(){ :|:& };:\n",
+}
+
+
+@pytest.mark.parametrize("bomb", first(1, BOMBS))
+async def test_too_many_processes_and_a_memory_hog_harm_nobody_else(tmp_path: Path, bomb: str) -> None:
     half = {"override_cpus": 0.5}  # together one core: tests of other processes go on beside them
-    bomb, hog, neighbour = await asyncio.gather(
+    many, hog, neighbour = await asyncio.gather(
         run(
             tmp_path / "a",
             SOLVE[0],
-            answer(":(){ :|:& };:\n", wait=1.0),
+            answer(BOMBS[bomb], wait=1.0),
             name="bomb",
             environment_kwargs=half | {"pids_limit": 100},
         ),
@@ -94,7 +112,7 @@ async def test_a_fork_bomb_and_a_memory_hog_harm_nobody_else(tmp_path: Path) -> 
         ),
         run(tmp_path / "c", *[answer("sleep 0.1\n")] * 3, SOLVE[0], name="neighbour", max_turns=9),
     )
-    for trajectory in (bomb, hog, neighbour):
+    for trajectory in (many, hog, neighbour):
         assert trajectory.trainable and trajectory.reward == 1.0, (trajectory.task_name, trajectory.detail)
 
 

@@ -1,5 +1,6 @@
 """The server's scripts, with real servers."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -51,28 +53,6 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
 
     os.kill(server_pid(settings), signal.SIGTERM)
     assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), GONE_SEC), "still there after SIGTERM"
-
-
-def test_foreground_forgets_what_was_and_stops_on_interrupt(settings: dict[str, str], tiny_model_dir: Path) -> None:
-    old = Path(settings["SKYRL_TX_STATE"], "checkpoints", "old")
-    old.mkdir(parents=True)
-    old.parents[1].joinpath("tinker.db").write_text("no database")
-    with subprocess.Popen(
-        [START, str(tiny_model_dir)],
-        cwd=ROOT,
-        env=os.environ | settings | {"FRESH": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as server:
-        assert server.stdout is not None
-        assert any(line.startswith("ready: ") for line in server.stdout)
-        assert not old.exists()
-        os.killpg(server.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-        server.stdout.read()
-        server.wait(timeout=GONE_SEC)
-    assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), GONE_SEC)
 
 
 def test_port_of_another_program(settings: dict[str, str], tiny_model_dir: Path) -> None:
@@ -142,35 +122,63 @@ def test_connection_test_of_another_model(server_url: str) -> None:
     assert "not Qwen/Qwen3-4B" in done.stdout
 
 
-async def test_a_server_that_others_can_reach_requires_a_key(
+@contextlib.contextmanager
+def in_the_foreground(settings: dict[str, str], model: Path) -> Iterator[str]:
+    """A server as in a terminal, until Ctrl-C; what it has said when it is ready."""
+    command = [START, str(model)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | settings, **pipes, start_new_session=True) as server:
+        assert server.stdout is not None
+        said = []
+        for line in server.stdout:
+            said.append(line)
+            if line.startswith("ready: "):
+                break
+        assert server.poll() is None, said
+        yield "".join(said)
+        os.killpg(server.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+        server.stdout.read()
+        server.wait(timeout=GONE_SEC)
+
+
+async def test_in_the_foreground_it_forgets_what_was_requires_a_key_and_stops_on_interrupt(
     settings: dict[str, str], tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server that others can reach requires the key."""
     state = Path(settings["SKYRL_TX_STATE"])
+    old = state / "checkpoints" / "old"
+    old.mkdir(parents=True)
+    state.joinpath("tinker.db").write_text("no database")
     monkeypatch.delenv("SKYRL_TX_API_KEY", raising=False)
-    output = succeed(START, "--background", tiny_model_dir, env=settings | {"SKYRL_TX_HOST": "0.0.0.0"})
-    file = state / "api_key"
-    key = file.read_text().strip()
-    assert str(file) in output and key not in output and file.stat().st_mode & 0o77 == 0
-    for process in processes_of(state):
-        assert key not in Path(f"/proc/{process}/cmdline").read_text()
+    with in_the_foreground(settings | {"FRESH": "1", "SKYRL_TX_HOST": "0.0.0.0"}, tiny_model_dir) as output:
+        assert not old.exists()
+        file = state / "api_key"
+        key = file.read_text().strip()
+        assert str(file) in output and key not in output and file.stat().st_mode & 0o77 == 0
+        for process in processes_of(state):
+            assert key not in Path(f"/proc/{process}/cmdline").read_text()
+        url = f"http://127.0.0.1:{settings['SKYRL_TX_PORT']}"
+        await refuses_all_but(key, url, str(tiny_model_dir))
+        monkeypatch.setenv("SKYRL_TX_API_KEY", key)
 
-    url = f"http://127.0.0.1:{settings['SKYRL_TX_PORT']}"
+        async def documented(*_: object) -> Contract:
+            return TINKER_DOCUMENTS
+
+        arguments = Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=str(tiny_model_dir), tasks_dir="d")
+        backend = await Outside(measure=documented).connect(arguments)
+        await backend.api.unload(url, ["none"])
+        await backend.close(done=True)
+    assert wait_until(lambda: not processes_of(state), GONE_SEC)
+
+
+async def refuses_all_but(key: str, url: str, model: str) -> None:
+    """Without a key, with another one or in another header it answers 401; a trainer says so, and the test connects."""
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=600) as client:
         assert (await client.get("/healthz")).status_code == 200
         body = {"model_id": "m", "type": "unload_model"}
         for headers in ({}, {"X-API-Key": "tml-" + "0" * 48}, {"Authorization": f"Bearer {key}"}):
             assert (await client.post("/unload_model", json=body, headers=headers)).status_code == 401
-    arguments = Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=str(tiny_model_dir), tasks_dir="d")
     with pytest.raises(BackendError, match=r"SKYRL_TX_API_KEY: the server refuses this key"):
-        await Outside().connect(arguments)
-
+        await Outside().connect(Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=model, tasks_dir="d"))
     steps = succeed("scripts/test_skyrl_tx.py", url, env={"SKYRL_TX_API_KEY": key})
     assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8, steps
-    monkeypatch.setenv("SKYRL_TX_API_KEY", key)
-
-    async def documented(*_: object) -> Contract:
-        return TINKER_DOCUMENTS
-
-    backend = await Outside(measure=documented).connect(arguments)
-    await backend.api.unload(url, ["none"])
-    await backend.close(done=True)

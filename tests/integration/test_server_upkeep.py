@@ -18,7 +18,7 @@ from tests.support.server_parts import Raw, awaited, refused
 from tests.support.small_server import GONE_SEC, Server, processes_of, wait_until
 
 TOKENS = list(range(5, 29))
-BRIEF = {"SKYRL_TX_KEEP_SEC": "5", "SKYRL_TX_CONTEXT_LIMIT": "64"}
+BRIEF = {"SKYRL_TX_KEEP_SEC": "3", "SKYRL_TX_CONTEXT_LIMIT": "64"}
 
 
 @pytest.fixture(scope="module")

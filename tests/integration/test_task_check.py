@@ -1,6 +1,7 @@
 """Planted bad tasks are all found by qualification, in real trials; good ones are not accused."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from harbortrainer.durable.process import this_process
 from harbortrainer.tasks.folders import read_quarantine
 from tests.support.shapes import SHAPES
 from tests.support.task_folder import BASE, SOLVE, write_task
+from tests.support.tiers import first
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 FAST = "[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 40.0\n"
@@ -57,15 +59,19 @@ INSTALLS: dict[str, Any] = {
     "test": f'[ "$(sh /usr/bin/new-program)" = Hello ] && {RIGHT} && {ONE} || {ZERO}\n',
     "files": {"instruction.md": "Make a program that says Hello.\n"},
 }
-GOOD = ("plain", "user", "separate-verifier")
+# Every finding about a task's own parts, and attacks of two kinds; beside them a task that is good. Then the others.
+PLANTED = [
+    (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky", "background"), ("plain",)),
+    (("no-reward", "pre-written", "replaced-tool", "readable"), ("user", "separate-verifier")),
+]
 
 
-def write_all(folder: Path) -> None:
-    for name, (_, parts) in BAD.items():
+def write_all(folder: Path, bad: Iterable[str], good: Iterable[str]) -> None:
+    for name, (_, parts) in ((name, BAD[name]) for name in bad):
         toml = parts.get("toml", "")
         task: dict[str, Any] = parts | {"toml": toml if "[verifier]" in toml else FAST + toml}
         write_task(folder / name, **task)
-    for name in GOOD:
+    for name in good:
         shape: dict[str, Any] = dict(SHAPES[name])
         shape["files"] = {"instruction.md": f"Write Hello, as {name} would.\n"} | dict(shape.get("files", {}))
         write_task(folder / f"good-{name}", **shape)
@@ -84,21 +90,26 @@ def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return status, {task["name"]: task for task in json.loads(out.read_text())["tasks"]}
 
 
+@pytest.mark.parametrize(("bad", "good"), first(1, PLANTED))
 def test_bad_tasks_are_found_and_good_ones_are_not_accused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bad: tuple[str, ...],
+    good: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "tasks"
-    write_all(folder)
+    write_all(folder, bad, good)
     write_task(folder / "good-installs", **INSTALLS)
     status, tasks = check(folder, "n_parallel=4", "n_oracle=2", "--quarantine")
     found = {name: [one["kind"] for one in task["findings"] if one["level"] == "error"] for name, task in tasks.items()}
     assert status == 1
-    for name, (kind, _) in BAD.items():
-        assert kind in found[name], tasks[name]
-    assert {name: found[f"good-{name}"] for name in GOOD} == {name: [] for name in GOOD}
-    assert all(tasks[f"good-{name}"]["verdict"] == "good" for name in GOOD)
-    assert set(read_quarantine(folder)) == set(BAD)
+    for name in bad:
+        assert BAD[name][0] in found[name], tasks[name]
+    assert {name: found[f"good-{name}"] for name in good} == {name: [] for name in good}
+    assert all(tasks[f"good-{name}"]["verdict"] == "good" for name in good)
+    assert set(read_quarantine(folder)) == set(bad)
     assert left() == []
     recorded = [json.loads(file.read_text()) for file in (tmp_path / "cache/harbortrainer/footprints").iterdir()]
     paths = [list(one["paths"]) for one in recorded]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from tests.support.fakes import ScriptedClient
 from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
 
 DONE = answer(complete=True)
+NAME = "s000000-p00-g00"
+AT_ONCE = 4  # trials wait most of their time
 SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
 
 
@@ -31,16 +33,19 @@ async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
     assert containers(RUN) == []
 
 
-async def run(folder: Path, answers: Any, *, task: dict[str, Any] | None = None, **fields: Any) -> Trajectory:
-    trajectory, _ = await run_with_client(folder, answers, task=task, **fields)
+async def run(
+    folder: Path, answers: Any, *, name: str = NAME, task: dict[str, Any] | None = None, **fields: Any
+) -> Trajectory:
+    trajectory, _ = await run_with_client(folder, answers, name=name, task=task, **fields)
     return trajectory
 
 
 async def run_with_client(
-    folder: Path, answers: Any, *, task: dict[str, Any] | None = None, **fields: Any
+    folder: Path, answers: Any, *, name: str = NAME, task: dict[str, Any] | None = None, **fields: Any
 ) -> tuple[Trajectory, ScriptedClient]:
+    """`name`: of the trial; no other one that runs beside it has it."""
     shared, client = settings(answers, **fields)
-    return await run_trial(request(make_task(folder, **task or {}), folder), shared), client
+    return await run_trial(request(make_task(folder, **task or {}), folder, name), shared), client
 
 
 async def test_solved_and_every_prompt_is_exact(tmp_path: Path) -> None:
@@ -86,28 +91,44 @@ def first_screen(trajectory: Trajectory) -> str:
     return steps[0]["message"].rpartition("Current terminal state:")[2]
 
 
-@pytest.mark.parametrize(
-    ("said", "fields", "expected", "reward"),
-    [
-        ([answer("ls\n")], {"max_turns": 3}, Outcome.MAX_TURNS, 0.0),
-        ([SOLVE[0], "no json", ""], {"max_turns": 3}, Outcome.MAX_TURNS, 1.0),
-        ([SOLVE[0], "x" * 3000], SMALL_CONTEXT, Outcome.CONTEXT_LENGTH, 1.0),
-        ([answer("exit\n", "ls\n"), DONE], {}, Outcome.COMPLETED, 0.0),
-        ([answer("tmux kill-server\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
-        ([answer("ab\0c \ud83d\n"), SOLVE[0], DONE], {}, Outcome.COMPLETED, 1.0),
-        (["z" * 300, SOLVE[0], DONE], {"max_tokens": 200}, Outcome.COMPLETED, 1.0),
-        ([answer("rm -rf /tmp/*\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
-        ([answer("rm -f $(which tmux)\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
-        ([SOLVE[0], answer("kill -9 -1\n"), DONE], {}, Outcome.COMPLETED, 1.0),
-    ],
-    ids=["max-turns", "garbage", "context", "exit", "kill-tmux", "nul", "cut", "no-socket", "no-tmux", "kill-all"],
-)  # fmt: skip
-async def test_what_the_policy_causes_is_graded(
-    tmp_path: Path, said: list[str], fields: dict[str, Any], expected: Outcome, reward: float
-) -> None:
-    trajectory = await run(tmp_path, said, **fields)
-    assert (trajectory.outcome, trajectory.reward) == (expected, reward), trajectory.detail
-    assert trajectory.trainable
+CAUSED: dict[str, tuple[list[str], dict[str, Any], Outcome, float]] = {
+    "max-turns": ([answer("ls\n")], {"max_turns": 3}, Outcome.MAX_TURNS, 0.0),
+    "garbage": ([SOLVE[0], "no json", ""], {"max_turns": 3}, Outcome.MAX_TURNS, 1.0),
+    "context": ([SOLVE[0], "x" * 3000], SMALL_CONTEXT, Outcome.CONTEXT_LENGTH, 1.0),
+    "exit": ([answer("exit\n", "ls\n"), DONE], {}, Outcome.COMPLETED, 0.0),
+    "kill-tmux": ([answer("tmux kill-server\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+    "nul": ([answer("ab\0c \ud83d\n"), SOLVE[0], DONE], {}, Outcome.COMPLETED, 1.0),
+    "cut": (["z" * 300, SOLVE[0], DONE], {"max_tokens": 200}, Outcome.COMPLETED, 1.0),
+    "no-socket": ([answer("rm -rf /tmp/*\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+    "no-tmux": ([answer("rm -f $(which tmux)\n"), DONE, DONE], {}, Outcome.COMPLETED, 0.0),
+    "kill-all": ([SOLVE[0], answer("kill -9 -1\n"), DONE], {}, Outcome.COMPLETED, 1.0),
+}
+
+
+async def test_what_the_policy_causes_is_graded(tmp_path: Path) -> None:
+    async def graded(name: str) -> Trajectory:
+        said, fields, *_ = CAUSED[name]
+        return await run(tmp_path / name, said, name=name, **fields)
+
+    found = await at_once(graded, CAUSED)
+    assert all(one.trainable for one in found.values())
+    expected = {name: tuple(case[2:]) for name, case in CAUSED.items()}
+    assert {name: (one.outcome, one.reward) for name, one in found.items()} == expected, details(found)
+
+
+async def at_once(trial: Callable[[str], Awaitable[Trajectory]], names: Iterable[str]) -> dict[str, Trajectory]:
+    """A trial for each name, AT_ONCE side by side."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> Trajectory:
+        async with slots:
+            return await trial(name)
+
+    return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+
+def details(found: dict[str, Trajectory]) -> dict[str, str]:
+    return {name: one.detail for name, one in found.items()}
 
 
 async def test_counts_of_a_poor_policy(tmp_path: Path) -> None:
@@ -136,21 +157,27 @@ async def test_a_verifier_beyond_the_whole_trials_limit_is_cut_off(tmp_path: Pat
     assert "trial_timeout_sec=4" in trajectory.detail and trajectory.times["total"] < 200
 
 
-@pytest.mark.parametrize(
-    ("test", "detail"),
-    [
-        ("true\n", "RewardFileNotFoundError"),
-        (": > /logs/verifier/reward.txt\n", "RewardFileEmptyError"),
-        ("echo much > /logs/verifier/reward.txt\n", "VerifierOutputParseError"),
-        ("echo nan > /logs/verifier/reward.txt\n", "nan"),
-        ("""echo '{"speed": 1, "size": 2}' > /logs/verifier/reward.json\n""", "no key 'reward' but size, speed"),
-    ],
-    ids=["missing", "empty", "words", "nan", "two-numbers"],
-)
-async def test_without_a_reward_nobody_scores_zero(tmp_path: Path, test: str, detail: str) -> None:
-    trajectory = await run(tmp_path, SOLVE, task={"test": test})
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.VERIFIER_ERROR, None)
-    assert detail in trajectory.detail and "\n" not in trajectory.detail
+NO_REWARD = {
+    "missing": ("true\n", "RewardFileNotFoundError"),
+    "empty": (": > /logs/verifier/reward.txt\n", "RewardFileEmptyError"),
+    "words": ("echo much > /logs/verifier/reward.txt\n", "VerifierOutputParseError"),
+    "nan": ("echo nan > /logs/verifier/reward.txt\n", "nan"),
+    "two-numbers": (
+        """echo '{"speed": 1, "size": 2}' > /logs/verifier/reward.json\n""",
+        "no key 'reward' but size, speed",
+    ),
+}
+
+
+async def test_without_a_reward_nobody_scores_zero(tmp_path: Path) -> None:
+    async def graded(name: str) -> Trajectory:
+        return await run(tmp_path / name, SOLVE, name=name, task={"test": NO_REWARD[name][0]})
+
+    found = await at_once(graded, NO_REWARD)
+    nothing = dict.fromkeys(NO_REWARD, (Outcome.VERIFIER_ERROR, None))
+    assert {name: (one.outcome, one.reward) for name, one in found.items()} == nothing, details(found)
+    for name, (_, detail) in NO_REWARD.items():
+        assert detail in found[name].detail and "\n" not in found[name].detail
 
 
 async def test_the_only_number_of_reward_json_is_the_reward(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Says(User):
 
 async def test_gold_conversations_earn_1_through_the_runs_own_machinery(tmp_path: Path) -> None:
     """A part of them; tests/integration/test_tau_run.py has all 164."""
-    tasks = [*of_customers().values()][::8]
+    tasks = [*of_customers().values()][::24]
     assert {task.source for task in tasks} == {"retail", "airline"}
     groups = await gold_groups(tasks, tmp_path)
     trials = [trial for group in groups for trial in group.trajectories_G]

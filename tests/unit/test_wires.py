@@ -1,13 +1,12 @@
 """The APIs as OpenAI's and Anthropic's own clients see them: the same answer is read back, streamed and not."""
 
+import importlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from harbortrainer.policy.api import service
@@ -32,13 +31,18 @@ SAID = {
 Read = tuple[str, list[tuple[str, Any]], bool, str]  # text, calls, truncated, thoughts
 
 
+def sdk(name: str) -> Any:
+    """A client's package: thousands of modules, which every process that collects this file would import."""
+    return importlib.import_module(name)
+
+
 class Chat:
     """One conversation through one client; `ask` sends it whole, `reply` appends the answer and what follows."""
 
     def __init__(self, trial: Served, stream: bool) -> None:
         self.stream = stream
         self.history: list[Any] = [{"role": "user", "content": "q"}]
-        self.client = openai.AsyncOpenAI(api_key=trial.key, base_url=trial.url + "/v1", max_retries=0)
+        self.client = sdk("openai").AsyncOpenAI(api_key=trial.key, base_url=trial.url + "/v1", max_retries=0)
 
     async def ask(self) -> Read:
         tools: Any = TOOLS
@@ -49,7 +53,7 @@ class Chat:
             ) as events:
                 try:
                     answer: Any = await events.get_final_completion()
-                except openai.LengthFinishReasonError as cut:
+                except sdk("openai").LengthFinishReasonError as cut:
                     answer = cut.completion
         else:
             answer = await self.client.chat.completions.create(model="m", messages=messages, tools=tools)
@@ -101,7 +105,7 @@ class Responses(Chat):
 class Anthropic(Chat):
     def __init__(self, trial: Served, stream: bool) -> None:
         super().__init__(trial, stream)
-        self.anthropic = anthropic.AsyncAnthropic(api_key=trial.key, base_url=trial.url, max_retries=0)
+        self.anthropic = sdk("anthropic").AsyncAnthropic(api_key=trial.key, base_url=trial.url, max_retries=0)
 
     async def ask(self) -> Read:
         tools = [
@@ -157,7 +161,7 @@ async def test_the_clients_see_the_refusal_that_none_repeats(client: str, stream
     async with served(["done"], max_turns=1) as trial, aclosing(CLIENTS[client](trial, stream)) as talk:
         await talk.ask()
         talk.reply()
-        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as refused:
+        with pytest.raises((sdk("openai").BadRequestError, sdk("anthropic").BadRequestError)) as refused:
             await talk.ask()
         assert "This model's maximum context length is 200000 tokens. However, " in str(refused.value)
         assert "context_length_exceeded" in str(refused.value.body)
