@@ -193,6 +193,6 @@ def test_samplers_are_compared_by_their_bars(tmp_path: Path) -> None:
         check=True,
     )
     said = done.stdout.splitlines()
-    assert said[0].split() == "cold cold_sec vLLM 4 JAX 10 vLLM / JAX at most 0.5: 0.4".split()
+    assert said[0].split() == ["cold", "cold_sec", "vLLM", "4", "JAX", "10", "vLLM", "/", "JAX", "at", "most", "0.5:", "0.4"]
     assert said[1].endswith("at most 0.2: -") and said[3].startswith("publish publish_sec")
     assert 'JAX failed: {"idle": "OSError: no"}' in said
