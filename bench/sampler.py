@@ -6,7 +6,8 @@
     wide     twice as many prompts of a quarter of the tokens
     trials   `trials` x `turns`, each trial on its own, from `first` tokens on, `grow` more each turn (answer included)
     trust    the sampler's log-probabilities of what it sampled against the trainer's
-    publish  save of new weights to their first token
+    publish  save of new weights to their first token, and its parts: of the client, the engine, and vLLM's load
+    idle     `steps` of forward_backward of `datums` + optim_step while nothing samples
     steps    forward_backward of `datums` + optim_step, while nothing samples and while `prompts` are sampled
     kill     vLLM killed with `prompts` in flight until all are answered; --state is the server's SKYRL_TX_STATE
 
@@ -33,10 +34,10 @@ from bench.sampler_measures import Bench, Sizes
 FAILURES = (tinker.TinkerError, httpx.HTTPError, OSError, ValueError, LookupError, RuntimeError)
 SMALL = Sizes(
     prompts=4, tokens=200, answer=8, added=32, trials=4, turns=3, first=100, grow=40, datums=4, datum_tokens=200,
-    trusted=4, rounds=2, publishes=2, rank=8,
+    trusted=4, rounds=2, steps=3, publishes=2, rank=8,
 )  # fmt: skip
 HEADINGS = ("measure", "result")
-NAMES = ("cold", "wide", "trials", "trust", "publish", "steps", "kill")
+NAMES = ("cold", "wide", "trials", "trust", "publish", "idle", "steps", "kill")
 Measure = Callable[[], Awaitable[dict[str, Any]]]
 
 
@@ -48,6 +49,7 @@ def measures(bench: Bench, state: Path | None) -> dict[str, Measure]:
         "trials": bench.trials,
         "trust": bench.trust,
         "publish": bench.publish,
+        "idle": bench.idle,
         "steps": bench.steps,
     }
     if state is not None:

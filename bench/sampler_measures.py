@@ -21,6 +21,9 @@ ADAM = tinker.AdamParams(learning_rate=1e-3, beta1=0.9, beta2=0.95, eps=1e-8)
 WORDS = range(100, 40_000)  # of random prompts; a model with fewer tokens has its own limit
 NEAR = 0.9, 1.1  # of ratios trainer / sampler
 POLL_SEC = 0.05
+# Of healthz: the engine's parts of a save, and the API's; vLLM loads while the engine writes the archive
+PUBLISHING = tuple(f"save_{part}_seconds" for part in ("gather", "handover", "archive", "flush"))
+PUBLISHING += ("load_seconds", "unpack_seconds")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Sizes:
     datum_tokens: int = 3500
     trusted: int = 32
     rounds: int = 3
+    steps: int = 10
     publishes: int = 5
     rank: int = 32
 
@@ -183,15 +187,37 @@ class Bench:
         return found | {"tokens": sum(map(len, gaps)), "mean_logprob": mean}
 
     async def publish(self) -> dict[str, Any]:
-        found, saves = [], []
+        """New weights' save to their first token. `parts`: medians of the client's and the server's own seconds."""
+        found: list[dict[str, float]] = []
         for _ in range(self.sizes.publishes):
             await self._step(self._data[:1])
-            began = time.monotonic()
-            self.sampler = await self._published()
-            saves.append(time.monotonic() - began)
+            before, began = await self._seconds(), time.monotonic()
+            self._saves += 1
+            saved = await self.client.save_weights_for_sampler(f"bench-{self._saves}")
+            answered = time.monotonic()
+            self.sampler = await self.service.create_sampling_client(model_path=saved.path)
+            ready = time.monotonic()
             await self._sample(self._prompt(self.sizes.first // 4), 1)
-            found.append(time.monotonic() - began)
-        return {"publish_sec": median(found), "publish_all_sec": rounded(found), "save_all_sec": rounded(saves)}
+            end, after = time.monotonic(), await self._seconds()
+            parts = {"save": answered - began, "client": ready - answered, "first_token": end - ready}
+            found.append(parts | {name: after[name] - before.get(name, 0.0) for name in after} | {"all": end - began})
+        return {
+            "publish_sec": median(one["all"] for one in found),
+            "publish_all_sec": rounded([one["all"] for one in found]),
+            "parts": {name: round(median(one[name] for one in found), 3) for name in found[0]},
+        }
+
+    async def _seconds(self) -> dict[str, float]:
+        """What the server has counted of saves and loads of adapters so far."""
+        answer = (await self._http.get(f"{self.url}/api/v1/healthz")).json()
+        counted = (answer.get("load") or {}) | (answer.get("sampler") or {})
+        return {name.removesuffix("_seconds"): counted[name] for name in PUBLISHING if name in counted}
+
+    async def idle(self) -> dict[str, Any]:
+        """Training while nobody samples: to be compared with the same of a server without vLLM on its GPU."""
+        await self._step()
+        seconds = [await self._step() for _ in range(self.sizes.steps)]
+        return {"step_idle_sec": median(seconds), "steps": len(seconds), "idle_all_sec": rounded(seconds)}
 
     async def steps(self) -> dict[str, Any]:
         await self._step()

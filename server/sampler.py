@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -46,7 +47,8 @@ class Plan:
     """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
 
     `memory`: the share of a GPU. `context`: tokens in a sequence; `stretched`: more than the model was made for.
-    `flags`: more of vLLM's, from VLLM_FLAGS.
+    `chunk`: most prompt tokens in one step; 0 = vLLM's own default. `flags`: more of vLLM's, from VLLM_FLAGS.
+    `handed`: a folder that is removed at the end (repairs/handover.py).
     """
 
     model: str
@@ -60,7 +62,9 @@ class Plan:
     max_deaths: int
     stretched: bool = False
     after: str = ""
+    chunk: int = 0
     flags: str = ""
+    handed: str = ""
 
     @property
     def status(self) -> Path:
@@ -96,6 +100,8 @@ def command(plan: Plan, index: int) -> list[str]:
         values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
+        if plan.chunk:
+            values["--max-num-batched-tokens"] = plan.chunk
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
         values["--max-num-batched-tokens"] = plan.context
         values["--distributed-executor-backend"] = "uni"  # with environment(): two processes to start, not three
@@ -254,6 +260,8 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]), signal.SIGTERM)
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
         asyncio.run(supervise(plan))
+    if plan.handed:  # vLLM has ended, and so has the server, or will not need it again
+        shutil.rmtree(plan.handed, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -19,21 +19,27 @@ from pathlib import Path
 from typing import Any
 
 import sampler
+from repairs import handover
 from repairs.vllm_status import read_status, trouble
 
 KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
 SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9  # share of a GPU that vLLM takes, with the trainer on it and without
+LARGE_GPU_MIB, LARGE_CHUNK = 70 * 1024, 16384
 STOP_SEC = 10.0
 MOE_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """`folder`: of unpacked adapters; `status_file`: what the supervisor writes; None without one."""
+    """`folder`: of unpacked adapters; `handed`: of those that the engine hands over, for both processes.
+
+    `status_file`: what the supervisor writes; None without one.
+    """
 
     urls: tuple[str, ...]
     key: str
     folder: str
+    handed: str
     version: str
     status_file: Path | None
 
@@ -83,14 +89,16 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     if config.external_inference_url:
         urls = tuple(url.strip().rstrip("/") for url in config.external_inference_url.split(","))
         config.external_inference_url = None  # skyrl's own client stays away
-        yield Wiring(urls, os.environ[KEY], folder, running_version(urls[0]), None)
+        os.environ[handover.FOLDER] = str(Path(folder, "handed"))  # those servers can read it
+        yield Wiring(urls, os.environ[KEY], folder, os.environ[handover.FOLDER], running_version(urls[0]), None)
         return
     plan = make_plan(args, state, marker)
+    os.environ[handover.FOLDER] = plan.handed
     plan.status.unlink(missing_ok=True)
     command = [sys.executable, sampler.__file__, str(os.getpid()), sampler.to_argument(plan)]
     supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
-        yield Wiring(plan.urls, os.environ[KEY], folder, installed_version(), plan.status)
+        yield Wiring(plan.urls, os.environ[KEY], folder, plan.handed, installed_version(), plan.status)
     finally:
         supervisor.terminate()
         try:
@@ -152,13 +160,34 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         max_deaths=args.vllm_max_deaths,
         stretched=own_context() > (values.get("max_position_embeddings") or 0),
         after=str(marker) if shared else "",
+        chunk=chunk_for(smallest_gpu_mib()) if shared or own else 0,
         flags=args.vllm_flags,
+        handed=str(handover.make_folder(state)),
     )
 
 
 def first_gpu() -> str:
     """As CUDA_VISIBLE_DEVICES names it: the trainer's first, so that both are on the same one."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+
+
+def chunk_for(gpu_mib: int) -> int:
+    """Prompt tokens in one step of vLLM on a GPU of this size; 0 = its own default.
+
+    On a large GPU its server takes 8,192, so that answers of others do not wait long, and its offline engine 16,384.
+    Here no person waits for a token, and the prompts of many trials come at once.
+    """
+    return LARGE_CHUNK if gpu_mib >= LARGE_GPU_MIB else 0
+
+
+def smallest_gpu_mib() -> int:
+    """Of this machine; 0 where nvidia-smi does not say."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return min((int(line) for line in said.split() if line.isdigit()), default=0)
 
 
 def free_ports(count: int) -> tuple[int, ...]:

@@ -96,6 +96,12 @@ REPAIRS = (
         engine=("engine_prompt_logprobs",),
     ),
     Repair(
+        "logprobs",
+        "in bfloat16 log-probabilities are rounded to steps of 0.06 nats",
+        "skyrl/tx/utils/logits_processor.py: LogitsProcessorMixin.logits_to_logprobs",
+        engine=("engine_logprobs",),
+    ),
+    Repair(
         "finite_samples",
         "a sample that is not finite is a result that no client can read",
         f"{JAX}: JaxBackendImpl.sample",

@@ -4,29 +4,32 @@ Upstream: skyrl/tinker/extra/external_inference.py unpacks into a folder named M
 saved again is sampled from the old weights, the first samples after a save race for the folder, nothing is deleted.
 Here an adapter's name holds the time of its file and so never means other weights. vLLM ends when a registered adapter
 has left its memory and its folder is gone: an adapter is forgotten by every server before its folder is deleted.
+What the engine hands over (handover) is loaded as it is, while the engine still writes the archive.
 Nothing of skyrl is imported here: the unit tests run without it.
 """
 
 import asyncio
-import json
 import os
 import shutil
 import tarfile
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import safetensors.numpy
 
+from repairs.handover import TENSORS, adapter_name, complete_config, offered
 from repairs.vllm_client import Away, Gone, Refused, Vllm
 
 KEEP = 8  # adapters registered at once; server/sampler.py gives vLLM room for more (--max-cpu-loras)
 LOAD_TRIES, LOAD_PAUSE_SEC = 3, 1.0
-LONGEST_NAME = 80  # characters of a checkpoint's name within an adapter's
+LOOK_SEC = 0.02  # between two looks for what the engine hands over
 
 
 @dataclass(eq=False)
@@ -47,10 +50,24 @@ def version(file: Path) -> str:
 
 
 class Adapters:
-    """`files`: the server's checkpoints; `folder`: where they are unpacked for vLLM, which must be able to read it."""
+    """`files`: the server's checkpoints; `folder`: where they are unpacked for vLLM, which must be able to read it.
 
-    def __init__(self, files: Path, folder: Path, base_model: str, servers: Sequence[Vllm], keep: int = KEEP) -> None:
+    `handed`: where the engine puts what it hands over. `counts`, for healthz: adapters that were taken over and those
+    that were unpacked, seconds of unpacking and of loading before a first sample.
+    """
+
+    def __init__(
+        self,
+        files: Path,
+        folder: Path,
+        base_model: str,
+        servers: Sequence[Vllm],
+        keep: int = KEEP,
+        handed: Path | None = None,
+    ) -> None:
         self.files, self.folder, self.base_model, self.servers, self.keep = files, folder, base_model, servers, keep
+        self.handed = handed or folder / "handed"
+        self.counts = {"taken_over": 0, "unpacked": 0, "unpack_seconds": 0.0, "load_seconds": 0.0}
         self.known: OrderedDict[str, Adapter] = OrderedDict()  # oldest use first
         self._retiring: list[Adapter] = []
         self._changed, self._deleting = asyncio.Condition(), asyncio.Lock()
@@ -64,7 +81,8 @@ class Adapters:
                     await server.unload(name)
             except Away:
                 continue  # it starts, and knows no adapter
-        await asyncio.to_thread(shutil.rmtree, self.folder, True)
+        for folder in (self.folder, self.handed):
+            await asyncio.to_thread(shutil.rmtree, folder, True)
 
     def file(self, model_id: str, checkpoint_id: str) -> Path:
         return self.files / model_id / "sampler_weights" / f"{checkpoint_id}.tar.gz"
@@ -83,20 +101,37 @@ class Adapters:
             raise gone from None
         if wanted not in (None, found):
             raise gone
-        adapter = await self._take(f"{model_id}_{checkpoint_id[:LONGEST_NAME]}_{found}")
+        async with self._held(adapter_name(file, found)) as adapter:
+            async with adapter.lock:
+                if not adapter.unpacked:
+                    try:
+                        await self._unpack(adapter, file, found)
+                    except FileNotFoundError:
+                        raise gone from None
+            yield adapter
+
+    @asynccontextmanager
+    async def _held(self, name: str) -> AsyncIterator[Adapter]:
+        """The adapter, unpacked if the engine has handed it over."""
+        adapter = await self._take(name)
         try:
             async with self._deleting:  # also for those that another request deletes: never more than `keep`
                 await self._retire()
             async with adapter.lock:
-                if not adapter.unpacked:
-                    try:
-                        await asyncio.to_thread(unpack, file, adapter.folder, self.base_model, found)
-                    except FileNotFoundError:
-                        raise gone from None
-                    adapter.unpacked = True
+                if not adapter.unpacked and (handed := self.handed / name).is_dir():
+                    adapter.folder, adapter.unpacked = handed, True
+                    self.counts["taken_over"] += 1
             yield adapter
         finally:
             await self._give_back(adapter)
+
+    async def _unpack(self, adapter: Adapter, file: Path, found: str) -> None:
+        """Raises Refused, FileNotFoundError."""
+        began = time.monotonic()
+        await asyncio.to_thread(unpack, file, adapter.folder, self.base_model, found)
+        adapter.unpacked = True
+        self.counts["unpacked"] += 1
+        self.counts["unpack_seconds"] += time.monotonic() - began
 
     async def _take(self, name: str) -> Adapter:
         async with self._changed:
@@ -144,27 +179,56 @@ class Adapters:
     async def load(self, adapter: Adapter, server: Vllm) -> None:
         """Registers a held adapter unless the server has acknowledged it. Raises Refused, Away."""
         async with adapter.lock:
-            for left in reversed(range(LOAD_TRIES)):
-                if server in adapter.on:
-                    return
-                try:
-                    await server.load(adapter.name, str(adapter.folder))
-                    adapter.on.add(server)
-                except Away as error:
-                    if server.down or (not left and not await server.is_healthy()):
-                        raise
-                    if not left:  # it lives, and fails at this adapter alone
-                        raise Refused(f"vLLM cannot load the adapter {adapter.name}: {error}") from None
-                    await asyncio.sleep(LOAD_PAUSE_SEC)
+            await self._load(adapter, server)
+
+    async def _load(self, adapter: Adapter, server: Vllm) -> None:
+        for left in reversed(range(LOAD_TRIES)):
+            if server in adapter.on:
+                return
+            try:
+                await server.load(adapter.name, str(adapter.folder))
+                adapter.on.add(server)
+            except Away as error:
+                if server.down or (not left and not await server.is_healthy()):
+                    raise
+                if not left:  # it lives, and fails at this adapter alone
+                    raise Refused(f"vLLM cannot load the adapter {adapter.name}: {error}") from None
+                await asyncio.sleep(LOAD_PAUSE_SEC)
 
     async def preload(self, model_id: str, checkpoint_id: str) -> None:
         """Registers an adapter with all servers that are up, before its first sample. Raises Refused."""
         async with self.held(model_id, checkpoint_id) as adapter:
-            for server in self.servers:
-                try:
-                    await self.load(adapter, server)
-                except Away:
-                    continue  # the first sample there loads it
+            await self._load_all(adapter)
+
+    async def _load_all(self, adapter: Adapter) -> None:
+        """On all servers at once. One that is away loads it at its first sample. Raises Refused."""
+        async with adapter.lock:
+            if adapter.on.issuperset(self.servers):
+                return
+            began = time.monotonic()
+            loads = [self._load(adapter, server) for server in self.servers]
+            ends = await asyncio.gather(*loads, return_exceptions=True)
+            self.counts["load_seconds"] += time.monotonic() - began
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, Away):
+                raise end
+
+    async def take_over(self, model_id: str, checkpoint_id: str, since: int, saved: asyncio.Future[Any]) -> None:
+        """Loads what the engine hands over, until the save is done: preload() then finds it loaded.
+
+        `since`: when the save was asked for, in nanoseconds. A sampler that vLLM refuses is refused again by preload();
+        one whose save fails is named by no sample.
+        """
+        archive = self.file(model_id, checkpoint_id)
+        while not saved.done():
+            name = await asyncio.to_thread(offered, self.handed, archive, since)
+            if name is not None:
+                with suppress(Refused):
+                    async with self._held(name) as adapter:
+                        if adapter.unpacked:
+                            await self._load_all(adapter)
+                return
+            await asyncio.wait([saved], timeout=LOOK_SEC)
 
 
 def unpack(file: Path, folder: Path, base_model: str, wanted: str) -> None:
@@ -191,12 +255,7 @@ def unpack(file: Path, folder: Path, base_model: str, wanted: str) -> None:
 
 def complete(folder: Path, name: str, base_model: str) -> None:
     """Checks the weights, and adds what vLLM requires of adapter_config.json. Raises Refused."""
-    tensors = safetensors.numpy.load_file(folder / "adapter_model.safetensors")
+    tensors = safetensors.numpy.load_file(folder / TENSORS)
     if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
         raise Refused(f"sampler checkpoint {name}: weights are not finite")
-    file = folder / "adapter_config.json"
-    config = json.loads(file.read_text())
-    config["base_model_name_or_path"] = base_model
-    if not config.get("target_modules"):  # a checkpoint of an earlier version, or written with peft
-        config["target_modules"] = sorted({key.split(".lora_")[0].rsplit(".", 1)[-1] for key in tensors})
-    file.write_text(json.dumps(config))
+    complete_config(folder, base_model, tensors)

@@ -10,6 +10,7 @@ A request that only scores its prompt stays with the engine: the trainer's own n
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
 from repairs.api_routes import Endpoint, around_life, bad_request, wrap
 from repairs.vllm_adapters import Adapters, version
@@ -28,6 +30,7 @@ from repairs.vllm_client import Ask, Gone, Refused, Vllm
 from repairs.vllm_sampling import Sampling
 
 STORE_PAUSE_SEC = 1.0
+SAVE_SEC = 3600.0  # a save that takes longer is loaded when it is answered
 SCORED_TOKENS = 1024  # of a prompt that vLLM scores: it makes tokens x vocabulary numbers at once
 
 
@@ -71,18 +74,22 @@ class Sampler:
         config = api.app.state.engine_config
         self.servers = [Vllm(url, wiring.key) for url in wiring.urls]
         folders = Path(config.checkpoints_base), Path(wiring.folder)
-        self.adapters = Adapters(*folders, config.base_model, self.servers)
+        self.adapters = Adapters(*folders, config.base_model, self.servers, handed=Path(wiring.handed))
         self.sampling = Sampling(self.servers, self.adapters, config.base_model, wiring.status_file, logger.warning)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Samples what the last process had not answered."""
+        """Samples what the last process had not answered, and takes over what the engine still saves for it."""
         await self.adapters.clean()
         request = api.FutureDB
-        waiting = (request.request_type == types.RequestType.EXTERNAL, request.status == api.RequestStatus.PENDING)
+        kinds = types.RequestType.EXTERNAL, types.RequestType.SAVE_WEIGHTS_FOR_SAMPLER
+        waiting = (col(request.request_type).in_(kinds), request.status == api.RequestStatus.PENDING)
         async with AsyncSession(api.app.state.db_engine) as session:
             for row in (await session.exec(select(request).where(*waiting))).all():
-                self.spawn(row)
+                if row.request_type == types.RequestType.EXTERNAL:
+                    self.spawn(row)
+                else:
+                    self.expect(row.request_id, row.model_id, row.request_data["path"], 0)
 
     async def stop(self) -> None:
         for task in list(self._tasks):
@@ -93,7 +100,20 @@ class Sampler:
 
     def spawn(self, row: Any) -> None:
         data = SampleInput.model_validate(row.request_data)
-        task = asyncio.create_task(self._answer(row.request_id, row.model_id or "", data))
+        self._keep(asyncio.create_task(self._answer(row.request_id, row.model_id or "", data)))
+
+    def expect(self, request_id: int, model_id: str, name: str, since: int) -> None:
+        """vLLM loads this sampler as soon as the engine hands it over; `since`: when its save was asked for."""
+        saved = asyncio.create_task(self._answered(request_id))
+        self._keep(saved)
+        self._keep(asyncio.create_task(self.adapters.take_over(model_id, name, since, saved)))
+
+    async def _answered(self, request_id: int) -> None:
+        """Returns when the request is answered, or unknown."""
+        with contextlib.suppress(KeyError):
+            await api.wait_for_future(api.app.state.future_waiters, request_id, SAVE_SEC)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -162,6 +182,17 @@ def sampled(stock: Endpoint) -> Endpoint:
     return asample
 
 
+def expected(stock: Endpoint) -> Endpoint:
+    async def save_weights_for_sampler(request: Any, session: AsyncSession) -> Any:
+        since = time.time_ns()
+        made = await stock(request=request, session=session)
+        assert sampler is not None
+        sampler.expect(int(made.request_id), request.model_id, sampler_name(request), since)
+        return made
+
+    return save_weights_for_sampler
+
+
 def preloaded(stock: Endpoint) -> Endpoint:
     async def retrieve_future(**given: Any) -> Any:
         """A sampler is saved when vLLM has taken it: one that it refuses is an error of the save, not of samples."""
@@ -221,6 +252,7 @@ def apply() -> None:
     seed_noted()
     wrap("create_future", forwarded)
     wrap("asample", sampled)
+    wrap("save_weights_for_sampler", expected)
     wrap("retrieve_future", preloaded)
     around_life(life)
     stock_life = api.app.router.lifespan_context

@@ -95,7 +95,9 @@ class Sampling:
             self._say_line(f"Sampling: {cause}; {self._waiting} requests wait and are tried again")
 
     def state(self) -> dict[str, Any]:
-        """For healthz: `replicas` are states, `prompt_tokens` and those read from the prefix cache since the start."""
+        """For healthz. `replicas` are states; counted since the start: prompt tokens, those read from the prefix cache,
+        and how adapters came (Adapters.counts).
+        """
         known = read_status(self._status_file)
         return {
             "replicas": [one["state"] for one in known] or ["away" if one.down else "ready" for one in self.servers],
@@ -103,4 +105,5 @@ class Sampling:
             "adapters": len(self.adapters.known),
             "prompt_tokens": sum(server.prompt_tokens for server in self.servers),
             "cached_tokens": sum(server.cached_tokens for server in self.servers),
+            **self.adapters.counts,
         }

@@ -218,3 +218,16 @@ async def test_the_probe_of_a_real_model(server_env: None, tmp_path: Path) -> No
     with live_server(model, tmp_path / "server") as url:
         report = await measured(Served(model, url))
     assert {row.what: row.value for row in report.rows if row.verdict not in ("same", "info")} == {}
+
+
+@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
+async def test_log_probabilities_of_a_bfloat16_model_are_not_rounded_to_bfloat16(bfloat16: Served) -> None:
+    """A number of bfloat16 has 8 bits: the lower half of a float32's is zero."""
+    async with adapters(bfloat16.url, bfloat16.model) as (service, training):
+        trained = (await training.forward(DATA, "cross_entropy")).loss_fn_outputs[0]["logprobs"].data
+        path = (await training.save_weights_for_sampler("digits")).path
+        sampler = await service.create_sampling_client(model_path=path)
+        params = tinker.SamplingParams(max_tokens=4, temperature=1.0, seed=1)
+        sampled = (await sampler.sample(tinker.ModelInput.from_ints([5, 6, 7]), 1, params)).sequences[0].logprobs
+    for values in (trained, sampled):
+        assert (np.asarray(values, np.float32).view(np.uint32) & 0xFFFF).any(), values

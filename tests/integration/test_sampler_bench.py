@@ -18,5 +18,8 @@ def test_each_measure_is_a_line(server_url: str, tmp_path: Path) -> None:
     assert lines["setup"]["sampler"] == "jax"
     assert lines["trust"]["mean_abs_nats"] < 1e-4 and lines["trust"]["tokens"] == 4 * 8
     assert len(lines["publish"]["publish_all_sec"]) == 2
+    parts = lines["publish"]["parts"]
+    assert {"save", "first_token", "save_gather", "save_archive", "save_flush"} <= set(parts)
+    assert 0 < parts["save_gather"] < parts["save"] < parts["all"]
     assert "vllm.json" in lines["kill"]["failed"]
     assert done.returncode == 1 and done.stderr.strip().endswith("failed: kill")

@@ -1,5 +1,6 @@
 """The real server with SAMPLER=vllm and a fake vLLM: rows, seeds, refusals, saves, restarts. The real one: at night."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import httpx
 import pytest
 
 from harbortrainer.probe.probe import identify
+from repairs.handover import MOST
 from tests.conftest import MODEL, run_script
 from tests.support.fake_vllm import KEY, FakeVllm, in_a_thread
 from tests.support.server_parts import Raw, awaited, refused
+from tests.support.small_disk import small_disk
 from tests.support.small_server import Server
 
 Call = Callable[[Callable[[], Any]], Any]
@@ -94,6 +97,52 @@ def test_a_sampler_that_vllm_refuses_is_an_error_of_its_save(raw: Raw, vllm: tup
         refused(save(raw, model_id, "refused"), "vLLM refuses the adapter", "max_lora_rank 1")
     finally:
         vllm[0].refuse_adapters = ""
+
+
+ROOM = 128 * 1024  # bytes: less than an archive
+
+
+def counts(server: Server) -> tuple[int, int]:
+    """Adapters that the API took over from the engine, and those that it unpacked."""
+    found = httpx.get(f"{server.url}/api/v1/healthz", timeout=60).json()["sampler"]
+    return found["taken_over"], found["unpacked"]
+
+
+def test_the_engine_hands_a_sampler_over(raw: Raw, server: Server, vllm: tuple[FakeVllm, Call]) -> None:
+    model_id, (taken, unpacked) = raw.adapter(), counts(server)
+    save(raw, model_id, "fast").raise_for_status()
+    assert counts(server) == (taken + 1, unpacked)
+    [folder] = [Path(path) for name, path in vllm[0].registered.items() if name.startswith(f"{model_id}_fast_")]
+    assert folder.parent.name == "handed" and (folder / "adapter_model.safetensors").exists()
+    strays = [folder.parent / f"stray{number}" for number in range(MOST)]
+    for stray in strays:
+        stray.mkdir()
+    save(raw, model_id, "slow").raise_for_status()
+    for stray in strays:
+        stray.rmdir()
+    assert counts(server) == (taken + 1, unpacked + 1), "no room: from its archive"
+    raw.settle(sample_of(raw, model_id, "slow")).raise_for_status()
+
+
+def test_a_save_that_fails_after_its_hand_over_is_sampled_by_nobody(
+    raw: Raw, server: Server, vllm: tuple[FakeVllm, Call]
+) -> None:
+    model_id, (taken, _) = raw.adapter(), counts(server)
+    with small_disk(64) as disk:
+        folder = server.state / "checkpoints" / model_id / "sampler_weights"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.symlink_to(disk.folder)
+        disk.fill()
+        ballast = disk.folder / "ballast"
+        os.truncate(ballast, ballast.stat().st_size - ROOM)
+        refused(save(raw, model_id, "one"), "No space left on device")
+        awaited(lambda: counts(server)[0] == taken + 1 or None)
+        [failed] = [name for name in vllm[0].loads if name.startswith(f"{model_id}_one_")]
+        refused(sample_of(raw, model_id, "one"))
+        disk.empty()
+        save(raw, model_id, "one").raise_for_status()
+        raw.settle(sample_of(raw, model_id, "one")).raise_for_status()
+        assert vllm[0].asked[-1]["model"] not in (failed, str(MODEL))
 
 
 async def test_the_cached_contract_knows_the_sampler(server: Server) -> None:

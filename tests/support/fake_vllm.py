@@ -28,6 +28,9 @@ class FakeVllm:
         self.answer: Callable[[dict[str, Any]], None] = lambda _body: None
         self.gate = asyncio.Event()  # samples wait for it
         self.gate.set()
+        self.load_gate = asyncio.Event()  # loads of adapters wait for it
+        self.load_gate.set()
+        self.loading = 0  # loads that have come
         self.most_registered = 0
         self.missing_folders = 0  # samples of a registered adapter without a folder: they end the real one
         self.port = 0
@@ -82,6 +85,8 @@ class FakeVllm:
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
         name, folder = body["lora_name"], Path(body["lora_path"])
+        self.loading += 1
+        await self.load_gate.wait()
         config = json.loads((folder / "adapter_config.json").read_text())
         if self.refuse_adapters or not config.get("target_modules"):
             return error(400, self.refuse_adapters or "Missing required configuration fields: target_modules")

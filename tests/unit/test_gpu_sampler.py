@@ -1,10 +1,12 @@
 """vLLM's transfers for a GPU machine: code of other GPUs is taken out, parts are checked; numbers of bench.sampler."""
 
+import json
 import os
 import re
 import shutil
 import struct
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -176,3 +178,16 @@ def test_the_trainer_keeps_to_its_gpus_beside_those_of_vllm(tmp_path: Path) -> N
     assert trainers_gpus(tmp_path, "", "1") == "0,2"
     assert trainers_gpus(tmp_path, "2,1", "1") == "2"
     assert trainers_gpus(tmp_path, "1", "1").startswith("error: VLLM_GPUS=1: TP 1 needs 1 other GPU(s)")
+
+
+def test_samplers_are_compared_by_their_bars(tmp_path: Path) -> None:
+    lines = {"vllm": {"cold_sec": 4.0, "turn_2_sec": 1.0}, "jax": {"cold_sec": 10.0}}
+    for name, values in lines.items():
+        failed = {"measure": "idle", "failed": "OSError: no"}
+        text = "\n".join(json.dumps(line) for line in ({"measure": "cold", **values}, failed))
+        (tmp_path / f"{name}.jsonl").write_text(text + "\n")
+    command = [sys.executable, "-m", "scripts.gpu.compare_samplers", str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert " ".join(said[0].split()) == "cold cold_sec vLLM 4 JAX 10 vLLM / JAX at most 0.5: 0.4"
+    assert said[1].endswith("at most 0.2: -") and said[3].startswith("publish publish_sec")
+    assert 'JAX failed: {"idle": "OSError: no"}' in said
