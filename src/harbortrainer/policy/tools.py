@@ -92,8 +92,21 @@ def parse(text: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> Pars
     return Parsed(text[: blocks[0][0]].strip(), tuple(calls), fallbacks=tuple(fallbacks))
 
 
-def _failure(reason: str, form: CallForm) -> str:
-    return f"Error: the tool call could not be read: {reason}. No call was executed. {form.words}"
+def parse_sent(text: str, sent: Sequence[tuple[Any, Any]], needs: Mapping[str, Sequence[str]]) -> Parsed:
+    """The calls of an answer whose server has found them: (name, arguments as JSON text) each. Raises nothing."""
+    calls = []
+    for number, (name, arguments) in enumerate(sent, 1):
+        try:
+            body = json.dumps({"name": name, ARGUMENTS: arguments or None})
+            calls.append(_call(body, CallForm(), needs)[0])
+        except _NoCall as error:
+            return Parsed(text, failure=_failure(f"call {number} of {len(sent)}: {error}"))
+    return Parsed(text, tuple(calls))
+
+
+def _failure(reason: str, form: CallForm | None = None) -> str:
+    how = f" {form.words}" if form is not None else ""
+    return f"Error: the tool call could not be read: {reason}. No call was executed.{how}"
 
 
 def _blocks(text: str, form: CallForm) -> Iterator[tuple[int, str]]:
