@@ -159,7 +159,8 @@ async def test_several_calls_of_an_answer_run_in_order_and_its_text_is_not_shown
 async def test_limits_of_the_run_give_0(fields: dict[str, Any], outcome: Outcome, tmp_path: Path) -> None:
     trajectory = await talked(["Is that so?" * 20], tmp_path, new_user=Says("go on"), **fields)
     assert (trajectory.reward, trajectory.outcome) == (0.0, outcome) and trajectory.turns
-    assert stored(tmp_path)["termination_reason"] == str(outcome)
+    kept = stored(tmp_path)
+    assert (kept["termination_reason"], kept["outcome"], kept["reward"]) == ("max_steps", str(outcome), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ _FAILED = {
     End.ERRORS: (Outcome.POLICY_ERROR, "too many failed or unreadable calls"),
 }
 
+# tau2's words where its own rules have not ended the conversation; all others are faults, without a reward.
+_UNENDED = {Outcome.MAX_TURNS: End.STEPS, Outcome.CONTEXT_LENGTH: End.STEPS}
+
 Verdict = tuple[Outcome, str, float | None]
 
 
@@ -137,8 +140,9 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
         ended = time.monotonic()
         if verdict[0] in FAULTS:  # a full disk may be the real cause
             await asyncio.to_thread(require_writable, request.trials_dir)
-        end = str(exchange.end or verdict[0])
-        value = record(exchange, request.name, end, ended - started, talk.grades) | {"reward": verdict[2]}
+        end = str(exchange.end or _UNENDED.get(verdict[0], "agent_error"))
+        value = record(exchange, request.name, end, ended - started, talk.grades)
+        value |= {"reward": verdict[2], "outcome": str(verdict[0])}
         await asyncio.to_thread(write_record, folder, value)
     times = {"environment": opened - started, "agent": ended - opened, "user": talk.user_seconds}
     times |= {"sampling": sum(turn.seconds for turn in conversation.turns), "total": time.monotonic() - started}
