@@ -16,7 +16,7 @@ from harbortrainer.learning.trajectory import USER_TOKENS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint, Place
 from harbortrainer.policy.sampler import Sampler, SamplingError
-from harbortrainer.policy.tools import Message, Parsed, Tool, ToolCall, parse, parse_sent, required
+from harbortrainer.policy.tools import Message, Parsed, Tool, ToolCall, parse, parse_sent, signatures
 from harbortrainer.setting import shown
 
 SCRIPTED, BASE = "scripted", "base"
@@ -183,7 +183,7 @@ class _OfEndpoint(_Model):
         except EndpointError as error:
             raise UserFault(f"{self._endpoint.described}: {error}") from error
         self._count(spoken.prompt_tokens, spoken.sampled_tokens)
-        return parse_sent(spoken.text, spoken.calls, required(tools))
+        return parse_sent(spoken.text, spoken.calls, signatures(tools))
 
 
 class BaseUsers(Users):
@@ -219,4 +219,4 @@ class _OfBase(_Model):
             raise UserFault(f"user_model={BASE}: {error}") from error
         self._count(len(prompt_T), len(sample.tokens_T))
         text = self._template.decode(sample.tokens_T)
-        return parse(text, self._template.call_form, required(tools)) if tools else Parsed(text)
+        return parse(text, self._template.call_form, signatures(tools)) if tools else Parsed(text)
