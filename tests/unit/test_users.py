@@ -107,7 +107,7 @@ async def test_an_answer_that_cannot_be_used_is_a_fault_at_once(reply: Any, word
 async def test_an_endpoint_that_is_silent_is_asked_again_and_then_given_up() -> None:
     async with chat_server([HANG, says("late")]) as server, users_of(server, answer_sec=0.1) as users:
         assert (await users.of_trial(1).reply(MESSAGES)).text == "late"
-    async with chat_server([HANG]) as server, users_of(server, answer_sec=0.05, patience_sec=0.2) as users:
+    async with chat_server([HANG]) as server, users_of(server, answer_sec=0.05, patience_sec=1.0) as users:
         with pytest.raises(UserFault, match="ReadTimeout"):
             await users.of_trial(1).reply(MESSAGES)
         assert len(server.requests) > 1 and users.outages == 1
