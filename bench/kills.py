@@ -1,9 +1,10 @@
 """kill -9 of the trainer at random instants of small runs, resumed each time; then the journal is audited.
 
-    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--seed 0] [--write]
+    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--mixed] [--seed 0] [--write]
 
 A real server, real containers, the quickstart's policy and tasks. Kills come, in turns, a random time after the
 start of a process, a random time after its first line in the ledger, and a random time after a phase began.
+--mixed: each batch has a task of the quickstart and one of tau:desk.
 """
 
 import argparse
@@ -35,11 +36,15 @@ from tests.support.small_server import MODEL, Server
 SAVE_EVERY = 2
 N_TRIALS = 8  # of a training batch
 SETTINGS = (
-    f"backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/quickstart lora_rank=8 batch_size=2 group_size=4 "
-    "n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 learning_rate=3e-3 lr_schedule=linear "
-    "eval_tasks=create-6,copy-6 allow_family_overlap=true eval_group_size=2 eval_every=3 "
+    f"backend=skyrl-tx model_name={MODEL} lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 "
+    "max_tokens=40 learning_rate=3e-3 lr_schedule=linear allow_family_overlap=true eval_group_size=2 eval_every=3 "
     f"save_every={SAVE_EVERY} keep_checkpoints=2"
 ).split()
+TERMINAL = "tasks_dir=datasets/quickstart eval_tasks=create-6,copy-6 max_turns=4 context_limit=2048"
+MIXED = (
+    "tasks_dir=tau:desk,datasets/quickstart task_weights.desk=1 task_weights.quickstart=1 tool_format=hermes "
+    "eval_tasks=desk-cancel-17,copy-6 max_turns=2 context_limit=2304"
+)
 LONGEST_WAIT_SEC = 90.0  # for a phase
 AUDITED = (
     "repeated",
@@ -106,6 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--longest-life", type=float, default=30.0, help="seconds, of a process killed at random")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument("--most-stale", type=int, default=0, help="max_steps_off_policy of the runs")
+    parser.add_argument("--mixed", action="store_true", help="terminal tasks and conversations in each batch")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     return parser.parse_args()
 
@@ -121,7 +127,7 @@ def _measure(arguments: argparse.Namespace, made: Server, folder: Path) -> None:
     audits = [audit(run, arguments.steps) for run in killed]
     adam = [adam_steps(made, read_lines(run.checkpoints)[-1]["path"]) for run in killed]
     left = sum(len(_containers(run)) for run in killed)
-    _publish(arguments, kills, audits, adam, left)
+    _publish(arguments, kills, audits, adam, left, sum(map(_both_kinds, killed)))
 
 
 def _kill_and_finish(
@@ -130,7 +136,7 @@ def _kill_and_finish(
     """Kill and resume until there were kills enough, then let the run end; it may end before."""
     while True:
         since = run.ledger.stat().st_size if run.ledger.exists() else 0
-        trainer = start(made, run, arguments.steps, arguments.most_stale)
+        trainer = start(made, run, arguments)
         if kills.phases.total() >= arguments.kills:
             trainer.wait()
             return
@@ -181,7 +187,15 @@ def _containers(run: RunDirectory) -> list[str]:
     return [container["Id"] for container in found]
 
 
-def _publish(arguments: argparse.Namespace, kills: Kills, audits: list[Audit], adam: list[int], left: int) -> None:
+def _both_kinds(run: RunDirectory) -> int:
+    """Steps whose batch had a terminal task and a conversation."""
+    counts = [f"group/count/source/{name}" for name in ("desk", "quickstart")]
+    return sum(all(row.get(count) for count in counts) for row in read_lines(run.metrics))
+
+
+def _publish(
+    arguments: argparse.Namespace, kills: Kills, audits: list[Audit], adam: list[int], left: int, both: int
+) -> None:
     total = {name: sum(asdict(one)[name] for one in audits) for name in asdict(audits[0])}
     lives = f"{min(kills.lives):.1f}, {max(kills.lives):.1f}"
     rows = [
@@ -198,10 +212,13 @@ def _publish(arguments: argparse.Namespace, kills: Kills, audits: list[Audit], a
         ["rows of metrics.jsonl missing or doubled", str(total["rows_wrong"])],
         ["containers right after the kills; at the end", f"{kills.orphans}; {left}"],
     ]
+    if arguments.mixed:
+        rows.insert(1, ["steps whose batch has terminal tasks and conversations", str(both)])
     document = report.DOCS / "faults.md" if arguments.write else None
     wrong = [name for name in AUDITED if total[name]] + ["containers left"] * bool(left)
+    wrong += ["batches of one kind"] * (arguments.mixed and both != total["steps"])
     wrong += ["optimizer steps"] * (total["optimizer_steps"] != sum(adam))
-    name = f"kills-{arguments.most_stale}" if arguments.most_stale else "kills"
+    name = "kills" + "-mixed" * arguments.mixed + f"-{arguments.most_stale}" * bool(arguments.most_stale)
     report.publish("bench.kills", name, ("", ""), rows, document, wrong=wrong)
 
 
@@ -227,14 +244,15 @@ def adam_steps(server: Server, checkpoint: str) -> int:
     return int(done.stdout)
 
 
-def start(server: Server, run: RunDirectory, steps: int, most_stale: int) -> Trainer:
+def start(server: Server, run: RunDirectory, arguments: argparse.Namespace) -> Trainer:
     """A new run, or the one in that folder resumed. Its log is beside the folder."""
     log = run.path.with_suffix(".log")
     if run.config.exists():
         return Trainer(log, f"resume={run.path}")
-    names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={steps}"]
-    names.append(f"max_steps_off_policy={most_stale}")
-    return Trainer(log, *SETTINGS, f"skyrl_tx_url={server.url}", *names)
+    names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={arguments.steps}"]
+    names.append(f"max_steps_off_policy={arguments.most_stale}")
+    of_tasks = MIXED if arguments.mixed else TERMINAL
+    return Trainer(log, *SETTINGS, *of_tasks.split(), f"skyrl_tx_url={server.url}", *names)
 
 
 if __name__ == "__main__":

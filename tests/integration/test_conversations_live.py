@@ -37,7 +37,7 @@ async def test_what_was_sampled_is_trained_and_the_user_stays_the_base_model(
             await users.ready()
             sampler.publish(await policy.publish(0), 0)
             player = users.of_trial(3)
-            said = await player.reply(ASKED)
+            said = (await player.reply(ASKED)).text
             talk = Conversation(
                 sampler, template, max_tokens=8, temperature=1.0, context_limit=4000, seed=1, tools=TOOLS
             )
@@ -53,7 +53,10 @@ async def test_what_was_sampled_is_trained_and_the_user_stays_the_base_model(
             assert gap.max() < 1e-3 and len(gap) == trial.n_sampled_tokens
             sampler.publish(await policy.publish(1), 1)
             again = await asyncio.gather(*(users.of_trial(3).reply(ASKED) for _ in range(3)))
-            assert set(again) == {said}
+            assert {one.text for one in again} == {said}
+            with_tools = users.of_trial(4)
+            assert (await with_tools.reply(ASKED, TOOLS)).text  # this model calls nothing
+            assert with_tools.stats["user_prompt_tokens"] > player.stats["user_prompt_tokens"]
             assert player.stats["user_sampled_tokens"] > 0
     finally:
         await policy.close()

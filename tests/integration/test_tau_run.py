@@ -10,6 +10,7 @@ from harbortrainer.tasks.sources import find_sources, load_sources
 from tests.conftest import MODEL
 from tests.support.served_run import served_run
 from tests.support.tau_parts import gold_groups, needs_tau2
+from tests.support.tau_users import gold_of_telecom
 
 pytestmark = needs_tau2
 
@@ -19,6 +20,12 @@ async def test_gold_of_all_164_retail_and_airline_tasks_earns_1(tmp_path: Path) 
     groups = await gold_groups(tasks, tmp_path)
     assert [group.rewards_G for group in groups] == [(1.0,)] * 164
     assert len(read_batch(tmp_path / "kept")) == len(list((tmp_path / "trials").glob("*/conversation.json"))) == 164
+
+
+@pytest.mark.nightly
+async def test_gold_of_all_114_telecom_tasks_earns_1_with_users_that_call_tools_over_http(tmp_path: Path) -> None:
+    tasks = load_sources(find_sources("tau:telecom"))
+    assert [await gold_of_telecom(task, tmp_path / task.name) for task in tasks] == [1.0] * 114
 
 
 @pytest.mark.nightly

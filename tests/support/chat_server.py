@@ -19,6 +19,19 @@ def says(text: Any, **usage: int) -> Reply:
     }
 
 
+def calls(*given: tuple[str, Any], text: str | None = None) -> Reply:
+    """An answer that calls tools: (name, arguments) each; arguments that are a text are sent as they are."""
+    sent = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": value if isinstance(value, str) else json.dumps(value)},
+        }
+        for number, (name, value) in enumerate(given)
+    ]
+    return 200, {"choices": [{"message": {"role": "assistant", "content": text, "tool_calls": sent}}]}
+
+
 @dataclass
 class ChatServer:
     """`answer` gets the request's body, or a list of replies is given in order, the last one for ever after."""

@@ -35,7 +35,7 @@ AGENTS_FAULTS = {
     Outcome.POLICY_ERROR,
     Outcome.CONTEXT_LENGTH,
 }  # graded, perhaps 0
-LIMIT_SEC = 600.0
+LIMIT_SEC = 1200.0  # of a run, on a busy machine
 
 
 async def run_desk(url: str, folder: Path, name: str, *more: str) -> RunDirectory:

@@ -72,6 +72,7 @@ QWEN_TOOLS = replace(
     QWEN, name="qwen3 with tools", template=(_TEMPLATES / "qwen3.jinja").read_text(),
     markup=(*QWEN.markup, "</tool_response>"),
 )  # fmt: skip
+QWEN_CODER = replace(QWEN_TOOLS, name="qwen3-coder", template=(_TEMPLATES / "qwen3_coder.jinja").read_text())
 LLAMA_TOOLS = replace(
     LLAMA, name="llama3.1", template=(_TEMPLATES / "llama3_1.jinja").read_text(),
     special=(*LLAMA.special, "<|python_tag|>"),

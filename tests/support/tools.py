@@ -8,7 +8,9 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from tests.support.fakes import ScriptedClient
-from tests.support.families import LLAMA_PLAIN, LLAMA_TOOLS, QWEN, QWEN_TOOLS, TEKKEN, chat_of
+from tests.support.families import LLAMA_PLAIN, LLAMA_TOOLS, QWEN, QWEN_CODER, QWEN_TOOLS, TEKKEN, chat_of
+
+NATIVE = (QWEN_TOOLS, LLAMA_TOOLS, QWEN_CODER)
 
 
 def tool(name: str, *arguments: str, about: str = "") -> dict[str, Any]:
@@ -23,7 +25,7 @@ TOOLS = [tool("find_order", "id", about="The order's état."), tool("cancel_orde
 
 def chats(thinking: bool = False) -> dict[str, ChatTemplate]:
     """Templates that render tools, and the Hermes form over three that do not."""
-    native = {family.name: chat_of(family, enable_thinking=thinking) for family in (QWEN_TOOLS, LLAMA_TOOLS)}
+    native = {family.name: chat_of(family, enable_thinking=thinking) for family in NATIVE}
     hermes = {f"hermes {family.name}": chat_of(family, tool_format="hermes") for family in (QWEN, LLAMA_PLAIN, TEKKEN)}
     return native | hermes
 
@@ -45,5 +47,9 @@ def talk(
 def written(chat: ChatTemplate, name: str, arguments: Mapping[str, Any]) -> str:
     """A call as the template's form has it."""
     form = chat.call_form
+    if form.xml:
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+        given = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())
+        return f"{form.opening}\n<function={name}>\n{given}</function>\n{form.closing}"
     text = json.dumps({"name": name, form.arguments: arguments}, ensure_ascii=False)
     return f"{form.opening}\n{text}\n{form.closing}" if form.opening else text

@@ -96,7 +96,9 @@ def test_only_the_assembling_of_a_batch_reads_shaping() -> None:
         for path in (ROOT / "src" / "harbortrainer").rglob("*.py")
         if "additions(" in path.read_text() and path.name != "trajectories.py"
     ]
-    assert sorted(users) == ["conversations.py", "panel.py"], "shown beside the reward, and computed with nowhere"
+    assert sorted(users) == ["conversations.py", "panel.py", "show.py"], (
+        "shown beside the reward, and computed with nowhere"
+    )
 
 
 def test_an_evaluation_has_no_setting_of_a_judge() -> None:

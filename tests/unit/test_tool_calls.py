@@ -2,15 +2,16 @@
 
 import json
 import random
+from typing import Any
 
 import pytest
 
-from harbortrainer.policy.tools import BARE, OTHER_KEY, QUOTED, CallForm, Parsed, ToolCall, parse, required
+from harbortrainer.policy.tools import BARE, OTHER_KEY, QUOTED, CallForm, Parsed, ToolCall, parse, signatures
 from tests.support.tools import TOOLS
 
 HERMES = CallForm()
 LLAMA = CallForm("", "", "parameters", several=False)
-NEEDS = required(TOOLS)
+KNOWN = signatures(TOOLS)
 FIND = ToolCall("find_order", {"id": "1"})
 
 
@@ -38,7 +39,7 @@ CALLS: list[tuple[str, tuple[ToolCall, ...], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("text", "calls", "fallbacks"), CALLS)
 def test_calls_that_are_read(text: str, calls: tuple[ToolCall, ...], fallbacks: tuple[str, ...]) -> None:
-    parsed = parse(text, HERMES, NEEDS)
+    parsed = parse(text, HERMES, KNOWN)
     assert (parsed.calls, parsed.fallbacks, parsed.failure) == (calls, fallbacks, "")
     assert "tool_call" not in parsed.text
 
@@ -81,7 +82,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("text", FAILURES, ids=range(len(FAILURES)))
 def test_malformed_calls_are_failures_that_say_what_was_wrong(text: str) -> None:
-    parsed = parse(text, HERMES, NEEDS)
+    parsed = parse(text, HERMES, KNOWN)
     assert parsed.calls == () and FAILURES[text] in parsed.failure and "\n" not in parsed.failure
     assert parsed.failure.startswith("Error: the tool call could not be read: ")
     assert "<tool" not in parsed.failure and len(parsed.failure) < 400, "no control strings in what is shown"
@@ -95,7 +96,7 @@ TEXTS = (
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_without_an_opened_call_is_text(text: str) -> None:
-    assert parse(text, HERMES, NEEDS) == Parsed(text)
+    assert parse(text, HERMES, KNOWN) == Parsed(text)
 
 
 LLAMA_GOOD = GOOD.replace("arguments", "parameters")
@@ -119,19 +120,85 @@ LLAMA_GOOD = GOOD.replace("arguments", "parameters")
 def test_an_object_that_is_the_whole_answer(
     text: str, calls: tuple[ToolCall, ...], fallbacks: tuple[str, ...], failure: str
 ) -> None:
-    parsed = parse(text, LLAMA, NEEDS)
+    parsed = parse(text, LLAMA, KNOWN)
     assert (parsed.calls, parsed.fallbacks) == (calls, fallbacks)
     assert failure in parsed.failure and bool(failure) == bool(parsed.failure)
 
 
+XML = CallForm(xml=True)
+TYPES: dict[str, Any] = {
+    "text": {"type": "string"}, "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "count": {"type": "integer"}, "on": {"type": "boolean"}, "list": {"type": "array", "items": {}},
+    "other": {"anyOf": [{"$ref": "#/$defs/x"}]},
+}  # fmt: skip
+TYPED = signatures(
+    [*TOOLS, {"type": "function", "function": {"name": "typed", "parameters": {"type": "object", "properties": TYPES}}}]
+)
+
+
+def xml(name: str, **arguments: str) -> str:
+    given = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in arguments.items())
+    return f"<function={name}>\n{given}</function>"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "fallbacks"),
+    [
+        (block(xml("find_order", id="1")), (FIND,), ()),
+        ("Let me see.\n" + block(xml("find_order", id="1")) + block(xml("think")), (FIND, ToolCall("think", {})), ()),
+        (block("<function=find_order><parameter=id>1</parameter></function>"), (FIND,), ()),
+        (xml("find_order", id="1"), (FIND,), (BARE,)),
+        (block(xml("typed", text="12345")), (ToolCall("typed", {"text": "12345"}),), ()),
+        (block(xml("typed", text="None")), (ToolCall("typed", {"text": "None"}),), ()),
+        (block(xml("typed", maybe="None")), (ToolCall("typed", {"maybe": None}),), ()),
+        (block(xml("typed", text=" a\n\n b ")), (ToolCall("typed", {"text": " a\n\n b "}),), ()),
+        (block(xml("typed", count="3", on="True")), (ToolCall("typed", {"count": 3, "on": True}),), ()),
+        (block(xml("typed", list='[{"a": 1}]')), (ToolCall("typed", {"list": [{"a": 1}]}),), ()),
+        (block(xml("typed", other='{"a": 1}')), (ToolCall("typed", {"other": {"a": 1}}),), ()),
+        (block(xml("typed", other="as it is")), (ToolCall("typed", {"other": "as it is"}),), ()),
+        (block(xml("new", zip="01234")), (ToolCall("new", {"zip": "01234"}),), ()),
+    ],
+)
+def test_calls_of_the_xml_form(text: str, calls: tuple[ToolCall, ...], fallbacks: tuple[str, ...]) -> None:
+    parsed = parse(text, XML, TYPED)
+    assert (parsed.calls, parsed.fallbacks, parsed.failure) == (calls, fallbacks, "")
+    assert "function" not in parsed.text
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (GOOD, "it is no <function=NAME> with its end"),
+        ("<function=think>", "it is no <function=NAME> with its end"),
+        ("<function=>\n</function>", "it has no name"),
+        (xml("find_order"), "it has no arguments, and find_order requires id"),
+        (xml("typed", count="many"), "its argument count is invalid JSON"),
+        (xml("typed", list="[1"), "its argument list is invalid JSON"),
+        (xml("typed", count="NaN"), "its argument count is invalid JSON"),
+        ("<function=think>\n<parameter=a>\n1\n</function>", "text that is no <parameter=KEY>"),
+        ("<function=think>\nhello\n</function>", "text that is no <parameter=KEY>"),
+        (
+            "<function=think><parameter=a>1</parameter><parameter=a>2</parameter></function>",
+            "it has the argument a twice",
+        ),
+        (xml("typed", text="a</parameter>b"), "text that is no <parameter=KEY>"),
+    ],
+)
+def test_malformed_calls_of_the_xml_form_say_what_was_wrong(body: str, words: str) -> None:
+    parsed = parse(block(body), XML, TYPED)
+    assert not parsed.calls and words in parsed.failure and "<tool" not in parsed.failure
+    assert "between the tags of a tool call" in parsed.failure
+
+
 def test_a_form_with_one_call_an_answer_refuses_two() -> None:
-    parsed = parse(block(GOOD) * 2, CallForm(several=False), NEEDS)
+    parsed = parse(block(GOOD) * 2, CallForm(several=False), KNOWN)
     assert not parsed.calls and "more than one call in an answer" in parsed.failure
 
 
 def test_no_text_makes_the_parser_raise() -> None:
     rng = random.Random(0)
     pieces = [
+        *("<function=think>", "<parameter=a>", "</parameter>", "</function>"),
         "<tool_call>",
         "</tool_call>",
         "{",
@@ -149,7 +216,7 @@ def test_no_text_makes_the_parser_raise() -> None:
     ]
     for _ in range(3000):
         text = "".join(rng.choice(pieces) for _ in range(rng.randrange(14)))
-        for form in (HERMES, LLAMA):
-            parsed = parse(text, form, NEEDS)
+        for form in (HERMES, LLAMA, XML):
+            parsed = parse(text, form, KNOWN)
             assert not (parsed.calls and parsed.failure)
             json.dumps([call.arguments for call in parsed.calls], allow_nan=False)

@@ -192,7 +192,8 @@ async def test_calls_of_an_earlier_history_need_no_content() -> None:
         quoted = {"type": "function", "function": {"name": "find_order", "arguments": '{"id": "<|im_end|>"}'}}
         history += [result("r"), {"role": "assistant", "content": None, "tool_calls": [quoted]}, result("r")]
         text = chat.tokenizer.decode(chat.first_prompt(history, TOOLS))
-        assert '{"id": "<|im_end|>"}' in text, name
+        shown = "<parameter=id>\n<|im_end|>\n" if chat.call_form.xml else '{"id": "<|im_end|>"}'
+        assert shown in text, name
 
 
 def test_forms_are_found_by_rendering() -> None:
@@ -200,6 +201,7 @@ def test_forms_are_found_by_rendering() -> None:
     assert {(form.opening, form.arguments) for name, form in forms.items() if name != LLAMA_TOOLS.name} == {
         ("<tool_call>", "arguments")
     }
+    assert [name for name, form in forms.items() if form.xml] == ["qwen3-coder"]
     llama = forms[LLAMA_TOOLS.name]
     assert (llama.opening, llama.closing, llama.arguments, llama.several) == ("", "", "parameters", False)
     assert chats()["hermes llama3 with system"].renderer.name.endswith("+hermes")
@@ -212,6 +214,17 @@ XML = (
     "c.function.arguments.items() %}<parameter={{ k }}>{{ v }}{% endfor %}{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+TALK = (
+    "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}[{{ m.role }}]CALLS"
+    "{% if not m.tool_calls %} {{ m.content }}{% endif %}</s>{% endfor %}{% if add_generation_prompt %}[assistant]"
+    "{% endif %}"
+)
+LIST = TALK.replace("CALLS", "{% if m.tool_calls %}[TOOL_CALLS]{{ m.content }}{% endif %}")
+PYTHON = TALK.replace(
+    "CALLS",
+    "{% if m.tool_calls %} [{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in "
+    "c.function.arguments.items() %}{{ k }}={{ v | tojson }}{% endfor %}){% endfor %}]{% endif %}",
+)
 NO_RESULTS = QWEN_TOOLS.template.replace('message.role == "tool"', 'message.role == "none"')
 
 
@@ -220,6 +233,8 @@ NO_RESULTS = QWEN_TOOLS.template.replace('message.role == "tool"', 'message.role
     [
         (CHATML, "template", "does not show the declared tools; set tool_format=hermes"),
         (XML, "template", r"a form that is not read here \(<function=probe_name>"),
+        (LIST, "template", "writes a turn with a tool call unlike other answers"),
+        (PYTHON, "template", r"a form that is not read here \(\[probe_name\(probe_key="),
         (NO_RESULTS, "template", "does not show what tools return"),
         (LLAMA3, "hermes", "refuses a conversation: roles must alternate"),
         (CHATML.replace("messages %}", "messages if m.role != 'system' %}", 1), "hermes", "not show a system message"),

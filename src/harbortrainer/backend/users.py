@@ -36,7 +36,8 @@ async def opened_users(
         if backend is None:
             raise UserError(f"user_model={BASE}: the base model needs a server, and this command has none")
         client = BaseModelSampler(backend, config.model_name, sampler.companion())
-        users: Users = BaseUsers(client, ChatTemplate(template.tokenizer), config.user_kwargs)
+        own = ChatTemplate(template.tokenizer, tool_format=config.tool_format)
+        users: Users = BaseUsers(client, own, config.user_kwargs)
     else:
         users = endpoint_users(config, template, open_endpoint)
     async with contextlib.aclosing(users):

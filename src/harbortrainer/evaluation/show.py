@@ -13,12 +13,14 @@ from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import ExportArgs, ShowArgs
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.conversations import Conversations, Message, Transcriber, sampled_of
 from harbortrainer.run.directory import RunDirectory, open_run_directory
-from harbortrainer.run.trajectories import read_trajectory
+from harbortrainer.run.trajectories import additions, read_trajectory
 from harbortrainer.watch.capture import harmless
 
-STYLES = {"user": "cyan", "assistant": "green", "prompt": "magenta", "history": "yellow"}
+STYLES = {"user": "cyan", "assistant": "green"} | dict.fromkeys(("prompt", "system", "tools"), "magenta")
+STYLES |= {"tool": "dim", "the user's tool": "dim", "history": "yellow"}
 
 
 async def show(args: ShowArgs) -> int:
@@ -92,6 +94,8 @@ def _print(trajectory: Trajectory, transcriber: Transcriber, console: Console) -
     console.rule(Text(f"{head}  {trajectory.detail}".rstrip()))
     for reason in trajectory.suspect:
         console.print(Text(f"suspect: {reason}", style="red"), soft_wrap=True)
+    if added := additions(trajectory):
+        console.print(Text("shaping: " + ", ".join(f"{name} {value:g}" for name, value in added.items())))
     for message in transcriber.conversation(trajectory):
         _print_message(message, console)
 
@@ -99,7 +103,8 @@ def _print(trajectory: Trajectory, transcriber: Transcriber, console: Console) -
 def _print_message(message: Message, console: Console) -> None:
     notes = [f"{message['tokens']} tokens"] if "tokens" in message else []
     notes += ["truncated"] if message.get("truncated") else []
-    console.print(Text(f"\n{message['role']}" + (f" ({', '.join(notes)})" if notes else ""), style="bold"))
+    who, text = transcribed(message)
+    console.print(Text(f"\n{who}" + (f" ({', '.join(notes)})" if notes else ""), style="bold"))
     if "thinking" in message:
         console.print(Text(harmless(message["thinking"]), style="dim"), soft_wrap=True)
-    console.print(Text(harmless(message["content"]), style=STYLES[message["role"]]), soft_wrap=True)
+    console.print(Text(harmless(text), style=STYLES[who]), soft_wrap=True)

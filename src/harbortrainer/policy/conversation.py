@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
-from harbortrainer.policy.tools import BARE, CallForm, Message, Tool, ToolCall, parse, required
+from harbortrainer.policy.tools import BARE, CallForm, Message, Signatures, Tool, ToolCall, parse, signatures
 
 SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
 
@@ -103,7 +103,7 @@ class Conversation:
         self._seeds = random.Random(seed) if seed is not None else None
         self._tools = tuple(tools)
         self._form = template.call_form if tools else None
-        self._required = required(tools)
+        self._known = signatures(tools)
         self.segments: list[Segment] = []
         self.turns: list[Turn] = []
         self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
@@ -144,7 +144,7 @@ class Conversation:
         with self.clocked():
             declared = self._tools if len(self.turns) == 1 else ()
             self.special_strings += self.template.strings_hidden(messages, declared)
-            return self.read(turn, self._form, self._required)
+            return self.read(turn, self._form, self._known)
 
     def fresh(self) -> Segment:
         """A segment that begins with the next prompt. It counts once it has an answer."""
@@ -216,15 +216,15 @@ class Conversation:
         segment.last_completion_T = sample.tokens_T
         return turn
 
-    def read(self, turn: Turn, form: CallForm | None, needs: Mapping[str, Sequence[str]]) -> Answer:
-        """What a turn says; `form` of its calls, None = it has none. `needs`: of `tools.required`.
+    def read(self, turn: Turn, form: CallForm | None, known: Signatures) -> Answer:
+        """What a turn says; `form` of its calls, None = it has none. `known`: of `tools.signatures`.
 
         Counts the calls, and answers that cannot be read.
         """
         thinking = self.template.answer(turn.completion_tokens_T).thinking
         if form is None:
             return Answer(turn.text, thinking, truncated=turn.truncated)
-        parsed = parse(turn.text, form, needs)
+        parsed = parse(turn.text, form, known)
         self.parse_failures += bool(parsed.failure)
         self.tool_calls += len(parsed.calls)
         self.tool_fallbacks += len(parsed.fallbacks) - (bare := parsed.fallbacks.count(BARE))

@@ -56,11 +56,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An answer, without its thoughts. Tokens are estimated from letters where the endpoint does not count."""
+    """An answer, without its thoughts. Tokens are estimated from letters where the endpoint does not count.
+
+    `calls`: name and arguments, as they were sent, of the tools that it calls; then the text may be empty.
+    """
 
     text: str
     prompt_tokens: int
     sampled_tokens: int
+    calls: tuple[tuple[Any, Any], ...] = ()
 
 
 class OpenEndpoint(Protocol):
@@ -118,9 +122,10 @@ class Endpoint:
                 return _spoken(await self._post(body), body)
         raise AssertionError("tenacity ends with a result or an error")
 
-    async def check(self) -> None:
-        """One small request, before anything is spent. Raises UserError."""
-        body = {"model": self._place.model, "messages": [{"role": "user", "content": "Say yes."}]}
+    async def check(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        """One small request, before anything is spent. `tools`: declared in it. Raises UserError."""
+        body: dict[str, Any] = {"model": self._place.model, "messages": [{"role": "user", "content": "Say yes."}]}
+        body |= {"tools": [*tools]} if tools else {}
         fixed = {name: value for name, value in (self._place.fields or {}).items() if value is not None}
         try:
             _spoken(await self._post(body | fixed), body)
@@ -202,19 +207,26 @@ class Endpoint:
 
 
 def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
-    """Raises EndpointError for an answer without text."""
+    """Raises EndpointError for an answer without text and, where the request declares tools, without calls."""
     try:
         message = value["choices"][0]["message"]
-        content = message["content"]
-    except (KeyError, IndexError, TypeError):
+        content = message.get("content") if body.get("tools") else message["content"]
+        sent = (message.get("tool_calls") or ()) if body.get("tools") else ()
+        calls = tuple((call["function"]["name"], call["function"].get("arguments")) for call in sent)
+    except (KeyError, IndexError, TypeError, AttributeError):
         raise EndpointError(f"its answer has no choices: {json.dumps(value)[:200]}") from None
-    if not isinstance(content, str) or not (text := split_thinking(content, opened=False).text.strip()):
+    content = content if isinstance(content, str) else ""
+    text = split_thinking(content, opened=False).text.strip()
+    if not text and not calls:
         raise EndpointError("its answer has no text")
     usage = value.get("usage")
     counted = usage if isinstance(usage, dict) else {}
-    prompt = sum(len(str(message.get("content") or "")) for message in body["messages"]) // LETTERS_A_TOKEN
-    sampled = 1 + len(content) // LETTERS_A_TOKEN
-    return Spoken(text, _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled))
+    declared = json.dumps(body["tools"]) if body.get("tools") else ""
+    letters = sum(len(str(message.get("content") or "")) for message in body["messages"])
+    prompt = (letters + len(declared)) // LETTERS_A_TOKEN
+    sampled = 1 + (len(content) + sum(len(str(call)) for call in calls)) // LETTERS_A_TOKEN
+    tokens = _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled)
+    return Spoken(text, *tokens, calls)
 
 
 def _count(given: Any, estimate: int) -> int:

@@ -17,6 +17,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import JUDGE, JUDGE_TOKENS, TAXONOMY, Trajectory
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint, Place, Spoken
+from harbortrainer.policy.tools import transcribed
 
 PATIENCE_SEC = 120.0  # for one judgement; then the trial stays without
 MOST_TOKENS = 1024  # of an answer
@@ -140,7 +141,8 @@ def instructions(taxonomy: Sequence[Category]) -> str:
 
 def conversation_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """The conversation as numbered messages; of a long one the beginning and the end."""
-    parts = [f"[{number}] {message['role']}:\n{message['content']}" for number, message in enumerate(messages, 1)]
+    said = enumerate(map(transcribed, messages), 1)
+    parts = [f"[{number}] {who}:\n{text}" for number, (who, text) in said]
     text = "\n\n".join(parts)
     if len(text) <= MOST_LETTERS:
         return text

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harbortrainer.errors import UserError
-from harbortrainer.policy.tools import ARGUMENTS, PARAMETERS, CallForm, Message, Tool
+from harbortrainer.policy.tools import ARGUMENTS, PARAMETERS, CallForm, Message, Tool, ToolCall, parse, signatures
 
 MARKER = "\u2063harbortrainer-answer\u2063"  # placeholder for the assistant's answer; no template alters it
 _NAME, _KEY, _VALUE, _RESULTS = "probe_name", "probe_key", "probe value", ("first result", "second result")
 _SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string"}}, "required": [_KEY]}
 PROBE = {"type": "function", "function": {"name": _NAME, "description": "", "parameters": _SCHEMA}}
+_XML = f"<function={_NAME}>"
 _ASKED = {"role": "user", "content": "x"}
 _ANSWERED = {"role": "assistant", "content": MARKER}
 
@@ -23,13 +24,18 @@ def find_form(render: Render, read: Read) -> CallForm:
     if _NAME not in render([_ASKED], [PROBE]):
         raise _refused("does not show the declared tools")
     check_results(render)
-    opening, key, closing = _around_object(read(_written(render, 1)))
+    written = read(_written(render, 1))
+    xml = _XML in written
+    opening, key, closing = _around_xml(written) if xml else _around_object(written)
     try:
         both = read(_written(render, 2))
     except UserError:  # the template refuses two calls in one answer
         both = ""
     several = bool(opening) and both.count(opening) == 2
-    return CallForm(opening, closing, key, several)
+    form = CallForm(opening, closing, key, several, xml)
+    if parse(written, form, signatures([PROBE])).calls != (ToolCall(_NAME, {_KEY: _VALUE}),):
+        raise _unknown(written)
+    return form
 
 
 def check_results(render: Render) -> None:
@@ -80,8 +86,21 @@ def _around_object(call: str) -> tuple[str, str, str]:
     key = next((key for key in (ARGUMENTS, PARAMETERS) if isinstance(found, dict) and key in found), "")
     opening, closing = call[: max(start, 0)].strip(), call[start + length :].strip()
     if not key or found != {"name": _NAME, key: {_KEY: _VALUE}} or bool(opening) != bool(closing):
-        raise _refused(f"writes tool calls in a form that is not read here ({' '.join(call.split())[:80]})")
+        raise _unknown(call)
     return opening, key, closing
+
+
+def _around_xml(call: str) -> tuple[str, str, str]:
+    """The same of a call in the XML form."""
+    opening, _, rest = call.partition(_XML)
+    closing = rest.rpartition("</function>")[2]
+    if not (opening.strip() and closing.strip()):
+        raise _unknown(call)
+    return opening.strip(), ARGUMENTS, closing.strip()
+
+
+def _unknown(call: str) -> UserError:
+    return _refused(f"writes tool calls in a form that is not read here ({' '.join(call.split())[:80]})")
 
 
 def _refused(what: str) -> UserError:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
@@ -19,6 +19,9 @@ ARGUMENTS, PARAMETERS = "arguments", "parameters"
 QUOTED = "arguments as a string"
 OTHER_KEY = "another key for the arguments"
 BARE = "no tags around the call"
+_XML_CALL = re.compile(r"\s*<function=([^<>\n]*)>(.*)</function>\s*", re.DOTALL)
+_XML_ARGUMENT = re.compile(r"\s*<parameter=([^<>\n]*)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+_PYTHONS = {"true": "true", "false": "false", "none": "null", "null": "null"}  # templates write True and None
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 _TRIED_BY_ERROR = (ValueError, RecursionError)  # JSONDecodeError, lone surrogates, numbers of 5,000 digits; brackets
 
@@ -30,17 +33,36 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """What a tool takes: the names of required arguments, the JSON schemas of all."""
+
+    required: tuple[str, ...] = ()
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+Signatures = Mapping[str, Signature]  # of the declared tools, by name
+_UNKNOWN = Signature()
+
+
+@dataclass(frozen=True, slots=True)
 class CallForm:
-    """How calls are written: `opening`, one JSON object, `closing`. Without an opening the object is the answer."""
+    """How calls are written: `opening`, one JSON object, `closing`. Without an opening the object is the answer.
+
+    `xml`: between the tags stand `<function=NAME>`, a `<parameter=KEY>` for each argument, and their ends.
+    """
 
     opening: str = CALL_TAGS[0]
     closing: str = CALL_TAGS[1]
     arguments: str = ARGUMENTS  # the object's key for them
     several: bool = True  # whether the template renders an answer with two calls
+    xml: bool = False
 
     @property
     def words(self) -> str:
         """The form in words, without its tags: a message to the policy must not hold control strings."""
+        if self.xml:
+            argument = "for each argument <parameter=KEY>VALUE</parameter>"
+            return f"Write <function=NAME>, {argument}, then </function>, between the tags of a tool call."
         where = "between the tags of a tool call" if self.opening else "and nothing else"
         return f'Write {{"name": NAME, "{self.arguments}": OBJECT}} {where}.'
 
@@ -58,18 +80,29 @@ class Parsed:
     fallbacks: tuple[str, ...] = ()
 
 
+def transcribed(message: Mapping[str, Any]) -> tuple[str, str]:
+    """(who, text) of a message of a finished conversation (`run/conversations.py`): its calls stand below its text."""
+    calls = [f"{one['name']} {json.dumps(one['arguments'], ensure_ascii=False)}" for one in message.get("calls") or ()]
+    failed = "failed: " if message.get("error") else ""
+    who = "the user's tool" if message.get("to") == "user" else message["role"]
+    return who, failed + "\n".join(filter(None, [message["content"], *calls]))
+
+
 class _NoCall(ValueError):
     """An opened call that cannot be executed. Its text completes "call 2 of 3: "."""
 
 
-def required(tools: Sequence[Tool]) -> dict[str, tuple[str, ...]]:
-    """The names of the declared tools, each with the arguments that its schema requires."""
-    functions = [tool["function"] for tool in tools]
-    return {f["name"]: tuple((f.get("parameters") or {}).get("required") or ()) for f in functions}
+def signatures(tools: Sequence[Tool]) -> dict[str, Signature]:
+    """What the declared tools take, by name."""
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+    return {
+        name: Signature(tuple(schema.get("required") or ()), schema.get("properties") or {})
+        for name, schema in schemas.items()
+    }
 
 
-def parse(text: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> Parsed:
-    """The calls in an answer's text. `needs`: of `required`. Raises nothing.
+def parse(text: str, form: CallForm, known: Signatures) -> Parsed:
+    """The calls in an answer's text. `known`: of `signatures`. Raises nothing.
 
     A block that is opened and cannot be read makes the whole answer a failure: then no call is executed.
     """
@@ -78,13 +111,13 @@ def parse(text: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> Pars
     except _NoCall as error:
         return Parsed(text, failure=_failure(str(error), form))
     if not blocks:
-        return _bare(text, form, needs)
+        return _bare(text, form, known)
     if len(blocks) > 1 and not form.several:
         return Parsed(text, failure=_failure("more than one call in an answer", form))
     calls, fallbacks = [], []
     for number, (_, body) in enumerate(blocks, 1):
         try:
-            call, used = _call(body, form, needs)
+            call, used = _call(body, form, known)
         except _NoCall as error:
             return Parsed(text, failure=_failure(f"call {number} of {len(blocks)}: {error}", form))
         calls.append(call)
@@ -92,8 +125,21 @@ def parse(text: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> Pars
     return Parsed(text[: blocks[0][0]].strip(), tuple(calls), fallbacks=tuple(fallbacks))
 
 
-def _failure(reason: str, form: CallForm) -> str:
-    return f"Error: the tool call could not be read: {reason}. No call was executed. {form.words}"
+def parse_sent(text: str, sent: Sequence[tuple[Any, Any]], known: Signatures) -> Parsed:
+    """The calls of an answer whose server has found them: (name, arguments as JSON text) each. Raises nothing."""
+    calls = []
+    for number, (name, arguments) in enumerate(sent, 1):
+        try:
+            body = json.dumps({"name": name, ARGUMENTS: arguments or None})
+            calls.append(_call(body, CallForm(), known)[0])
+        except _NoCall as error:
+            return Parsed(text, failure=_failure(f"call {number} of {len(sent)}: {error}"))
+    return Parsed(text, tuple(calls))
+
+
+def _failure(reason: str, form: CallForm | None = None) -> str:
+    how = f" {form.words}" if form is not None else ""
+    return f"Error: the tool call could not be read: {reason}. No call was executed.{how}"
 
 
 def _blocks(text: str, form: CallForm) -> Iterator[tuple[int, str]]:
@@ -112,19 +158,21 @@ def _blocks(text: str, form: CallForm) -> Iterator[tuple[int, str]]:
         at = end + len(form.closing)
 
 
-def _bare(text: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> Parsed:
-    """A lone object, fenced or not, that names a declared tool is a call; everything else is text."""
+def _bare(text: str, form: CallForm, known: Signatures) -> Parsed:
+    """A lone object (or function of the XML form), fenced or not, that names a declared tool is a call; else text."""
     body = text.strip()
     fenced = _FENCED.fullmatch(body)
     try:
-        call, used = _call(fenced[1] if fenced else body, form, needs)
+        call, used = _call(fenced[1] if fenced else body, form, known)
     except _NoCall:
         return Parsed(text)
-    return Parsed("", (call,), fallbacks=(*used, BARE)) if call.name in needs else Parsed(text)
+    return Parsed("", (call,), fallbacks=(*used, BARE)) if call.name in known else Parsed(text)
 
 
-def _call(body: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> tuple[ToolCall, list[str]]:
+def _call(body: str, form: CallForm, known: Signatures) -> tuple[ToolCall, list[str]]:
     """The call of one block, and the fallbacks that read it. Raises _NoCall."""
+    if form.xml:
+        return _xml_call(body, known), []
     found = _object(body)
     name = found.get("name")
     if not isinstance(name, str) or not name:
@@ -134,8 +182,8 @@ def _call(body: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> tupl
     key = other if form.arguments not in found and other in found else form.arguments
     given = found.get(key)
     if given is None:
-        if needs.get(name):
-            raise _NoCall(f"it has no {form.arguments}, and {name} requires {', '.join(needs[name])}")
+        if known.get(name, _UNKNOWN).required:
+            raise _NoCall(f"it has no {form.arguments}, and {name} requires {', '.join(known[name].required)}")
         return ToolCall(name, {}), used
     if key == other:
         used.append(OTHER_KEY)
@@ -147,16 +195,64 @@ def _call(body: str, form: CallForm, needs: Mapping[str, Sequence[str]]) -> tupl
     return ToolCall(name, given), used
 
 
+def _xml_call(body: str, known: Signatures) -> ToolCall:
+    """The call of one block in the XML form. Raises _NoCall."""
+    found = _XML_CALL.fullmatch(body)
+    if found is None:
+        raise _NoCall("it is no <function=NAME> with its end")
+    if not (name := found[1].strip()):
+        raise _NoCall("it has no name")
+    signature, arguments, at = known.get(name, _UNKNOWN), {}, 0
+    while one := _XML_ARGUMENT.match(found[2], at):
+        key, at = one[1].strip(), one.end()
+        if key in arguments:
+            raise _NoCall(f"it has the argument {key} twice")
+        arguments[key] = _xml_value(key, one[2], signature.properties.get(key))
+    if found[2][at:].strip():
+        raise _NoCall("it has text that is no <parameter=KEY> with its end")
+    if not arguments and signature.required:
+        raise _NoCall(f"it has no arguments, and {name} requires {', '.join(signature.required)}")
+    return ToolCall(name, arguments)
+
+
+def _xml_value(key: str, text: str, schema: Any) -> Any:
+    """An argument by its schema: text where that allows a string, else a JSON value. Raises _NoCall."""
+    types = _types(schema)
+    written = _PYTHONS.get(text.strip().lower(), text)
+    if "string" in types:
+        return None if "null" in types and written == "null" else text
+    try:
+        return _value(written)
+    except _NoCall as error:
+        if types:
+            raise _NoCall(f"its argument {key} is {error}") from None
+        return text
+
+
+def _types(schema: Any) -> set[str]:
+    """The JSON types that a schema names, also within anyOf and oneOf; none = it does not say, or refers to another."""
+    if not isinstance(schema, Mapping):
+        return {"string"}  # an argument that is not declared
+    given = schema.get("type") or ()
+    inner = [one for name in ("anyOf", "oneOf") for one in schema.get(name) or ()]
+    return {given} if isinstance(given, str) else {*given}.union(*map(_types, inner))
+
+
 def _object(text: str) -> dict[str, Any]:
-    """A JSON object, strictly: no NaN, no line break in a string, nothing behind it. Raises _NoCall."""
+    """A JSON object. Raises _NoCall."""
+    if not isinstance(value := _value(text), dict):
+        raise _NoCall("it is no JSON object")
+    return value
+
+
+def _value(text: str) -> Any:
+    """A JSON value, strictly: no NaN, no line break in a string, nothing behind it. Raises _NoCall."""
     try:
         value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no text
     except _TRIED_BY_ERROR as error:
         reason = getattr(error, "msg", "") or type(error).__name__
         raise _NoCall(f"invalid JSON ({reason})") from None
-    if not isinstance(value, dict):
-        raise _NoCall("it is no JSON object")
     return value
 
 

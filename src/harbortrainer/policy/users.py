@@ -5,6 +5,7 @@ trained, and its faults are never a reward.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import chz
@@ -15,16 +16,26 @@ from harbortrainer.learning.trajectory import USER_TOKENS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint, Place
 from harbortrainer.policy.sampler import Sampler, SamplingError
-from harbortrainer.policy.tools import Message
+from harbortrainer.policy.tools import Message, Parsed, Tool, ToolCall, parse, parse_sent, signatures
 from harbortrainer.setting import shown
 
 SCRIPTED, BASE = "scripted", "base"
 MOST_TOKENS = 1024  # sampled for one message
+MOST_TRIES = 3  # of one message, where the calls in it cannot be read
+UNREADABLE = "(a tool call that could not be read)"
 FIELDS = ("user_model", "user_url", "user_key", "user_kwargs")
 
 
 class UserFault(Exception):
     """The simulated user gave no message: a fault of what simulates it, never of the policy; no reward follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message of the user. `calls`: of its own tools; beside them the text is not shown to the agent."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
 
 
 class User(Protocol):
@@ -35,11 +46,11 @@ class User(Protocol):
         """Its tokens so far, for `Trajectory.stats`."""
         return {}
 
-    async def reply(self, messages: Sequence[Message]) -> str:
-        """What the user says next. Raises UserFault.
+    async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Said:
+        """What the user says or calls next. Raises UserFault.
 
-        `messages`: as the user sees them, with its instructions as system message, the agent's texts in role "user" and
-        its own in role "assistant".
+        `messages`: as the user sees them, with its instructions as system message, the agent's texts in role "user",
+        its own in role "assistant" and results of its calls in role "tool". `tools`: of the user, in OpenAI's form.
         """
         ...
 
@@ -57,8 +68,8 @@ class Users(Protocol):
     async def suspect(self) -> None:
         """Call it after a fault of a trial: finds out whether the service is away."""
 
-    async def check(self) -> None:
-        """Before anything is spent. Raises UserError when the user cannot be asked."""
+    async def check(self, tools: Sequence[Tool] = ()) -> None:
+        """Before anything is spent. Raises UserError when the user cannot be asked, or not with `tools` of its own."""
 
     def of_trial(self, seed: int) -> User:
         """The user of one trial. `seed`: of the trial."""
@@ -112,8 +123,8 @@ class EndpointUsers(Users):
     async def suspect(self) -> None:
         await self._endpoint.suspect()
 
-    async def check(self) -> None:
-        await self._endpoint.check()
+    async def check(self, tools: Sequence[Tool] = ()) -> None:
+        await self._endpoint.check(tools)
 
     def of_trial(self, seed: int) -> User:
         return _OfEndpoint(self._endpoint, self._template, seed)
@@ -122,7 +133,9 @@ class EndpointUsers(Users):
         await self._endpoint.aclose()
 
 
-class _Counted(User):
+class _Model(User):
+    """A model: counts its tokens, and asks it again where a call of its tools cannot be read."""
+
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._prompt = self._sampled = 0
@@ -131,27 +144,46 @@ class _Counted(User):
     def stats(self) -> dict[str, float]:
         return dict(zip(USER_TOKENS, (float(self._prompt), float(self._sampled)), strict=True))
 
-    def _said(self, text: str, prompt: int, sampled: int) -> str:
-        """The text without control strings. Raises UserFault when nothing is left."""
+    async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Said:
+        asked, failure = [*messages], ""
+        for _ in range(MOST_TRIES):
+            parsed = await self._asked(asked, tools)
+            if not (failure := parsed.failure):
+                return self._said(parsed)
+            said = {"role": "assistant", "content": parsed.text.strip() or UNREADABLE}
+            asked += [said, {"role": "user", "content": failure}]
+        raise UserFault(f"its calls cannot be read, {MOST_TRIES} times: {failure}")
+
+    async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
+        """One answer of the model. Raises UserFault."""
+        raise NotImplementedError
+
+    def _count(self, prompt: int, sampled: int) -> None:
         self._prompt += prompt
         self._sampled += sampled
-        if not (said := self._template.without_special(text).strip()):
+
+    def _said(self, parsed: Parsed) -> Said:
+        """The message without control strings. Raises UserFault when nothing is left."""
+        said = self._template.without_special(parsed.text).strip()
+        if not said and not parsed.calls:
             raise UserFault("the user said nothing")
-        return said
+        return Said(said, parsed.calls)
 
 
-class _OfEndpoint(_Counted):
+class _OfEndpoint(_Model):
     def __init__(self, endpoint: Endpoint, template: ChatTemplate, seed: int) -> None:
         super().__init__(template)
         self._endpoint, self._seed = endpoint, seed
 
-    async def reply(self, messages: Sequence[Message]) -> str:
-        fields = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": self._seed % 2**31}
+    async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
+        fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": self._seed % 2**31}
+        fields |= {"tools": [*tools]} if tools else {}
         try:
             spoken = await self._endpoint.chat(messages, **fields)
         except EndpointError as error:
             raise UserFault(f"{self._endpoint.described}: {error}") from error
-        return self._said(spoken.text, spoken.prompt_tokens, spoken.sampled_tokens)
+        self._count(spoken.prompt_tokens, spoken.sampled_tokens)
+        return parse_sent(spoken.text, spoken.calls, signatures(tools))
 
 
 class BaseUsers(Users):
@@ -168,13 +200,13 @@ class BaseUsers(Users):
         return _OfBase(self._sampler, self._template, self._kwargs, seed)
 
 
-class _OfBase(_Counted):
+class _OfBase(_Model):
     def __init__(self, sampler: Sampler, template: ChatTemplate, kwargs: Mapping[str, Any], seed: int) -> None:
         super().__init__(template)
         self._sampler, self._kwargs, self._seed = sampler, kwargs, seed
 
-    async def reply(self, messages: Sequence[Message]) -> str:
-        prompt_T = self._template.first_prompt(messages)
+    async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
+        prompt_T = self._template.first_prompt(messages, tools)
         try:
             sample = await self._sampler.sample(
                 prompt_T,
@@ -185,4 +217,6 @@ class _OfBase(_Counted):
             )
         except SamplingError as error:
             raise UserFault(f"user_model={BASE}: {error}") from error
-        return self._said(self._template.decode(sample.tokens_T), len(prompt_T), len(sample.tokens_T))
+        self._count(len(prompt_T), len(sample.tokens_T))
+        text = self._template.decode(sample.tokens_T)
+        return parse(text, self._template.call_form, signatures(tools)) if tools else Parsed(text)

@@ -95,7 +95,15 @@ def own_messages(folder: Path) -> list[Message]:
     try:
         found = json.loads((folder / OWN_FILE).read_bytes())
         return [{"role": "system", "content": found["system"]}, *map(_own_message, found["shown"])]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except _DAMAGED:
+        return []
+
+
+def own_tools(folder: Path) -> list[dict[str, Any]]:
+    """The tools that the policy's first prompt declares, in OpenAI's form; [] = none, or a damaged file. Blocks."""
+    try:
+        return list(json.loads((folder / OWN_FILE).read_bytes())["tools"])
+    except _DAMAGED:
         return []
 
 
@@ -109,6 +117,7 @@ def _own_message(message: Mapping[str, Any]) -> Message:
     return shown
 
 
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 FOLDER = "conversations"
 OWN_FILE = "conversation.json"  # in a trial's folder
 
@@ -134,7 +143,8 @@ class Conversations:
 
 
 def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
-    """A trial as JSON values."""
+    """A trial as JSON values. `tools`: declared to the policy, in OpenAI's form; left out where it has none."""
+    tools = own_tools(Path(trajectory.trial_dir)) if trajectory.trial_dir else []
     return {
         "task": trajectory.task_name,
         "trial": trajectory.trial_name,
@@ -143,6 +153,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
         "detail": trajectory.detail,
         "weights_version": trajectory.turns[0].weights_version if trajectory.turns else None,
         **({"shaping": added} if (added := additions(trajectory)) else {}),
+        **({"tools": tools} if tools else {}),
         "messages": transcriber.conversation(trajectory),
     }
 

@@ -17,6 +17,7 @@ from requests.utils import get_netrc_auth
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.stopping import daemon_future
@@ -26,7 +27,7 @@ FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
 WRITTEN_SEC = 1.0  # after this time a row is in that file
 CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "split.json", "versions.json")
 OFFLINE = ("offline", "dryrun")
-COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "turns", "conversation")
+COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "shaping", "turns", "conversation")
 TRAINING, EVALUATION = "samples/training", "samples/evaluation"
 MOST_ROWS = 8  # of a table
 MOST_CHARACTERS = 6000  # of one conversation
@@ -265,8 +266,12 @@ def _rows(file: Path, step: int) -> list[Row]:
     rows = []
     for record in map(json.loads, _chosen(file) if file.is_file() else ()):
         turns = sum(message["role"] == "assistant" for message in record["messages"])
-        text = "\n\n".join(f"## {message['role']}\n{message['content']}" for message in record["messages"])
-        rows.append([step, *(record[name] for name in COLUMNS[1:5]), turns, cut(text)])
+        said = [transcribed(message) for message in record["messages"]]
+        names = ", ".join(tool["function"]["name"] for tool in record.get("tools") or ())
+        tools = [("tools", names)] if names else []
+        text = "\n\n".join(f"## {who}\n{words}" for who, words in [*said[:1], *tools, *said[1:]])
+        shaping = json.dumps(added) if (added := record.get("shaping")) else None
+        rows.append([step, *(record[name] for name in COLUMNS[1:5]), shaping, turns, cut(text)])
     return rows
 
 

@@ -17,7 +17,7 @@ from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
 from harbortrainer.policy.conversation import ContextFull, Conversation, Listener, Segment
 from harbortrainer.policy.sampler import Sampler
-from harbortrainer.policy.tools import Message, Tool, required
+from harbortrainer.policy.tools import Message, Tool, signatures
 
 AT_ONCE = 4  # samples of one trial
 MOST_LETTERS_A_TOKEN = 32  # of a prompt; a text with more is too long without being encoded
@@ -386,7 +386,7 @@ class Exchange:
         self.conversation.special_strings += self._prompts.template.strings_hidden(new, declared)
         self._counts.matched += asked.node is not None
         form = self._prompts.call_form if asked.tools else None
-        answer = self.conversation.read(turn, form, required(asked.tools))
+        answer = self.conversation.read(turn, form, signatures(asked.tools))
         calls = tuple(
             Call(f"call_{len(self.turns)}_{number}", one.name, json.dumps(one.arguments, ensure_ascii=False))
             for number, one in enumerate(answer.calls)

@@ -30,12 +30,17 @@ class End(StrEnum):
 
 @dataclass(eq=False)
 class Exchange:
-    """`messages`: in tau2's form; `shown`: those, and answers that could not be read with what was said about them."""
+    """`messages`: in tau2's form; `shown`: those, and answers that could not be read with what was said about them.
+
+    `errors`: of both; `user_errors`: of the user's calls; `calls_in_a_row`: messages of the user with calls only.
+    """
 
     domain: Domain
     task: Any
     steps: int = 0
     errors: int = 0
+    user_errors: int = 0
+    calls_in_a_row: int = 0
     end: End | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
     shown: list[dict[str, Any]] = field(default_factory=list)
@@ -62,11 +67,14 @@ class Exchange:
         return self._after(calls)
 
     def user(self, text: str, calls: Sequence[Call] = ()) -> list[Result]:
-        """Take the user's message, and run its calls."""
+        """Take the user's message, and run its calls. A message with calls ends nothing, whatever its text."""
         self._add({"role": "user", "content": text or None} | _calls(calls, len(self.messages)))
-        if any(end in text for end in ENDS):
+        if not calls and any(end in text for end in ENDS):
             self.end = End.USER
-        return self._after(calls)
+        results = self._after(calls)
+        self.calls_in_a_row = self.calls_in_a_row + 1 if calls else 0
+        self.user_errors += sum(result.error for result in results)
+        return results
 
     def unreadable(self, text: str, answer: str) -> None:
         """Take an answer of the agent that is no message: it counts as a step and as an error."""

@@ -51,8 +51,13 @@ class TauRoom:
 
     @contextlib.asynccontextmanager
     async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
-        """Load the domains and the gold end states of these tasks, in a thread."""
-        await asyncio.to_thread(_load, tasks)
+        """Load the domains and the gold end states of these tasks, in a thread; ask users that have tools once.
+
+        Raises UserError when what plays them takes no tools.
+        """
+        user_tools = await asyncio.to_thread(_load, tasks)
+        if self._users is not None and user_tools:
+            await self._users.check(user_tools)
         gc.collect()
         gc.freeze()  # databases: a collection in the middle of a batch need not walk through them
         yield
@@ -72,8 +77,12 @@ class TauRoom:
         return ModelUser(self._users.of_trial(seed), domain, task)
 
 
-def _load(tasks: Sequence[Task]) -> None:
+def _load(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """The tools of users of one of the domains; [] = none has any."""
+    user_tools: list[dict[str, Any]] = []
     for task in tasks:
         name, key = key_of(task)
         place = domain(name)
         place.gold(place.task(key))
+        user_tools = user_tools or place.user_schemas
+    return user_tools

@@ -15,18 +15,22 @@ from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.outcome import SAMPLING, USER
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
 from harbortrainer.venues.tau.domain import Call, domain
-from harbortrainer.venues.tau.exchange import ENDS, End, Exchange
+from harbortrainer.venues.tau.exchange import ENDS, MOST_ERRORS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
 from harbortrainer.venues.tau.record import record, write_record
 from harbortrainer.venues.tau.tasks import key_of
 from harbortrainer.venues.tau.user import NewUser, User
 
 EMPTY = "Error: the answer was empty. Send a message to the user, or call a tool."
+MOST_CALLS_IN_A_ROW = 30  # of the user: as many tools as telecom's has
 _GRADING = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # of values that a tool stored
 _FAILED = {
     End.STEPS: (Outcome.MAX_TURNS, "the conversation has as many messages as tau2 allows"),
     End.ERRORS: (Outcome.POLICY_ERROR, "too many failed or unreadable calls"),
 }
+
+# tau2's words where its own rules have not ended the conversation; all others are faults, without a reward.
+_UNENDED = {Outcome.MAX_TURNS: End.STEPS, Outcome.CONTEXT_LENGTH: End.STEPS}
 
 Verdict = tuple[Outcome, str, float | None]
 
@@ -59,6 +63,8 @@ class Talk:
             except ContextFull as error:
                 return Outcome.CONTEXT_LENGTH, str(error), 0.0
             news = self._take(answer)
+        if self.exchange.end is End.ERRORS and self.exchange.errors - self.exchange.user_errors < MOST_ERRORS:
+            raise UserFault(f"{self.exchange.user_errors} of the {self.exchange.errors} failed calls are the user's")
         return self._graded() if self.exchange.end is End.USER else (*_FAILED[self.exchange.end], 0.0)
 
     def _opening(self) -> list[Message]:
@@ -98,9 +104,11 @@ class Talk:
             self.user_seconds += time.monotonic() - started
         if not reply.calls and not reply.text.strip():
             raise UserFault("the user sent an empty message")
-        if not self.conversation.turns and any(end in reply.text for end in ENDS):
+        if not (self.conversation.turns or reply.calls) and any(end in reply.text for end in ENDS):
             raise UserFault("the user ended the conversation before the policy's first turn")
         self.exchange.user(reply.text, reply.calls)
+        if self.exchange.calls_in_a_row >= MOST_CALLS_IN_A_ROW:
+            raise UserFault(f"the user called tools {MOST_CALLS_IN_A_ROW} times in a row and said nothing")
         return [] if reply.calls or self.exchange.end else [user(reply.text)]
 
     def _graded(self) -> Verdict:
@@ -132,8 +140,9 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
         ended = time.monotonic()
         if verdict[0] in FAULTS:  # a full disk may be the real cause
             await asyncio.to_thread(require_writable, request.trials_dir)
-        end = str(exchange.end or verdict[0])
-        value = record(exchange, request.name, end, ended - started, talk.grades) | {"reward": verdict[2]}
+        end = str(exchange.end or _UNENDED.get(verdict[0], "agent_error"))
+        value = record(exchange, request.name, end, ended - started, talk.grades)
+        value |= {"reward": verdict[2], "outcome": str(verdict[0])}
         await asyncio.to_thread(write_record, folder, value)
     times = {"environment": opened - started, "agent": ended - opened, "user": talk.user_seconds}
     times |= {"sampling": sum(turn.seconds for turn in conversation.turns), "total": time.monotonic() - started}

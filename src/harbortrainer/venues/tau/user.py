@@ -1,6 +1,7 @@
 """The user of a conversation: the protocol, one that a model plays (`policy/users.py`), and a scripted one."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -51,11 +52,11 @@ NewUser = Callable[[Domain, Any, int], User]  # domain, tau2's task, seed of the
 
 
 class ModelUser(User):
-    """A model plays the user, with the domain's guidelines (tau2's have the same) and the task's scenario."""
+    """A model plays the user, with the guidelines of tau2 (the desk has its own), the scenario, and its tools."""
 
     def __init__(self, model: users.User, domain: Domain, task: Any) -> None:
-        self._model = model
-        guidelines = desk.GUIDELINES if domain.name == desk.NAME else _guidelines()
+        self._model, self._tools = model, domain.user_schemas
+        guidelines = desk.GUIDELINES if domain.name == desk.NAME else _guidelines(bool(self._tools))
         self._system = USER_PROMPT.format(guidelines=guidelines, scenario=task.user_scenario)
 
     @property
@@ -63,13 +64,34 @@ class ModelUser(User):
         return self._model.stats
 
     async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
-        flipped = [{"role": _OTHER[str(one["role"])], "content": str(one.get("content") or "")} for one in heard]
-        return Reply(await self._model.reply([{"role": "system", "content": self._system}, *flipped]))
+        said = await self._model.reply([{"role": "system", "content": self._system}, *_flipped(heard)], self._tools)
+        return Reply(said.text, tuple(Call(call.name, call.arguments, by_user=True) for call in said.calls))
+
+
+def _flipped(heard: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The messages as OpenAI's API has them for the user's model. Ids of calls have 9 digits, as some templates ask."""
+    ids: dict[str, str] = {}
+    for one in heard:
+        content = str(one.get("content") or "")
+        if one["role"] == "tool":
+            yield {"role": "tool", "tool_call_id": ids[one["id"]], "content": content}
+            continue
+        message: dict[str, Any] = {"role": _OTHER[str(one["role"])], "content": content}
+        if calls := one.get("tool_calls"):
+            ids |= {call["id"]: f"{len(ids) + number:09d}" for number, call in enumerate(calls)}
+            message["tool_calls"] = [_wired(call, ids[call["id"]]) for call in calls]
+        yield message
+
+
+def _wired(call: Mapping[str, Any], id: str) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
+    return {"id": id, "type": "function", "function": function}
 
 
 @cache
-def _guidelines() -> str:
-    return (data_folder().parent / "user_simulator" / "simulation_guidelines.md").read_text()
+def _guidelines(with_tools: bool) -> str:
+    name = "simulation_guidelines_tools.md" if with_tools else "simulation_guidelines.md"
+    return (data_folder().parent / "user_simulator" / name).read_text()
 
 
 class ScriptedUser(User):
