@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench import report
 from harbortrainer.config import Config
@@ -66,10 +67,11 @@ async def trials(folder: Path, agent: str, count: int, turns: int) -> Sequence[T
     said = script(agent, [HELLO] * (turns - 1))
     client, sampler = ScriptedClient(lambda asked: said[_turn(asked, template)], template), PolicySampler(attempts=1)
     sampler.publish(client, 0)
-    config = Config(
-        model_name="fake/policy", tasks_dir=".", agent=agent, agents_dir=str(PACK), n_parallel_envs=count,
-        context_limit=300_000, trial_timeout_sec=1800.0,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "model_name": "fake/policy", "tasks_dir": ".", "agent": agent, "agents_dir": str(PACK),
+        "n_parallel_envs": count, "context_limit": 300_000, "trial_timeout_sec": 1800.0,
+    }  # fmt: skip
+    config = Config(**given)
     service, task = AgentService.of(template), make_task(folder, agent_timeout=1200.0)
     context = TrialContext(
         config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service

@@ -8,7 +8,7 @@ import pytest
 from harbortrainer.docker import cleaning
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome
-from tests.support.agent_endings import HELLO, PACK, RUN, run, script
+from tests.support.agent_endings import HELLO, PACK, RUN, run, script, solves
 from tests.support.docker_parts import containers
 
 pytestmark = pytest.mark.skipif(not (PACK / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs")
@@ -38,5 +38,4 @@ async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the
     with pytest.raises(
         UserError, match=r"first prompt has \d{4} tokens of context_limit=5000; give at least context_l"
     ):
-        limits = {"context_limit": 5000, "max_tokens": 500}
-        await run(tmp_path, "mini-swe-agent", lambda live: script(live.agent), **limits)
+        await run(tmp_path, "mini-swe-agent", solves, context_limit=5000, max_tokens=500)

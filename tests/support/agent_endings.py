@@ -22,12 +22,16 @@ from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.policy.api.service import Endpoint
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.conversation import Listener
+from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
 from harbortrainer.rollout.agents import PORT
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import TrialContext, run_trial
+from harbortrainer.rollout.venue import TrialRequest
 from tests.conftest import ROOT
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -62,7 +66,7 @@ class Shell:
     """
 
     tool: str
-    field: str
+    argument: str
     full: int
     last: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +82,7 @@ BESIDE = "I answer myself."  # to every request without tools: the policy's own,
 def call(agent: str, command: str, *, spaced: bool = False) -> str:
     """A turn in the template's form; `spaced`: in JSON that no serialiser writes."""
     shell = AGENTS[agent]
-    arguments = json.dumps({shell.field: command, **shell.more}, ensure_ascii=not spaced)
+    arguments = json.dumps({shell.argument: command, **shell.more}, ensure_ascii=not spaced)
     if spaced:
         text = f'{{"name":  "{shell.tool}","arguments":   {arguments} }}'
     else:
@@ -129,13 +133,12 @@ class Live:
 
 @dataclass
 class _Watched(AgentService):
-    """The service of one trial."""
+    """The service of one trial, `live`."""
 
-    live: Live | None = None
+    live: Live = field(default_factory=lambda: Live(""))
 
-    def session(self, *given: Any) -> AgentSession:
-        made = AgentService.session(self, *given)
-        assert self.live is not None
+    def session(self, request: TrialRequest, config: Config, sampler: Sampler, listener: Listener) -> AgentSession:
+        made = super().session(request, config, sampler, listener)
         self.live.begin(made)
         return made
 
@@ -168,7 +171,7 @@ class Case:
         return self.outcome if isinstance(self.outcome, Outcome) else self.outcome[agent]
 
 
-def _solves(live: Live) -> Said:
+def solves(live: Live) -> Said:
     return script(live.agent)
 
 
@@ -266,7 +269,7 @@ def _fills(live: Live) -> Said:
 
 
 CASES = {
-    "ok": Case(_solves, Outcome.COMPLETED),
+    "ok": Case(solves, Outcome.COMPLETED),
     "max turns": Case(_runs(HELLO), Outcome.MAX_TURNS, fields=lambda agent, folder: {"max_turns": 2}),
     "context": Case(_fills, Outcome.CONTEXT_LENGTH, fields=_small),
     "context, may compact": Case(_fills, Outcome.CONTEXT_LENGTH, fields=_small_compacting),
@@ -305,8 +308,7 @@ async def run(
     (folder / task.name / "task.toml").write_text(
         TASK_TOML.format(agent_timeout=1200.0) + f'network_mode = "{network}"\n'
     )
-    service = _Watched.of(template)
-    service.live = live
+    service = _Watched(Endpoint(), Prompts(template), live=live)
     context = TrialContext(
         config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
     )
