@@ -14,7 +14,7 @@ SERVER=(MAX_LORA_ADAPTERS=2 MAX_LORA_RANK=8 TRAIN_MICRO_BATCH_SIZE=24 SAMPLE_MAX
 SETTINGS=(
   model_name=models/shell tasks_dir=./datasets/quickstart agent=mini-swe-agent agents_dir="$STATE/agents"
   eval_tasks="$(paste -sd, datasets/quickstart/held_out.txt)" allow_family_overlap=true eval_group_size=2 eval_every=12
-  batch_size=4 group_size=4 max_steps=12 n_epochs=2 n_parallel_envs=4 trial_timeout_sec=300
+  batch_size=4 group_size=6 max_steps=12 n_epochs=2 n_parallel_envs=4 trial_timeout_sec=300
   max_turns=4 max_tokens=32 context_limit=1024
   lora_rank=8 learning_rate=1e-2 loss_fn=importance_sampling
 )

@@ -56,7 +56,7 @@ async def test_real_prompts_are_those_of_the_pretraining(
     sampler.publish(client, 0)
     config = Config(
         model_name=MODEL, tasks_dir="datasets/quickstart", agent="mini-swe-agent", agents_dir=str(PACK),
-        context_limit=1024, max_tokens=32, trial_timeout_sec=600.0,
+        context_limit=1024, max_tokens=32, trial_timeout_sec=900.0,
     )  # fmt: skip
     service, folder = AgentService.of(template), Path("datasets/quickstart") / TASK
     context = TrialContext(

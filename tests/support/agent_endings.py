@@ -52,7 +52,9 @@ ASK = (  # bash that calls the model API with its own agent's key, without anoth
     f"Authorization: Bearer %s\\r\\nContent-Length: {len(SELF)}\\r\\nConnection: close\\r\\n\\r\\n%s' "
     f"\"$OPENAI_API_KEY\" '{SELF}' >&3; cat <&3"
 )
-KILL = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q /opt/agents && kill -9 ${p#/proc/}; done; sleep 5"
+KILL = (  # its pattern does not match the command line that it stands in
+    "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '/opt/[a]gents' && kill -9 ${p#/proc/}; done; sleep 5"
+)
 _NUMBERS = itertools.count()  # each trial of this process has a name of its own
 Said = Callable[[Request], Any] | Sequence[str]
 
@@ -237,14 +239,18 @@ async def _held(live: Live) -> str:
 
 
 def _disconnects(live: Live) -> Said:
+    """The first request loses its connection while it is sampled; its answer waits until it is asked again."""
     said = iter(script(live.agent, [HELLO]))
+    asked = itertools.count()
 
-    def answer(_: Request) -> str:
-        if next_ := next(said, ""):
-            live.drop_connections()
-        return next_
+    async def dropped(text: str) -> str:
+        live.drop_connections()
+        assert live.session is not None
+        while live.session.stats.get("wire_joined", 0.0) < 1 and not live.session.exchange.ended.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return text
 
-    return answer
+    return lambda request: next(said) if next(asked) else dropped(next(said))
 
 
 def _breaks(agent: str, folder: Path) -> dict[str, Any]:
