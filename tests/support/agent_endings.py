@@ -53,7 +53,8 @@ ASK = (  # bash that calls the model API with its own agent's key, without anoth
     f"\"$OPENAI_API_KEY\" '{SELF}' >&3; cat <&3"
 )
 KILL = (  # its pattern does not match the command line that it stands in
-    "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '/opt/[a]gents' && kill -9 ${p#/proc/}; done; sleep 5"
+    "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '/opt/[a]gents' && kill -9 ${p#/proc/}; done; "
+    "sleep 5"
 )
 _NUMBERS = itertools.count()  # each trial of this process has a name of its own
 Said = Callable[[Request], Any] | Sequence[str]
