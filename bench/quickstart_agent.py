@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import tempfile
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bench import report
@@ -35,7 +36,7 @@ def main() -> None:
         folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-agent-")))
         for seed in arguments.seeds.split(","):
             row, gain, _, metrics = train(SCRIPT, seed, folder / f"seed-{seed}", *arguments.settings)
-            tokens, foreign, silent = worst(metrics)
+            tokens, foreign, silent = of_agents(metrics)
             rows.append([*row, f"{tokens:.2f}", f"{foreign:.3f}", f"{silent:.0f}"])
             print(*rows[-1], sep="  ", flush=True)
             wrong += [f"seed {seed}: gain {gain:.2f}"] * (gain < LEAST_GAIN)
@@ -47,12 +48,13 @@ def main() -> None:
     report.publish("bench.quickstart_agent", "quickstart-agent", headings, rows, document, wrong=wrong)
 
 
-def worst(metrics: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Of a run's steps: tokens for each unique token, share of foreign histories; agents that never asked, in all."""
+def of_agents(metrics: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Means of a run's steps: tokens for each unique token, foreign histories; agents that never asked, in all."""
     steps = [row for row in metrics if "agent/foreign_rate" in row]
-    silent = sum(row["agent/never_asked"] for row in steps)
-    tokens = max(row["agent/tokens_per_unique_token"] for row in steps)
-    return tokens, max(row["agent/foreign_rate"] for row in steps), silent
+    tokens, foreign = (
+        fmean(row[name] for row in steps) for name in ("agent/tokens_per_unique_token", "agent/foreign_rate")
+    )
+    return tokens, foreign, sum(row["agent/never_asked"] for row in steps)
 
 
 if __name__ == "__main__":
