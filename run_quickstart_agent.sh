@@ -16,7 +16,7 @@ SETTINGS=(
   eval_tasks="$(paste -sd, datasets/quickstart/held_out.txt)" allow_family_overlap=true eval_group_size=2 eval_every=12
   batch_size=4 group_size=6 max_steps=12 n_epochs=2 n_parallel_envs=4 trial_timeout_sec=300
   max_turns=4 max_tokens=32 context_limit=1024
-  lora_rank=8 learning_rate=1e-2 loss_fn=importance_sampling
+  lora_rank=8 learning_rate=6e-3 loss_fn=importance_sampling
 )
 
 export SKYRL_TX_STATE="$STATE/server-quickstart-agent"
