@@ -45,12 +45,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder of the runs; without it they are deleted")
     parser.add_argument("--write", action="store_true", help="put the table into docs/tau.md")
     arguments = parser.parse_args()
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    adopt()
     rows, wrong = [], list[str]()
     with contextlib.ExitStack() as stack:
         folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-tools-")))
         for seed in arguments.seeds.split(","):
-            row, gain, seconds = _train(seed, folder / f"seed-{seed}")
+            row, gain, seconds, _ = train(SCRIPT, seed, folder / f"seed-{seed}")
             rows.append(row)
             print(*row, sep="  ", flush=True)
             wrong += [f"seed {seed}: gain {gain:.2f}"] * (gain < LEAST_GAIN)
@@ -59,10 +59,22 @@ def main() -> None:
     report.publish("bench.quickstart_tools", "quickstart-tools", HEADINGS, rows, document, wrong=wrong)
 
 
-def _train(seed: str, folder: Path) -> tuple[list[str], float, float]:
-    """Row of the table, gain on the held-out tasks, seconds of the whole command. Raises CalledProcessError."""
+def adopt() -> None:
+    """Count the CPU time of processes whose parents end before them."""
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+
+
+def train(
+    script: Path, seed: str, folder: Path, *settings: str
+) -> tuple[list[str], float, float, list[dict[str, Any]]]:
+    """One run of a quickstart. Raises CalledProcessError.
+
+    Row of the table, gain on the held-out tasks, seconds of the whole command, rows of the metrics.
+    """
     began, cpu = time.monotonic(), _cpu_of_ended()
-    subprocess.run([SCRIPT, f"seed={seed}", f"logs_dir={folder}", "display=plain"], cwd=report.ROOT, check=True)
+    subprocess.run(
+        [script, f"seed={seed}", f"logs_dir={folder}", "display=plain", *settings], cwd=report.ROOT, check=True
+    )
     seconds = time.monotonic() - began
     with contextlib.suppress(ChildProcessError):  # none is left
         while True:
@@ -81,6 +93,7 @@ def _train(seed: str, folder: Path) -> tuple[list[str], float, float]:
         ],
         gain,
         seconds,
+        rows,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
+from transformers import PreTrainedTokenizerFast
 
 from scripts.desk.vocabulary import build_tokenizer
 from scripts.quickstart.shape import Shape, random_weights, read_shape, save
@@ -31,8 +32,8 @@ def weights(ids: dict[str, int], shape: Shape) -> dict[str, np.ndarray]:
     return {name: fresh[name] if name in TABLES else value for name, value in found.items()}
 
 
-def main(directory: Path) -> None:
-    tokenizer = build_tokenizer()
+def make(directory: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write tokenizer, config.json and model.safetensors."""
     tokenizer.save_pretrained(str(directory))
     shape, ids = read_shape(KNOWN), tokenizer.get_vocab()  # its vocabulary's size too: the server compiles for a shape
     assert len(tokenizer) <= shape.vocab_size
@@ -42,4 +43,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "models/desk"))
+    make(Path(sys.argv[1] if len(sys.argv) > 1 else "models/desk"), build_tokenizer())

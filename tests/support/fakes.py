@@ -1,6 +1,7 @@
 """Small stand-ins for unit tests: a byte-level tokenizer, chat templates, a scripted sampling client, a terminal."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -93,7 +94,8 @@ def response(tokens_T: Sequence[int], *, stop_reason: str = "stop", logprobs_T: 
 
 
 class ScriptedClient:
-    """A sampling client whose `answer(request)` gives a response, raises, or returns None to hang for ever.
+    """A sampling client whose `answer(request)` gives a response, raises, or returns None to hang for ever; it may be
+    awaited for it.
 
     With a list: the n-th request gets the n-th text, the last one for ever after.
     """
@@ -117,6 +119,8 @@ class ScriptedClient:
         result = self._answer(request) if callable(self._answer) else self._next_text()
         if result is None:
             await asyncio.Event().wait()
+        if inspect.isawaitable(result):
+            result = await result
         return self.encode(result, request.max_tokens) if isinstance(result, str) else result
 
     def encode(self, text: str, max_tokens: int = 10**6) -> Any:

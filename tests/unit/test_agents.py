@@ -96,10 +96,12 @@ def result(reward: float | None = 1.0, fault: Any = None) -> Any:
     return SimpleNamespace(exception_info=fault, step_results=None, verifier_result=verified, verifier=None)
 
 
-def session(*turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None) -> AgentSession:
+def session(
+    *turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None, full: bool = False
+) -> AgentSession:
     exchange, _ = exchange_of(["never"])
     exchange.conversation.turns.extend(turns)
-    exchange.fault = fault
+    exchange.fault, exchange.full = fault, full
     return AgentSession(exchange, endpoint=None, key="k", failure=failure, stop_reason=stop_reason)  # pyright: ignore[reportArgumentType]
 
 
@@ -110,6 +112,8 @@ def session(*turns: Turn, stop_reason: str = "done", failure: str = "", fault: E
     ({"stop_reason": "timeout"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
     ({"stop_reason": "interrupted"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
     ({"failure": "exit 9:  Killed\nstderr: None"}, 1.0, Outcome.POLICY_ERROR, 1.0, "the agent failed: exit 9: Killed"),
+    ({"full": True, "failure": "x"}, 1.0, Outcome.CONTEXT_LENGTH, 1.0, ""),
+    ({"full": True, "stop_reason": "max_turns"}, 1.0, Outcome.MAX_TURNS, 1.0, ""),
     ({"fault": SamplingError("gone"), "failure": "x"}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "sampling: gone"),
     ({"fault": ValueError("bug")}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "ValueError: bug"),
     ({}, None, Outcome.VERIFIER_ERROR, None, "the verifier left no reward"),

@@ -21,6 +21,7 @@ TRAINING = {
     "run_skyrl_tx.sh",
     "run_quickstart.sh",
     "run_quickstart_tools.sh",
+    "run_quickstart_agent.sh",
 }  # take the fields of harbortrainer.train
 # With fields of their own; "" = without a command.
 COMMANDS = {

@@ -188,14 +188,13 @@ def echo_text(text: str) -> dict[str, Any]:
 
 
 async def test_agents_without_tools_train_on_all_their_segments() -> None:
-    for native, side in ((True, (0, 1, 3)), (False, (2, 3))):
-        exchange, _ = exchange_of(["one", "two", "three"], native_tools=native)
-        await exchange.say([SYSTEM, user("a")])
-        await exchange.say([SYSTEM, user("b")])
-        assert exchange.side_segments == ()
-        await exchange.say([SYSTEM, user("the policy's own")], TOOLS)
-        await exchange.say([user("c")])
-        assert exchange.side_segments == side
+    exchange, _ = exchange_of(["one", "two", "three"])
+    await exchange.say([SYSTEM, user("a")])
+    await exchange.say([SYSTEM, user("b")])
+    assert exchange.side_segments == ()
+    await exchange.say([SYSTEM, user("c")], TOOLS)
+    await exchange.say([user("d")])
+    assert exchange.side_segments == (0, 1, 3)
 
 
 async def test_side_calls_have_a_limit_of_their_own_that_ends_nothing() -> None:
@@ -271,9 +270,11 @@ async def test_a_full_context_ends_the_trial_unless_the_agent_may_compact() -> N
         with pytest.raises(Over, match="context_limit is 2000") as refused:
             await exchange.say(asked, TOOLS)
         assert refused.value.reason == "context_length" and len(client.requests) == 1
+        assert exchange.full
         assert (exchange.over, exchange.ended.is_set()) == (("", False) if may_compact else ("context_length", True))
         if may_compact:
             await exchange.say([SYSTEM, user("a summary")], TOOLS)
+            assert not exchange.full
             await exchange.say([*asked[:3], user("short")], TOOLS)  # the refused request did not use up its place
             assert [turn.segment for turn in exchange.turns] == [0, 1, 0] and exchange.stats["wire_foreign"] == 0
 
@@ -283,6 +284,7 @@ async def test_a_side_calls_full_context_ends_nothing() -> None:
     await exchange.say([SYSTEM, user("q")], TOOLS)
     with pytest.raises(Over):
         await exchange.say([user("word " * 3000)])
+    assert not exchange.full
     with pytest.raises(Over, match="characters"):  # refused without being encoded
         await exchange.say([user("word " * 300_000)])
     for number in range(SIDE_TURNS - 2):
@@ -303,14 +305,6 @@ async def test_the_deadline_ends_waiting_and_later_requests() -> None:
     with pytest.raises(Over, match="the trial is over: timeout"):
         await exchange.say([SYSTEM, user("q")], TOOLS)
     exchange.deadline = None
-
-
-async def test_a_limit_on_sampled_tokens_counts_side_calls() -> None:
-    exchange, _ = exchange_of(["x" * 40], max_sampled_tokens=30)
-    await exchange.say([user("a")])
-    with pytest.raises(Over) as over:
-        await exchange.say([SYSTEM, user("q")], TOOLS)
-    assert over.value.reason == "sampled_tokens" == exchange.over
 
 
 async def test_a_fault_of_the_sampler_ends_the_trial_and_is_kept() -> None:

@@ -238,10 +238,13 @@ async def test_a_name_that_is_no_text_is_given_back(plain: tuple[httpx.AsyncClie
 async def test_models_and_unknown_paths(plain: tuple[httpx.AsyncClient, Served]) -> None:
     client, trial = plain
     assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["policy"]
-    for method, path in [("GET", "/v1/responses"), ("POST", "/v1/embeddings"), ("GET", "/"), ("PUT", "/v1/models")]:
+    for method, path in [("PUT", "/v1/responses"), ("POST", "/v1/embeddings"), ("GET", "/"), ("PUT", "/v1/models")]:
         answer = await client.request(method, path)
         assert answer.status_code == 404 and answer.json()["error"]["code"] == "unknown_url"
     assert trial.exchange.stats["wire_refused_404"] == 4
+    headers = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    answer = await client.get("/v1/responses", headers=headers)  # codex tries one first, and only this ends its tries
+    assert answer.status_code == 426 and answer.json()["error"]["code"] == "upgrade_required"
 
 
 SCHEMA = {"name": "\ud83d", "parameters": {"required": 5}}

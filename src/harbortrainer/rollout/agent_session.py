@@ -82,6 +82,8 @@ class AgentSession:
         reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
         if reward is None:
             return Outcome.VERIFIER_ERROR, problem, None
+        if self.stop_reason == "done" and exchange.full:  # it might have shortened its history, and gave up
+            return Outcome.CONTEXT_LENGTH, "", reward
         if self.stop_reason == "done" and self.failure:
             return Outcome.POLICY_ERROR, f"the agent failed: {last_words(self.failure)}", reward
         return GRADED[self.stop_reason], "", reward

@@ -15,6 +15,7 @@ from harbortrainer.rollout.agent_session import live_session
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
+LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
 _CLASSES = {
     "mini-swe-agent": "harbor.agents.installed.mini_swe_agent:MiniSweAgent",
     "codex": "harbor.agents.installed.codex:Codex",
@@ -83,7 +84,8 @@ class _Trainable(BaseInstalledAgent):
         over = asyncio.ensure_future(session.exchange.ended.wait())
         try:
             await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({work}, timeout=GRACE_SEC)
+            late = session.exchange.over == "timeout"
+            await asyncio.wait({work}, timeout=LATE_GRACE_SEC if late else GRACE_SEC)
             reason = session.exchange.over or "done"
             if work.done() and not work.cancelled() and isinstance(work.exception(), NonZeroAgentExitCodeError):
                 session.failure = str(work.exception())

@@ -23,7 +23,7 @@ AT_ONCE = 4  # samples of one trial
 MOST_LETTERS_A_TOKEN = 32  # of a prompt; a text with more is too long without being encoded
 SIDE_TURNS = 32  # beside the agent's own: titles, summaries, calls of the policy itself
 
-Reason = Literal["max_turns", "context_length", "timeout", "sampled_tokens", "fault", "closed"]
+Reason = Literal["max_turns", "context_length", "timeout", "fault", "closed"]
 
 
 class Over(Exception):
@@ -110,8 +110,8 @@ Identity = tuple[str, bool]  # what all segments of one agent share: its tools, 
 class Exchange:
     """One trial's policy for an agent in a container. One event loop; `say` may run several times at once.
 
-    `over`: why the trial gets no more answers, "" = it does; `ended` is set then. `fault`: a SamplingError, or an error
-    of this program.
+    `over`: why the trial gets no more answers, "" = it does; `ended` is set then. `full`: the agent's newest request
+    was too long, which ends nothing where it may compact. `fault`: a SamplingError, or an error of this program.
     """
 
     def __init__(
@@ -125,16 +125,13 @@ class Exchange:
         seed: int | None = None,
         listener: Listener | None = None,
         max_turns: int = 0,
-        max_sampled_tokens: int = 0,
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
-        native_tools: bool = True,
     ) -> None:
         """`prompts`: of the run. `max_tokens`: of one answer; `context_limit`: of prompt and answer together.
 
-        `max_turns`: of the agent, `side_turns`: of all others, `max_sampled_tokens`: of both; 0 = no limit.
+        `max_turns`: of the agent, `side_turns`: of all others; 0 = no limit.
         `may_compact`: a full context is refused without an end, since the agent may shorten its history.
-        `native_tools`: whether the agent declares tools; if not, a call of the policy that does is not the agent's.
         """
         self.conversation = Conversation(
             sampler,
@@ -147,18 +144,18 @@ class Exchange:
         )
         self.over: Reason | Literal[""] = ""
         self.ended = asyncio.Event()
+        self.full = False
         self.fault: Exception | None = None
         self.ignored: set[str] = set()  # parameters of requests that had no effect
         self._prompts = prompts
-        self._max_turns, self._side_turns, self._max_sampled = max_turns, side_turns, max_sampled_tokens
+        self._max_turns, self._side_turns = max_turns, side_turns
         self._may_compact = may_compact
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._counts = _Counts()
         self._nodes: dict[str, _Node] = {}  # by the digest of the conversation up to an answer
         self._opened: list[_Opened] = []  # of the conversation's segments
-        self._agent: Identity | None = None  # of the first request with tools; without `native_tools` of the first
-        self._native_tools = native_tools
+        self._agent: Identity | None = None  # of the first request with tools
         self._admitted: Counter[Identity] = Counter()
         self._running: set[asyncio.Task[Reply]] = set()
         self._samples: dict[str, asyncio.Task[Reply]] = {}  # the newest of each request
@@ -312,10 +309,7 @@ class Exchange:
             raise Over(self.over, f"the trial is over: {self.over}")
         if len(self._running) >= AT_ONCE:
             raise Busy(f"{AT_ONCE} requests of this trial are being answered")
-        if self._max_sampled and sum(len(turn.completion_tokens_T) for turn in self.turns) >= self._max_sampled:
-            self.end("sampled_tokens")
-            raise Over("sampled_tokens", f"the trial has sampled {self._max_sampled} tokens")
-        if self._agent is None and (asked.tools or not self._native_tools):
+        if self._agent is None and asked.tools:
             self._agent = asked.identity
         asks = self._admitted.total()
         own = self._admitted[self._agent] if self._agent else asks
@@ -349,6 +343,7 @@ class Exchange:
             if node is not None and continues:
                 node.continued = False
             raise
+        self.full = self.full and not self._is_agents(asked)
         with self.conversation.clocked():
             return self._reply(asked, segment, turn)
 
@@ -363,8 +358,10 @@ class Exchange:
             segment = self.conversation.fresh()
             turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most)
         except ContextFull as error:
-            if self._is_agents(asked) and not self._may_compact:
-                self.end("context_length")
+            if self._is_agents(asked):
+                self.full = True
+                if not self._may_compact:
+                    self.end("context_length")
             raise Over("context_length", str(error)) from None
         repeated = len(kept_T) or len(new_T) * asked.foreign
         self._opened.append(_Opened("branch" if kept_T else "start", asked.identity, repeated, asked.foreign))

@@ -1,9 +1,12 @@
-"""Messages in one form, whatever client sent them, and digests of conversations that two echoes have in common."""
+"""Messages in one form, whatever client sent them, and digests of conversations that two echoes have in common.
+
+Values are those of a parsed JSON body: objects are dictionaries.
+"""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harbortrainer.policy.tools import Message, Tool
@@ -29,7 +32,7 @@ def text_of(content: Any, between: str = "") -> str:
 def _part(part: Any) -> str:
     if isinstance(part, str):
         return part
-    if not isinstance(part, Mapping):
+    if not isinstance(part, dict):
         raise Malformed("content: a part is no object")
     text = part.get("text", part.get("refusal"))
     return text if isinstance(text, str) else _NOT_TEXT
@@ -44,20 +47,21 @@ def call(name: Any, arguments: Any) -> dict[str, Any]:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             arguments = {"text": arguments.strip()}  # no JSON: a broken call stays readable
-    value = arguments if isinstance(arguments, Mapping) else {"value": arguments}
+    value = arguments if isinstance(arguments, dict) else {"value": arguments}
     _check_depth(value)
-    return {"type": "function", "function": {"name": name, "arguments": dict(value)}}
+    return {"type": "function", "function": {"name": name, "arguments": value}}
 
 
 def tool(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
     """The declaration of a tool. Raises Malformed."""
-    if not isinstance(name, str) or not isinstance(parameters or {}, Mapping):
+    parameters = parameters or {}
+    if not isinstance(name, str) or not isinstance(parameters, dict):
         raise Malformed("tools: a function has no name, or parameters that are no object")
-    needed = (parameters or {}).get("required") or []
+    needed = parameters.get("required") or []
     if not isinstance(needed, list) or not all(isinstance(one, str) for one in needed):
         raise Malformed(f"tools: {name} requires something else than a list of names")
     _check_depth(parameters)
-    shown = {"name": name, "description": text_of(description), "parameters": dict(parameters or {})}
+    shown = {"name": name, "description": text_of(description), "parameters": parameters}
     return {"type": "function", "function": shown}
 
 
@@ -97,8 +101,9 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _check_depth(value: Any, left: int = DEEPEST) -> None:
+def _check_depth(value: dict[str, Any] | list[Any], left: int = DEEPEST) -> None:
     if left == 0:
         raise Malformed(f"objects within objects, more than {DEEPEST} deep")
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        _check_depth(inner, left - 1)
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            _check_depth(inner, left - 1)

@@ -161,6 +161,8 @@ class Endpoint:
                 await _Reading(trial.exchange, request, send).answer(WIRES.get(path))
             finally:
                 trial.in_hand -= 1
+        elif (method, path) == ("GET", "/v1/responses"):  # a WebSocket: codex posts at once after this status alone
+            raise _Refused(426, "upgrade_required", "no WebSocket here")
         else:
             raise _Refused(404, "unknown_url", f"no {method} {path} here")
 

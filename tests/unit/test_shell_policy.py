@@ -1,0 +1,62 @@
+"""The policy that is trained through mini-swe-agent: its files, its tokenizer, and the author of its transcripts."""
+
+import random
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.special_strings import CALL_TAGS
+from harbortrainer.policy.tools import CallForm, parse, required
+from scripts.quickstart.kinds import KINDS
+from scripts.quickstart.make_tasks import make_cases
+from scripts.quickstart.shape import random_weights, read_shape
+from scripts.shell.agent import SUBMIT, TOOL
+from scripts.shell.transcripts import command_of, some_system
+from scripts.shell.vocabulary import PLANS, call
+
+MODEL = Path("models/shell")
+LONGEST_ANSWER = 32  # max_tokens of run_quickstart_agent.sh
+
+
+@pytest.fixture(scope="module")
+def template() -> ChatTemplate:
+    return ChatTemplate.load(str(MODEL), enable_thinking=False)
+
+
+def test_files_are_small_and_weights_fit_the_shape(template: ChatTemplate) -> None:
+    assert (MODEL / "model.safetensors").stat().st_size < 2_000_000
+    weights, shape = load_file(MODEL / "model.safetensors"), read_shape(MODEL)
+    assert {name: w.shape for name, w in weights.items()} == {
+        name: w.shape for name, w in random_weights(shape, 0).items()
+    }
+    assert {w.dtype.name for w in weights.values()} == {"float16"}
+    assert len(template.tokenizer) <= shape.vocab_size
+    assert template.call_form == CallForm(*CALL_TAGS, "arguments", several=True)
+
+
+def test_the_authors_answers_are_short_valid_calls(template: ChatTemplate) -> None:
+    needs = required([TOOL])
+    for case in make_cases().values():
+        for command in (case.right, *(one.typed for one in case.wrong), SUBMIT):
+            text = f"{PLANS[0]}\n{call(command)}"
+            (found,) = parse(text, CallForm(), needs).calls
+            assert (found.name, found.arguments) == ("bash", {"command": command})
+            assert len(template.completion(text)) <= LONGEST_ANSWER
+
+
+def test_the_author_takes_the_right_command_in_a_quarter_of_the_trials() -> None:
+    rng, right = random.Random(0), 0
+    cases = list(make_cases().values())
+    for _ in range(3000):
+        case = rng.choice(cases)
+        right += command_of(case, rng.choice(PLANS), rng).typed == case.right
+    assert 0.24 < right / 3000 < 0.31
+    assert {case.kind for case in cases} == set(KINDS)
+
+
+def test_no_two_trials_see_the_same_machine() -> None:
+    rng = random.Random(1)
+    seen = {(one.release, one.version) for one in (some_system(rng) for _ in range(200))}
+    assert len(seen) == 200 and not any(" " in release for release, _ in seen)
