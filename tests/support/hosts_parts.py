@@ -61,6 +61,11 @@ def say(kind: str, **what: Any) -> None:
     print(json.dumps({"kind": kind, "pid": os.getpid(), **what}), flush=True)
 
 
+def rss() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 async def drive(
     folder: Path, run_id: str, n: int, parallel: int, script: Script, silence_sec: float, hosts: Literal["none", "ray"]
 ) -> None:
@@ -84,14 +89,15 @@ async def drive(
 
         def keep(trajectory: Trajectory) -> None:
             write_trajectory(stored, trajectory)
-            say("trial", name=trajectory.trial_name)
+            say("trial", name=trajectory.trial_name, rss=rss())
 
         batch = folder / "rollouts"
         groups = await rollouts.run_groups([task], n, batch, step=0, temperature=1.0, done=done, on_trajectory=keep)
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
         began = time.monotonic()
+        sampler.publish(script.open(config), 2)
         await sampler.drain()
-        say("drained", seconds=time.monotonic() - began)
+        say("published", seconds=time.monotonic() - began)
         trials = [trial for group in groups for trial in (*group.trajectories_G, *group.lost)]
         rewards = collections.Counter(str(trial.reward) for trial in trials)
         folders = sum((folder / "rollouts" / trial.trial_name / "result.json").is_file() for trial in trials)

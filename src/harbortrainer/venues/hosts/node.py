@@ -18,6 +18,7 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates, TrialObserver, TrialState
 from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
+from harbortrainer.run.trajectories import packed
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.hosts.facts import docker_faults, facts
@@ -28,7 +29,6 @@ from harbortrainer.venues.hosts.messages import (
     Report,
     Weights,
     pack_folder,
-    pack_trajectory,
     unpack_folder,
 )
 
@@ -161,8 +161,8 @@ class Node:
         finally:
             del self._running[request.name]
         trajectory = replace(trajectory, trial_dir=str(request.trials_dir / request.name))
-        packed, folder = await asyncio.to_thread(self._pack, trajectory)
-        return Done(packed, folder, cancelled, hit, self._report())
+        npz, folder = await asyncio.to_thread(self._pack, trajectory)
+        return Done(npz, folder, cancelled, hit, self._report())
 
     async def cancel(self, trial_name: str) -> None:
         if (run := self._running.get(trial_name)) is not None:
@@ -207,9 +207,9 @@ class Node:
 
     def _pack(self, trajectory: Trajectory) -> tuple[bytes, bytes]:
         folder = self._folder / "trials" / trajectory.trial_name
-        packed = pack_folder(folder) if folder.exists() else b""
+        tar = pack_folder(folder) if folder.exists() else b""
         shutil.rmtree(folder, ignore_errors=True)
-        return pack_trajectory(trajectory), packed
+        return packed(trajectory), tar
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
