@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,14 +83,14 @@ def drive(cluster: OwnCluster, tmp_path: Path) -> Callable[..., Driven]:
         if not host.processes("raylet/raylet"):
             host.start_node()
 
-    def start(n: int = 20, network: str = "", **given: Any) -> Driven:
+    def start(n: int = 20, network: str = "", environment: Mapping[str, str] = {}, **given: Any) -> Driven:
         task = make_task(tmp_path / "tasks")
         if network:
             with (folder_of(task) / "task.toml").open("a") as file:
                 file.write(f'network_mode = "{network}"\n')
         whole = {"folder": str(tmp_path), "run_id": f"hosts-{tmp_path.name}", "n": n, "parallel": 4, "hosts": "ray"}
         whole |= {"silence_sec": SILENCE, "script": SLOW} | given
-        return Driven(cluster, tmp_path, whole).start()
+        return Driven(cluster, tmp_path, whole).start(**environment)
 
     return start
 
@@ -147,6 +147,13 @@ def timeless(trajectory: Trajectory) -> bytes:
     """The file of the trajectory, had it taken no time."""
     turns = tuple(replace(turn, seconds=0.0) for turn in trajectory.turns)
     return packed(replace(trajectory, turns=turns, times=dict.fromkeys(trajectory.times, 0.0), stats={}, trial_dir=""))
+
+
+def test_without_hosts_trials_run_on_a_daemon_elsewhere(drive: Callable[..., Driven], cluster: OwnCluster) -> None:
+    driven = drive(4, hosts="none", script={"turns": 3}, environment={"DOCKER_HOST": cluster.hosts[1].docker_tcp})
+    assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
+    all_graded(driven, 4)
+    assert cluster.hosts[1].containers() == 0
 
 
 @pytest.mark.skipif(not (AGENTS / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs")
