@@ -23,7 +23,7 @@ from tests.support.own_cluster import OwnCluster, OwnHost, own_cluster
 from tests.support.trial_parts import make_task
 
 pytestmark = [pytest.mark.nightly, pytest.mark.disk]
-SILENCE = 8.0
+SILENCE = 8.0  # in tests of what follows from it; a machine under heavy load may be silent for as long
 SLOW = {"turns": 8, "turn_sec": 0.4}
 
 
@@ -89,7 +89,7 @@ def drive(cluster: OwnCluster, tmp_path: Path) -> Callable[..., Driven]:
             with (folder_of(task) / "task.toml").open("a") as file:
                 file.write(f'network_mode = "{network}"\n')
         whole = {"folder": str(tmp_path), "run_id": f"hosts-{tmp_path.name}", "n": n, "parallel": 4, "hosts": "ray"}
-        whole |= {"silence_sec": SILENCE, "script": SLOW} | given
+        whole |= {"silence_sec": 60.0, "script": SLOW} | given
         return Driven(cluster, tmp_path, whole).start(**environment)
 
     return start
@@ -186,7 +186,7 @@ def test_a_lost_hosts_trials_run_again_and_cost_no_attempt(
     drive: Callable[..., Driven], cluster: OwnCluster, fault: Callable[[OwnHost], None], bar: float
 ) -> None:
     """`bar`: seconds in which the run shall know of the loss."""
-    driven, victim = drive(), cluster.hosts[0]
+    driven, victim = drive(silence_sec=SILENCE), cluster.hosts[0]
     logged = len((cluster.folder / "driver.log").read_text())
     driven.until(lambda said: sum(one["kind"] == "trial" for one in said) >= 2)
     until(lambda: victim.containers() > 0, 60)
@@ -213,7 +213,7 @@ def test_a_lost_hosts_trials_run_again_and_cost_no_attempt(
 def test_a_killed_driver_leaves_nothing_and_grades_nothing_twice(
     drive: Callable[..., Driven], cluster: OwnCluster
 ) -> None:
-    driven = drive()
+    driven = drive(silence_sec=SILENCE)
     driven.until(lambda said: sum(one["kind"] == "trial" for one in said) >= 2)
     graded = {one["name"] for one in driven.of("trial")}
     driven.process.kill()
