@@ -98,7 +98,7 @@ def rate(rounds: int = 3, trials: int = 32) -> None:
 
 
 def steady(trials: int = 500) -> None:
-    """The slope of memory is that of a line through all trials but the first hundred."""
+    """The slope of memory is that of a line through all trials but the first fifth."""
     with own_cluster(VENV, BASE_IMAGE, places=(AT_ONCE // 2, AT_ONCE // 2)) as cluster:
         one_round(cluster, "ray", "short", AT_ONCE)
         before, rss = _used(MEMORY), list[float]()
@@ -107,7 +107,8 @@ def steady(trials: int = 500) -> None:
                 rss.append(one["rss"] / MIB)
                 if len(rss) % 100 == 0:
                     print(f"{len(rss)} trials: {rss[-1]:.1f} MiB, /dev/shm {_used(MEMORY) / MIB:.1f} MiB", flush=True)
-        slope = 100 * np.polyfit(range(100, len(rss)), rss[100:], 1)[0]
+        later = rss[trials // 5 :]
+        slope = 100 * np.polyfit(range(len(later)), later, 1)[0]
         print(f"RSS of the driver: {slope:+.2f} MiB in 100 trials; /dev/shm {(_used(MEMORY) - before) / MIB:+.1f} MiB")
 
 
