@@ -21,6 +21,7 @@ from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialReq
 from harbortrainer.run.trajectories import packed
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.hosts.afterwards import clean_afterwards
 from harbortrainer.venues.hosts.facts import docker_faults, facts
 from harbortrainer.venues.hosts.messages import (
     Done,
@@ -63,10 +64,14 @@ class Node:
     """
 
     def __init__(
-        self, job: Job, leave: Callable[[], object] = lambda: os._exit(0), look: Callable[[], Facts] = facts
+        self,
+        job: Job,
+        leave: Callable[[], object] = lambda: os._exit(0),
+        look: Callable[[], Facts] = facts,
+        guard: Callable[[Path], None] = clean_afterwards,
     ) -> None:
-        """`leave`, `look`: a test's replacements of the end of the process and of its facts."""
-        self._job, self._venue, self._leave, self._look = job, job.venue, leave, look
+        """`leave`, `look`, `guard`: a test's replacements of the process's end, its facts, and what outlives it."""
+        self._job, self._venue, self._leave, self._look, self._guard = job, job.venue, leave, look, guard
         self._folder = Path(tempfile.mkdtemp(prefix="harbortrainer-host-"))
         self._sampler = PolicySampler(
             request_timeout_sec=job.config.sample_timeout_sec, powers_of_two=job.powers_of_two
@@ -85,6 +90,7 @@ class Node:
     async def start(self) -> Facts:
         """Raises UserError when the daemon does not answer."""
         self._lease = asyncio.create_task(self._watch(), name="lease")
+        await asyncio.to_thread(self._guard, self._folder)
         return await asyncio.to_thread(self._look)
 
     async def reach(self) -> None:
