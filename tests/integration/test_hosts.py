@@ -233,6 +233,7 @@ def test_a_driver_that_returns_at_once_ends_the_hosts_of_the_one_before(
     again.until(lambda said: any(one["kind"] == "ready" for one in said))
     now = {pid for host in cluster.hosts for pid in host.processes("ray::Node")}
     assert len(now) == 2 and now.isdisjoint(before)
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in now] == [0, 0]
     assert again.end() == 0
     all_graded(again, 20)
 
