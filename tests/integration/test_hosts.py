@@ -115,8 +115,10 @@ def test_a_batch_on_two_hosts(drive: Callable[..., Driven], cluster: OwnCluster)
     assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
     all_graded(driven, 32)
     (ready,), (batch,) = driven.of("ready"), driven.of("batch")
+    published = driven.of("published")[0]["seconds"]
     print(
-        f"ready in {ready['seconds']:.1f} s; {32 / batch['seconds']:.2f} trials/s, driver {batch['cpu_ms']:.0f} ms CPU"
+        f"ready in {ready['seconds']:.1f} s; {32 / batch['seconds']:.2f} trials/s, driver {batch['cpu_ms']:.0f} ms "
+        f"CPU; published to idle hosts in {1000 * published:.0f} ms"
     )
     assert ready["most"] == 8 and batch["counters"]["requests"] == len(driven.of("turn")) == 32 * 3
     assert driven.ledger() == {"started": 32, "ended graded": 32}
