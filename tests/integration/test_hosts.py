@@ -160,11 +160,11 @@ def test_without_hosts_trials_run_on_a_daemon_elsewhere(drive: Callable[..., Dri
 
 @pytest.mark.skipif(not (AGENTS / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs")
 def test_an_agent_in_a_container_is_answered_by_its_own_host(drive: Callable[..., Driven], cluster: OwnCluster) -> None:
-    driven = drive(6, parallel=2, script={"turns": 2, "agent": "mini-swe-agent"}, network="no-network")
+    driven = drive(2, parallel=1, script={"turns": 2, "agent": "mini-swe-agent"}, network="no-network")
     assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
-    all_graded(driven, 6)
+    all_graded(driven, 2)
     trajectories = read_batch(driven.folder / "trajectories").values()
-    assert [len(one.turns) for one in trajectories] == [2] * 6
+    assert [len(one.turns) for one in trajectories] == [2, 2]
     assert {one.stats["wire_tokens_per_unique_token"] for one in trajectories} == {1.0}
     assert [host.containers() for host in cluster.hosts] == [0, 0]
 
