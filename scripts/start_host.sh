@@ -38,6 +38,8 @@ main() {
   need_token
   # set by us: Ray's own default asks for no token
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$TOKEN" RAY_USAGE_STATS_ENABLED=0
+  export RAY_worker_niceness=0 # Ray's own default is 15: trials would wait for all else, their containers included
+  export RAY_memory_monitor_refresh_ms=0 # or Ray kills all trials of a machine whose memory containers have filled
   local where
   if [ -n "$head" ]; then
     # a silent node is dead after 2 + 4 x 1 s; Ray's own default needs about a minute

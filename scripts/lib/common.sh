@@ -36,7 +36,8 @@ _apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 
 file_hash() { sha256sum "$1" | cut -d' ' -f1; }
 
-port_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+# port_free PORT [ADDRESS]: nothing listens there.
+port_free() { ! (exec 3<>"/dev/tcp/${2:-127.0.0.1}/$1") 2>/dev/null; }
 
 # The first free port at or above $1.
 free_port() {

@@ -5,6 +5,7 @@
 #   SERVER    environment of the server's start
 #   WARM_UP   tokens of a usual trial: the server compiles its programs up to there beside its work
 #   SETTINGS  of the trainer
+# From the environment: SKYRL_TX_PORT, SKYRL_TX_HOST and SKYRL_TX_API_KEY (start_skyrl_tx.sh), VENV (setup.sh).
 own_port=""
 
 # Runs beside everything else; when the server does not come up, the trainer need not wait for it.
@@ -35,19 +36,20 @@ choose_server() {
     say "quickstart: using the server that runs at $url"
     return
   fi
-  own_port="$(free_port "${SKYRL_TX_PORT:-8000}")" url="http://127.0.0.1:$own_port"
+  own_port="$(free_port "${SKYRL_TX_PORT:-8000}")" url="http://${SKYRL_TX_HOST:-127.0.0.1}:$own_port"
   start_server "$@" &
 }
 
 # Returns once the server's API listens. Its engine needs some seconds more, in which the trainer starts.
 prepare() {
-  local jobs=() job part
+  local jobs=() job part address
   for part in "${PARTS[@]}"; do
     scripts/setup.sh "$part" &
     jobs+=($!)
   done
   for job in "${jobs[@]}"; do wait "$job" || fail "setup failed (see above)"; done
-  while port_free "${url##*:}"; do sleep 0.1; done
+  address="${url#http://}"
+  while port_free "${address##*:}" "${address%:*}"; do sleep 0.1; done
 }
 
 # quickstart [SETTING=VALUE ...]: does not return.
@@ -58,7 +60,7 @@ quickstart() {
   choose_server "$@"
   prepare
   say "quickstart: set up after $SECONDS s; training; the server's log: $SKYRL_TX_STATE/server.log"
-  .venv/bin/python -m src.train backend=skyrl-tx skyrl_tx_url="$url" "${SETTINGS[@]}" "$@" &
+  "${VENV:-.venv}/bin/python" -m src.train backend=skyrl-tx skyrl_tx_url="$url" "${SETTINGS[@]}" "$@" &
   trainer=$!
   trap 'kill -TERM "$trainer"' INT TERM # the trainer stops in order, then the server
   local status=0

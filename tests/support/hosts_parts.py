@@ -14,21 +14,28 @@ from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.agents import TERMINUS
+from harbortrainer.rollout.gates import TrialObserver
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.folders import load_tasks
 from harbortrainer.venues.harbor import HarborVenue
 from tests.support.fakes import Request, ScriptedClient, chat_template
+from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.trial_parts import answer
+
+AGENTS = Path(__file__).parents[2] / ".state" / "agents"  # as scripts/setup.sh --agents makes them
+Hosts = Literal["none", "ray"]
 
 
 @dataclass(frozen=True)
 class Script:
-    """A policy: `turns` turns of `turn_sec` each, the first of which solves the task."""
+    """A policy: `turns` turns of `turn_sec` each, the first of which solves the task. `agent`: what it speaks to."""
 
     turns: int = 3
     turn_sec: float = 0.0
+    agent: str = TERMINUS
 
     def open(self, config: Config) -> "PacedClient":
         return PacedClient(self)
@@ -36,7 +43,7 @@ class Script:
 
 class PacedClient(ScriptedClient):
     def __init__(self, script: Script) -> None:
-        super().__init__(self._reply, chat_template())
+        super().__init__(self._reply, template_of(script.agent))
         self.script = script
 
     def portable(self) -> Script:
@@ -48,33 +55,64 @@ class PacedClient(ScriptedClient):
 
     def _reply(self, request: Request) -> str:
         said = self.template.tokenizer.decode(request.prompt_T).count("<|im_start|>assistant") - 1
+        if self.script.agent != TERMINUS:
+            last = said >= self.script.turns - 1
+            return call("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" if last else "echo Hello > hello.txt")
         if said >= self.script.turns - 2:
             return answer(complete=True)
         return answer("echo Hello > hello.txt\n")
 
 
+def call(command: str) -> str:
+    """A command of mini-swe-agent."""
+    return f"\n<tool_call>\n{json.dumps({'name': 'bash', 'arguments': {'command': command}})}\n</tool_call>"
+
+
+def template_of(agent: str) -> ChatTemplate:
+    return chat_template() if agent == TERMINUS else chat_of(QWEN_TOOLS)
+
+
 def load_template(config: Config) -> ChatTemplate:
-    return chat_template()
+    return template_of(config.agent)
 
 
 def say(kind: str, **what: Any) -> None:
     print(json.dumps({"kind": kind, "pid": os.getpid(), **what}), flush=True)
 
 
+class Turns(TrialObserver):
+    """Says each turn."""
+
+    def sampled(self, tokens: int) -> None:
+        say("turn")
+
+
+def rss() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def config_of(hosts: Hosts, parallel: int, script: Script) -> Config:
+    program: Any = {} if script.agent == TERMINUS else {"agent": script.agent, "agents_dir": str(AGENTS)}
+    return Config(
+        model_name="m", tasks_dir=".", hosts=hosts, n_parallel_envs=parallel, n_warm_envs=0, max_turns=script.turns + 2,
+        context_limit=10**6, max_attempts=2, trial_timeout_sec=600.0, **program,
+    )  # fmt: skip
+
+
 async def drive(
-    folder: Path, run_id: str, n: int, parallel: int, script: Script, silence_sec: float, hosts: Literal["none", "ray"]
+    folder: Path, run_id: str, n: int, parallel: int, script: Script, silence_sec: float, hosts: Hosts
 ) -> None:
     """One batch of `n` trials; its groups continue what an earlier process has stored."""
     (task,) = load_tasks(str(folder / "tasks"))
-    config = Config(
-        model_name="m", tasks_dir=".", hosts=hosts, n_parallel_envs=parallel, n_warm_envs=0, max_turns=script.turns + 2,
-        context_limit=10**6, max_attempts=2, trial_timeout_sec=600.0,
-    )  # fmt: skip
+    config = config_of(hosts, parallel, script)
     sampler = PolicySampler()
     sampler.publish(script.open(config), 1)
     ledger = Ledger(folder / "ledger.jsonl")
     venue = HarborVenue(load_template=load_template, silence_sec=silence_sec)
-    rollouts = Rollouts(config, sampler, chat_template(), run_id, ledger, venues={"harbor": venue})
+    rollouts = Rollouts(
+        config, sampler, template_of(script.agent), run_id, ledger, observer=Turns(), venues={"harbor": venue}
+    )
     stored = folder / "trajectories"
     done = ledger.reusable("step", read_batch(stored)) if stored.exists() else {}
     began = time.monotonic()
@@ -84,14 +122,15 @@ async def drive(
 
         def keep(trajectory: Trajectory) -> None:
             write_trajectory(stored, trajectory)
-            say("trial", name=trajectory.trial_name)
+            say("trial", name=trajectory.trial_name, rss=rss())
 
         batch = folder / "rollouts"
         groups = await rollouts.run_groups([task], n, batch, step=0, temperature=1.0, done=done, on_trajectory=keep)
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
         began = time.monotonic()
+        sampler.publish(script.open(config), 2)
         await sampler.drain()
-        say("drained", seconds=time.monotonic() - began)
+        say("published", seconds=time.monotonic() - began)
         trials = [trial for group in groups for trial in (*group.trajectories_G, *group.lost)]
         rewards = collections.Counter(str(trial.reward) for trial in trials)
         folders = sum((folder / "rollouts" / trial.trial_name / "result.json").is_file() for trial in trials)

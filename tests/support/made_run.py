@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class _DatedLedger(Ledger):
 
 class MadeRun:
     """Writes step after step; `text`: what the agent says, to try what a policy might."""
+
+    hosts: Sequence[str] = ()  # that run the members of a group in turn
 
     def __init__(self, path: Path, tasks: int, group: int, turns: int, text: str = "ls -la\n", words: int = 40) -> None:
         self.path, self.text = path, text
@@ -109,7 +112,8 @@ class MadeRun:
         batch = batch_name(kind, step)
         write_trajectory(self.path / "trajectories" / batch, trial)
         self._harbor(self.path / "rollouts" / batch / name)
-        self.ledger.started(name, task, 1)
+        host = self.hosts[TrialName.parse(name).member % len(self.hosts)] if self.hosts else ""
+        self.ledger.started(name, task, 1, host)
         self.ledger.clock += TRIAL_SEC
         self.ledger.ended(trial, "dropped" if lost else "graded")
         return trial

@@ -25,6 +25,7 @@ class OwnHost:
         self.space, self.address = f"{cluster.prefix}{letter}", f"{NETWORK}.{number}"
         self.folder = cluster.folder / letter
         self.docker = f"unix://{self.folder}/d.sock"
+        self.docker_tcp = f"tcp://{self.address}:2375"
         self._dockerd: subprocess.Popen[bytes] | None = None
 
     def start_docker(self, *images: str) -> None:
@@ -32,7 +33,8 @@ class OwnHost:
         folder = self.folder
         folder.mkdir()
         roots = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
-        command = [*self._cluster.inside(self.space), "dockerd", *roots, f"--host={self.docker}"]
+        hosts = [f"--host={self.docker}", f"--host={self.docker_tcp}", "--tls=false"]  # said, or dockerd waits
+        command = [*self._cluster.inside(self.space), "dockerd", *roots, *hosts]
         with (folder / "log").open("ab") as log:
             self._dockerd = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + READY_SEC

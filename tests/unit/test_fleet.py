@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.rollout.fleet import Fleet, Host
+from harbortrainer.rollout.gates import TrialObserver
 from harbortrainer.rollout.slots import Slots
 from tests.support.fakes import let_others_act
 
@@ -78,6 +80,24 @@ async def test_each_trial_gets_the_host_with_the_largest_free_share() -> None:
         assert 6 not in trials.on, "all places are taken"
         await trials.end(3)
         assert trials.on[6] == "small"
+
+
+async def test_the_observer_sees_each_hosts_trials_and_the_metrics_count_losses() -> None:
+    class Seen(TrialObserver):
+        now: Any = None
+
+        def hosts(self, trials: Mapping[str, tuple[int, int]], lost: int) -> None:
+            self.now = trials, lost
+
+    gate, seen, small = Slots(1), Seen(), FakeHost("small", 2)
+    fleet = Fleet(gate, 60.0, seen)
+    fleet.join(small)
+    fleet.join(FakeHost("large", 4))
+    async with gate, fleet.host():
+        assert seen.now == ({"small": (1, 2), "large": (0, 4)}, 0)
+    fleet.leave(small)
+    assert seen.now == ({"large": (0, 4)}, 1)
+    assert fleet.metrics == {"hosts/joined": 1.0, "hosts/places": 4.0, "hosts/lost": 1.0}
 
 
 async def test_a_thousand_places_are_filled_and_no_more() -> None:

@@ -28,7 +28,8 @@ ROOMS = {
     "rollout.agents", "rollout.environment", "rollout.harbor_room", "rollout.installed", "rollout.outcome",
     "rollout.phases", "rollout.terminal", "rollout.trial", "rollout.verifier_network",
     "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
-    "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node", "venues.hosts.ray_cluster",
+    "venues.hosts.afterwards", "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node",
+    "venues.hosts.ray_cluster",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {

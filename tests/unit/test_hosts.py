@@ -2,6 +2,10 @@
 
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -175,7 +179,9 @@ class Rig:
         venue = Venue()
         Venue.turns = self.turns
         job = Job(self.config, "run", venue, lambda _: chat_template(), 4, False, SILENCE)
-        self.node = Node(job, lambda: self.left.append(asyncio.get_running_loop().time()), lambda: FACTS)
+        self.node = Node(
+            job, lambda: self.left.append(asyncio.get_running_loop().time()), lambda: FACTS, lambda _: None
+        )
         self.wire = Wire(self.node)
         host = RemoteHost(
             f"h{len(self.hosts)}", self.wire, 4, self.run, SILENCE, lambda one: self.fleet.leave(one, one.quiet_at)
@@ -316,7 +322,7 @@ def test_a_node_that_nobody_polls_ends(tmp_path: Path) -> None:
     async def work() -> None:
         rig = Rig(tmp_path)
         job = Job(rig.config, "run", Venue(), lambda _: chat_template(), 4, False, SILENCE)
-        node = Node(job, lambda: rig.left.append(now()), lambda: FACTS)
+        node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
         await node.start()
         await asyncio.sleep(FIRST_POLL_SEC - 1)
         assert rig.left == []
@@ -330,7 +336,7 @@ def test_the_lease_begins_with_the_first_poll(tmp_path: Path) -> None:
     async def work() -> None:
         rig = Rig(tmp_path)
         job = Job(rig.config, "run", Venue(), lambda _: chat_template(), 4, False, SILENCE)
-        node = Node(job, lambda: rig.left.append(now()), lambda: FACTS)
+        node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
         await node.start()
         await asyncio.sleep(20)
         await node.poll(now())
@@ -456,13 +462,33 @@ def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Pa
     async def work() -> None:
         rig = Rig(tmp_path)
         job = Job(rig.config, "run", Broken(), lambda _: chat_template(), 4, False, SILENCE)
-        host = RemoteHost("h0", Wire(Node(job, lambda: None, lambda: FACTS)), 4, rig.run, SILENCE, lambda _: None)
+        node = Node(job, lambda: None, lambda: FACTS, lambda _: None)
+        host = RemoteHost("h0", Wire(node), 4, rig.run, SILENCE, lambda _: None)
         await host.start()
         with pytest.raises(UserError, match=r"^host h0: Docker failed \(connection refused\); see whether it runs"):
             await host.ask("prepare")
         await host.close()
 
     in_virtual_time(work)
+
+
+def test_a_killed_process_is_cleaned_up_after(tmp_path: Path) -> None:
+    """Its folder too; what it leaves in Docker is the nightly tests' matter."""
+    folder = tmp_path / "host"
+    folder.mkdir()
+    code = (
+        "import pathlib, sys, time; from harbortrainer.venues.hosts.afterwards import clean_afterwards\n"
+        "clean_afterwards(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(600)"
+    )
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none", "PYTHONPATH": str(Path("src").resolve())}
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        process.kill()
+    deadline = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_container_cannot_reach_out_of_its_trials_folder(tmp_path: Path) -> None:

@@ -101,6 +101,14 @@ def test_the_number_of_agents_at_once_is_shown_with_its_reason(state: RunState) 
     assert "32 agents at once  (answers take longer)" in "\n".join(lines(state))
 
 
+def test_each_hosts_trials_and_places_are_shown_and_many_are_summed(state: RunState) -> None:
+    assert not any(line.startswith("hosts") for line in lines(state))
+    state.hosts({"10.0.0.2": (3, 4), "10.0.0.3": (0, 4)}, 1)
+    assert "hosts   2  lost 1  10.0.0.2 3/4  10.0.0.3 0/4" in lines(state)
+    state.hosts({f"h{n}": (n, 9) for n in range(10)}, 0)
+    assert "hosts   10  h9 9/9  h8 8/9  h7 7/9  h6 6/9  h5 5/9  h4 4/9  4 others 6/36" in lines(state)
+
+
 def test_many_threads_may_update_the_state(state: RunState) -> None:
     state.begin(True, 10_000, "")
 

@@ -13,6 +13,9 @@ from harbor.models.trial.result import TimingInfo
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.rollout.fleet import Fleet
+from harbortrainer.rollout.slots import Slots
+from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.metrics import Breakdown, agent_metrics, turn_metrics
 from harbortrainer.sft.arguments import checked as sft_arguments
 from harbortrainer.sft.session import run_sft
@@ -48,6 +51,11 @@ def unlike(logged: Iterable[str], patterns: Iterable[str]) -> tuple[list[str], l
     logged, patterns = set(logged), set(patterns)
     unknown = [name for name in logged if not any(fnmatchcase(name, pattern) for pattern in patterns)]
     return sorted(unknown), sorted(p for p in patterns if not any(fnmatchcase(name, p) for name in logged))
+
+
+def hosts_metrics() -> dict[str, float]:
+    ended = {"host": "a", "trial": "n", "event": "ended", "fate": "graded", "reward": 1.0, "start_sec": 1.0}
+    return Fleet(Slots(1), 1.0).metrics | HostCounts([ended]).metrics()
 
 
 @pytest.fixture
@@ -94,6 +102,7 @@ async def test_what_runs_log_is_what_is_documented(
         logged |= row.keys()
     logged |= turn_metrics([WITH_TOOLS]).keys()  # no task of these runs has tools
     logged |= agent_metrics([IN_CONTAINER]).keys()
+    logged |= hosts_metrics().keys()  # they run on this machine
     floors = [Task(name, name, "", source=name, side="test", floor=0.5, clean=True) for name in ("a", "b")]
     groups, breakdown = [TrajectoryGroup(task.name, (WITH_TOOLS,)) for task in floors], Breakdown(floors)
     logged |= breakdown.batch(groups).keys() | breakdown.evaluation(groups).keys()

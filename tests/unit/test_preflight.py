@@ -54,8 +54,12 @@ def test_a_refusing_daemon_and_a_closed_socket_are_told_apart(monkeypatch: pytes
     assert "usermod" in preflight._explain("PermissionError(13, 'Permission denied')", "unix:///var/run/docker.sock")
 
 
-def test_a_remote_daemon_over_ssh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "ssh://somebody@somewhere")
+@pytest.mark.parametrize(
+    "settings", [{"DOCKER_HOST": "ssh://a@b"}, {"DOCKER_HOST": "tcp://b:2376", "DOCKER_TLS_VERIFY": "1"}]
+)
+def test_a_remote_daemon_over_ssh_or_tls_is_refused(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(EnvironmentFault, match="plain connection"):
         preflight.check_docker([], 8, {})
 

@@ -16,6 +16,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.report.lanes import at_once, lanes
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
+from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.stats import estimate_reward
 
@@ -136,6 +137,10 @@ def _number(value: Any) -> float | None:
 
 _UNITS = (
     (r"learning_rate", "step size"),
+    (r"^hosts/(joined|lost)$", "hosts"),
+    (r"^hosts/places$", "places"),
+    (r"^hosts/faults/", "trials"),
+    (r"^hosts/start_sec/", "s"),
     (r"nll$", "nats a token"),
     (r"loss", "loss"),
     (r"_fraction$|_rate$|^util/", "share"),
@@ -180,9 +185,9 @@ def unit(metric: str) -> str:
 # columns of the trials' table, and which of them hold texts from a shared list
 COLUMNS = (
     "name", "task", "kind", "step", "folder", "attempt", "outcome", "cause", "stage", "fate", "use", "reward",
-    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds", "suspect",
+    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds", "suspect", "host",
 )  # fmt: skip
-SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", "suspect")
+SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", "suspect", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,7 @@ def read_run(path: Path) -> RunRecord:
         "intervals": batch_intervals(trials),
         "funnel": _with_suspects(funnel(records), trials),
         "causes": _causes(trials),
+        "hosts": _hosts(records),
         "trials": _table(trials),
         "timelines": timelines(run.path, trials),
         "lanes": lanes(records, trials, rows),
@@ -244,6 +250,20 @@ def _causes(trials: Sequence[TrialRow]) -> list[dict[str, Any]]:
     keys = ((t.kind, t.outcome, t.cause, t.stage, t.fate.partition(" ")[0]) for t in trials if t.ended is not None)
     names = ("kind", "outcome", "cause", "stage", "fate")
     return [dict(zip(names, key, strict=True)) | {"trials": n} for key, n in Counter(keys).most_common(MOST_CAUSES)]
+
+
+def _hosts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each host, [] for a run on one machine; `per_second`: while it ran at least one trial."""
+    return [
+        {
+            "host": name,
+            "trials": count.trials,
+            "per_second": _number(count.trials / count.busy_sec) if count.busy_sec else None,
+            "faults": count.faults,
+            "start": _number(count.mean_start_sec),
+        }
+        for name, count in HostCounts(records).counts.items()
+    ]
 
 
 def _changes(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ class TrialRow:
     use: str = ""
     advantage: float | None = None
     suspect: str = ""  # why its reward may not come from the work
+    host: str = ""  # that ran it, "" = the machine of the run
     composed: int | None = None  # the step that its group was composed for, where the ledger names it
 
     @property
@@ -69,7 +70,7 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
         match record.get("event"):
             case "started":
                 row = TrialRow(record["trial"], record.get("task", "?"), record.get("attempt", 1))
-                row.started = record.get("time")
+                row.started, row.host = record.get("time"), record.get("host", "")
                 rows[row.name] = row
             case "ended":
                 _end(rows.setdefault(record["trial"], TrialRow(record["trial"])), record)

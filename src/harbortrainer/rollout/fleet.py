@@ -12,6 +12,7 @@ from typing import Protocol
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.policy.sampler import Follower, SamplingClient
 from harbortrainer.rollout import venue
+from harbortrainer.rollout.gates import UNOBSERVED, TrialObserver
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.tasks.task import Task
 
@@ -21,7 +22,6 @@ log = logging.getLogger("harbortrainer")
 class Host(venue.Host, Protocol):
     """A machine that runs trials. `places`: the most of them at once; `totals`: of a sampler of its own."""
 
-    name: str
     totals: Mapping[str, float] = MappingProxyType({})
 
     @property
@@ -55,10 +55,11 @@ class Fleet(Follower):
     A host that is lost may sample until its lease ends: `drain` waits for that too.
     """
 
-    def __init__(self, gate: Slots, limit_sec: float) -> None:
-        """`limit_sec`: longest time without any host that is waited for."""
-        self._gate, self._limit_sec = gate, limit_sec
+    def __init__(self, gate: Slots, limit_sec: float, observer: TrialObserver = UNOBSERVED) -> None:
+        """`limit_sec`: longest time without any host that is waited for; `observer`: of the trials on each host."""
+        self._gate, self._limit_sec, self._observer = gate, limit_sec, observer
         self._trials: dict[Host, int] = {}  # that each host runs
+        self._n_left = 0  # hosts
         self._past_outages = 0  # of hosts that left
         self._past_totals: Counter[str] = Counter()
         self._published: tuple[SamplingClient, int] | None = None
@@ -92,6 +93,7 @@ class Fleet(Follower):
             del self._trials[host]
             self._past_outages += host.outages
             self._past_totals.update(host.totals)
+            self._n_left += 1
             self._resize()
         if not self._trials:
             self._some.clear()
@@ -100,12 +102,22 @@ class Fleet(Follower):
     async def host(self) -> AsyncIterator[Host]:
         """The host of one trial that has passed the gate. Raises EnvironmentFault when there is none for too long."""
         host = await self._choose()
-        self._trials[host] += 1
+        self._count(host, 1)
         try:
             yield host
         finally:
             if host in self._trials:
-                self._trials[host] -= 1
+                self._count(host, -1)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Hosts and their places now, and hosts lost so far."""
+        places = sum(host.places for host in self._trials)
+        return {
+            "hosts/joined": float(len(self._trials)),
+            "hosts/places": float(places),
+            "hosts/lost": self._n_left * 1.0,
+        }
 
     @property
     def totals(self) -> dict[str, float]:
@@ -147,6 +159,14 @@ class Fleet(Follower):
             ) from None
         return max(self._trials, key=lambda host: 1 - self._trials[host] / host.places)
 
+    def _count(self, host: Host, trials: int) -> None:
+        self._trials[host] += trials
+        self._show()
+
+    def _show(self) -> None:
+        self._observer.hosts({host.name: (n, host.places) for host, n in self._trials.items()}, self._n_left)
+
     def _resize(self) -> None:
         """Without a host one trial still passes: it waits for the next host, and ends the run if none comes."""
         self._gate.resize(max(1, sum(host.places for host in self._trials)))
+        self._show()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -38,6 +39,9 @@ class TrialObserver(Protocol):
 
     def limited(self, agents: int, why: str) -> None:
         """With n_parallel_envs=auto: so many agents may run at once from now on, and why."""
+
+    def hosts(self, trials: Mapping[str, tuple[int, int]], lost: int) -> None:
+        """With hosts: by name of a host its trials now and its places; hosts lost so far."""
 
 
 class _NoObserver(TrialObserver):

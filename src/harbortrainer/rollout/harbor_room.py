@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
+from harbortrainer.rollout.gates import UNOBSERVED
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
@@ -35,8 +36,6 @@ class LocalHost(Host):
 
     `context`: what they share.
     """
-
-    name = "this machine"
 
     def __init__(self, context: TrialContext) -> None:
         self.context = context
@@ -77,7 +76,8 @@ class HarborRoom:
             run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial, agents
         )
         self.local = LocalHost(context)
-        self.fleet = Fleet(self._gate, run.config.outage_limit_sec)
+        observer = UNOBSERVED if cluster is None else run.observer
+        self.fleet = Fleet(self._gate, run.config.outage_limit_sec, observer)
         if cluster is None:
             self.fleet.join(self.local)
         else:
@@ -86,6 +86,10 @@ class HarborRoom:
     @property
     def outages(self) -> int:
         return self.fleet.outages
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return {} if self._cluster is None else self.fleet.metrics
 
     @property
     def gate(self) -> Slots:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,8 +119,8 @@ class Rollouts:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The course of n_parallel_envs=auto."""
-        return self._parallel.metrics
+        """The course of n_parallel_envs=auto, and the hosts now."""
+        return dict(ChainMap(self._parallel.metrics, *(dict(room.metrics) for room in self._rooms.values())))
 
     def _outages(self) -> int:
         return sum(room.outages for room in self._rooms.values())

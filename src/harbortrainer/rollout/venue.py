@@ -65,7 +65,12 @@ class RunParts:
 
 
 class Host(Protocol):
-    """Runs trials. `outages`: how many its service has had; a trial during which one began was hit."""
+    """Runs trials. `name`: in the ledger, "" = the machine of the run.
+
+    `outages`: how many its service has had; a trial during which one began was hit.
+    """
+
+    name: str = ""
 
     @property
     def outages(self) -> int: ...
@@ -102,6 +107,11 @@ class Room(Protocol):
 
     async def warm_up(self) -> None:
         """Do slow work of the first trial ahead, in threads."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Of its hosts now, by name of docs/metrics.md."""
+        ...
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
         """Write the files of a whole batch over its trials. Blocks. Raises DiskFault."""

@@ -28,6 +28,7 @@ from harbortrainer.learning.trajectory import (
     TrialName,
 )
 from harbortrainer.learning.treatment import AFTER_OUTAGE
+from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.trajectories import read_trajectory
 
 FUNNEL = (
@@ -58,6 +59,7 @@ class Ledger:
         self.step_of: dict[Place, int] = {}  # the same by group
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
+        self._hosts = HostCounts()
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
         self._past = Past()
@@ -65,15 +67,20 @@ class Ledger:
         cut_torn_line(path)
         self._read()
 
-    def started(self, trial_name: str, task_name: str, attempt: int) -> None:
-        """Record a start; not fsynced, since a crash of the machine that loses this line also loses the trial."""
-        self._append({"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}, durable=False)
+    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "") -> None:
+        """Record a start; not fsynced, since a crash of the machine that loses this line also loses the trial.
+
+        `host`: "" = the machine of the run.
+        """
+        record = {"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}
+        self._append(record | ({"host": host} if host else {}), durable=False)
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE."""
         seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
         optional = {"suspect": list(trajectory.suspect), "verification_sec": seconds}
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
+        optional |= self._hosts.where(trajectory)
         self._append(
             {
                 "event": "ended",
@@ -179,8 +186,8 @@ class Ledger:
         return [trajectory for faults in self._faults.values() for trajectory in faults]
 
     def metrics(self) -> dict[str, float]:
-        """The funnel so far, over the whole run and its evaluations."""
-        return {f"funnel/{stage}": float(self.counts[stage]) for stage in FUNNEL}
+        """The funnel so far, over the whole run and its evaluations; the same by host, with hosts."""
+        return {f"funnel/{stage}": float(self.counts[stage]) for stage in FUNNEL} | self._hosts.metrics()
 
     def summary(self) -> str:
         """The funnel in one line."""
@@ -240,6 +247,7 @@ class Ledger:
 
     def _count(self, record: Mapping[str, Any]) -> None:
         self._follow(record)
+        self._hosts.count(record)
         match record["event"]:
             case "started":
                 self.counts["started"] += 1

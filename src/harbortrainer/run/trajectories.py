@@ -38,7 +38,12 @@ TURN = np.dtype(
 
 
 def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
-    """Write `<trial_name>.npz` when the trial ends; it survives a crash of the machine. Raises DiskFault.
+    """Write `<trial_name>.npz` when the trial ends; it survives a crash of the machine. Raises DiskFault."""
+    return _keep(folder / f"{trajectory.trial_name}.npz", packed(trajectory))
+
+
+def packed(trajectory: Trajectory) -> bytes:
+    """The content of a trajectory's file.
 
     tokens_T: each turn's new and sampled ids in order; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
     """
@@ -49,14 +54,19 @@ def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
         "logprobs_T": np.array([value for turn in turns for value in turn.logprobs_T], np.float32),
         "turns": np.array([_row(turn) for turn in turns], TURN),
     }
-    return _write(folder / f"{trajectory.trial_name}.npz", arrays)
+    return _archive(arrays)
+
+
+def unpacked(data: bytes) -> Trajectory:
+    """What `packed` has packed; its logprobs are float32. Raises one of DAMAGE."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return _trajectory({name.removesuffix(".npy"): _read(archive, name) for name in archive.namelist()})
 
 
 def read_trajectory(path: Path) -> Trajectory:
     """Read a trajectory; its logprobs are float32. Raises UserError when the file is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            trajectory = _trajectory({name.removesuffix(".npy"): _read(archive, name) for name in archive.namelist()})
+        trajectory = unpacked(path.read_bytes())
         if trajectory.trial_name != path.stem:
             raise ValueError(f"it is that of {trajectory.trial_name}")
     except DAMAGE as error:
@@ -126,7 +136,7 @@ def log_ratios(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.n
 def write_log_ratios(run: Path, step: int, ratios: Mapping[str, np.ndarray]) -> None:
     """Write one batch's, by trial name; at most two bytes a sampled token. Blocks. Raises DiskFault."""
     if ratios:
-        _write(run / FOLDER / f"{batch_name('step', step)}.npz", ratios)
+        _keep(run / FOLDER / f"{batch_name('step', step)}.npz", _archive(ratios))
 
 
 def read_log_ratios(run: Path, batch: str, trial: str) -> np.ndarray | None:
@@ -138,10 +148,14 @@ def read_log_ratios(run: Path, batch: str, trial: str) -> np.ndarray | None:
         return None
 
 
-def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
-    make_folder(path.parent)
+def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
     archive = io.BytesIO()
     np.savez_compressed(archive, allow_pickle=False, **arrays)
+    return archive.getvalue()
+
+
+def _keep(path: Path, data: bytes) -> Path:
+    make_folder(path.parent)
     with replacing(path) as file:
-        file.write(archive.getvalue())
+        file.write(data)
     return path

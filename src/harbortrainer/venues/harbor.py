@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
-from harbortrainer.errors import UserError
 from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.folder_identity import identify_folder
 from harbortrainer.tasks.folders import folder_of, load_tasks, task_paths
@@ -65,8 +64,6 @@ class HarborVenue:
         check_agent_tasks(folders, config, template)
         check_tasks(folders, config.environment_type, config.environment_kwargs)
         if config.hosts != "none":  # each host checks itself
-            if config.agent != "terminus-2":
-                raise UserError(f"hosts={config.hosts} agent={config.agent}: this agent runs with hosts=none only")
             from harbortrainer.venues.hosts.ray_cluster import check_ray
 
             check_ray()

@@ -21,6 +21,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.rollout.gates import TrialState
 
 N_REWARDS = 60  # steps in the sparkline
+N_HOSTS = 6  # shown by name, those with the most trials
 N_STEPS = 10  # steps in the estimate of the remaining time
 REFRESH_SEC = 0.5
 END_LIMIT_SEC = 2.0  # wait this long for the thread: a stopped terminal (Ctrl-S) takes nothing
@@ -29,7 +30,7 @@ PLAIN_BARS = "_.-=+*#@"  # for terminals without UTF-8
 LABEL = 8  # columns of a row's name
 SPARE = 3  # free columns: the terminal echoes ^C behind the last line
 NOTES = {"cost": "", "Ctrl-C": "dim", "stop": "bold yellow"}  # styles
-DROPPED = ("", "cost", "groups", "tokens", "time", "reward", "Ctrl-C")  # on a low terminal, in this order
+DROPPED = ("", "cost", "hosts", "groups", "tokens", "time", "reward", "Ctrl-C")  # on a low terminal, in this order
 
 Line = list[tuple[str, str]]  # parts: text, style of rich
 Notes = dict[str, str]  # rows besides the state: name, text
@@ -71,6 +72,8 @@ class RunState:
         self.step_seconds: deque[float] = deque(maxlen=N_STEPS)
         self.step = self.total_steps = 0
         self.at_once: tuple[int, str] | None = None  # agents, why; with n_parallel_envs=auto
+        self.on_hosts: Mapping[str, tuple[int, int]] = {}  # trials now and places, by name; with hosts
+        self.hosts_lost = 0
         self.held_out: tuple[int, float, float] | None = None  # after which step, mean reward, standard error
         self.doing = "checking tasks, environments and model"
         self._clock = clock
@@ -115,6 +118,10 @@ class RunState:
     def limited(self, agents: int, why: str) -> None:
         with self.lock:
             self.at_once = agents, why
+
+    def hosts(self, trials: Mapping[str, tuple[int, int]], lost: int) -> None:
+        with self.lock:
+            self.on_hosts, self.hosts_lost = trials, lost
 
     # -- updates from the run
 
@@ -236,6 +243,7 @@ def view(state: RunState, notes: Notes, width: int, height: int, bars: str = BAR
         "step": [*done, (f"{state.doing}, {clock(state.now - state.since)}", "")],
         "time": _time(state),
         "reward": _reward(state, room, bars),
+        "hosts": _hosts(state),
         **(_batch(state.batch, state) if state.batch is not None else {}),
     }
     lines = {"": [[(set_cell_size(f"-- {state.title} " + "-" * width, room), "dim")]]}
@@ -285,6 +293,22 @@ def _reward(state: RunState, room: int, bars: str) -> Line:
     if state.held_out is not None:
         step, mean, error = state.held_out
         parts += [(f"held-out {mean:.3f} ± {error:.3f}", ""), (f"after step {step}", "dim")]
+    return parts
+
+
+def _hosts(state: RunState) -> Line:
+    """Each host's trials and places, of many only some."""
+    hosts = state.on_hosts
+    if not hosts and not state.hosts_lost:
+        return []
+    parts: Line = [(f"{len(hosts)}", "bold")]
+    if state.hosts_lost:
+        parts.append((f"lost {state.hosts_lost}", "yellow"))
+    shown = sorted(hosts, key=lambda name: (-hosts[name][0], name))[:N_HOSTS] if len(hosts) > N_HOSTS else hosts
+    parts += [(f"{name} {hosts[name][0]}/{hosts[name][1]}", "") for name in shown]
+    if others := [hosts[name] for name in hosts if name not in shown]:
+        trials, places = (sum(one[part] for one in others) for part in (0, 1))
+        parts.append((f"{len(others)} others {trials}/{places}", ""))
     return parts
 
 

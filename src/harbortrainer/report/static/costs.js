@@ -58,8 +58,27 @@ function funnels(page, run) {
         uses.length ? facts([], uses) : el("p", { class: "soft" }, "no graded training trial"),
       ),
     ),
+    hosts(run),
     causes,
   ];
+}
+
+// Runs on several machines only.
+function hosts(run) {
+  if (!run.hosts.length) return null;
+  return table({
+    rows: run.hosts,
+    sort: ["host", false],
+    place: "filter hosts",
+    choices: [],
+    columns: [
+      { key: "host", label: "host", text: true, get: (h) => h.host },
+      { key: "trials", label: "trials", title: "that have ended and were not cancelled", get: (h) => h.trials },
+      { key: "per_second", label: "trials a second", title: "while it ran at least one", get: (h) => h.per_second },
+      { key: "faults", label: "faults", title: "trials without a grade", get: (h) => h.faults },
+      { key: "start", label: "s to start", title: "an environment, on average", get: (h) => h.start },
+    ],
+  });
 }
 
 const STAGES = ["queued", "environment", "agent_setup", "agent", "sampling", "verifier", "teardown", "total"];

@@ -107,6 +107,7 @@ function trialsTable(run) {
       ...(rows.some((t) => t.suspect)
         ? [{ key: "suspect", label: "suspect", title: "why the reward may not come from the work", text: true, long: true, get: (t) => t.suspect }]
         : []),
+      ...(rows.some((t) => t.host) ? [text("host", "host")] : []),
       count("turns", "turns"),
       count("sampled_tokens", "sampled", "sampled tokens"),
       count("seconds", "s", "seconds, without waiting for a place"),

@@ -2,18 +2,15 @@
 
 import io
 import tarfile
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from harbortrainer.config import Config
-from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import SamplingClient
 from harbortrainer.rollout.venue import Venue
-from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 
 
 class Weights(Protocol):
@@ -67,7 +64,7 @@ class Report:
 class Done:
     """A trial that has ended. `hit`: the host's daemon was away meanwhile."""
 
-    trajectory: bytes  # as run/trajectories.py writes it
+    trajectory: bytes  # as run/trajectories.py packs it
     folder: bytes  # a tar file of the trial's folder
     cancelled: bool
     hit: bool
@@ -97,16 +94,3 @@ def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
         return tarfile.data_filter(member, place)
     except tarfile.FilterError:
         return None
-
-
-def pack_trajectory(trajectory: Trajectory) -> bytes:
-    with tempfile.TemporaryDirectory() as scratch:
-        return write_trajectory(Path(scratch), trajectory).read_bytes()
-
-
-def unpack_trajectory(packed: bytes, trial_name: str) -> Trajectory:
-    """Blocks. Raises UserError for a damaged one."""
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / f"{trial_name}.npz"
-        path.write_bytes(packed)
-        return read_trajectory(path)

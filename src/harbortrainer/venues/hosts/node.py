@@ -18,8 +18,10 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates, TrialObserver, TrialState
 from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
+from harbortrainer.run.trajectories import packed
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.hosts.afterwards import clean_afterwards
 from harbortrainer.venues.hosts.facts import docker_faults, facts
 from harbortrainer.venues.hosts.messages import (
     Done,
@@ -28,7 +30,6 @@ from harbortrainer.venues.hosts.messages import (
     Report,
     Weights,
     pack_folder,
-    pack_trajectory,
     unpack_folder,
 )
 
@@ -63,10 +64,14 @@ class Node:
     """
 
     def __init__(
-        self, job: Job, leave: Callable[[], object] = lambda: os._exit(0), look: Callable[[], Facts] = facts
+        self,
+        job: Job,
+        leave: Callable[[], object] = lambda: os._exit(0),
+        look: Callable[[], Facts] = facts,
+        guard: Callable[[Path], None] = clean_afterwards,
     ) -> None:
-        """`leave`, `look`: a test's replacements of the end of the process and of its facts."""
-        self._job, self._venue, self._leave, self._look = job, job.venue, leave, look
+        """`leave`, `look`, `guard`: a test's replacements of the process's end, its facts, and what outlives it."""
+        self._job, self._venue, self._leave, self._look, self._guard = job, job.venue, leave, look, guard
         self._folder = Path(tempfile.mkdtemp(prefix="harbortrainer-host-"))
         self._sampler = PolicySampler(
             request_timeout_sec=job.config.sample_timeout_sec, powers_of_two=job.powers_of_two
@@ -85,6 +90,7 @@ class Node:
     async def start(self) -> Facts:
         """Raises UserError when the daemon does not answer."""
         self._lease = asyncio.create_task(self._watch(), name="lease")
+        await asyncio.to_thread(self._guard, self._folder)
         return await asyncio.to_thread(self._look)
 
     async def reach(self) -> None:
@@ -161,8 +167,8 @@ class Node:
         finally:
             del self._running[request.name]
         trajectory = replace(trajectory, trial_dir=str(request.trials_dir / request.name))
-        packed, folder = await asyncio.to_thread(self._pack, trajectory)
-        return Done(packed, folder, cancelled, hit, self._report())
+        npz, folder = await asyncio.to_thread(self._pack, trajectory)
+        return Done(npz, folder, cancelled, hit, self._report())
 
     async def cancel(self, trial_name: str) -> None:
         if (run := self._running.get(trial_name)) is not None:
@@ -207,9 +213,9 @@ class Node:
 
     def _pack(self, trajectory: Trajectory) -> tuple[bytes, bytes]:
         folder = self._folder / "trials" / trajectory.trial_name
-        packed = pack_folder(folder) if folder.exists() else b""
+        tar = pack_folder(folder) if folder.exists() else b""
         shutil.rmtree(folder, ignore_errors=True)
-        return pack_trajectory(trajectory), packed
+        return packed(trajectory), tar
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -79,6 +79,8 @@ class RayCluster:
         self._packed: dict[str, tuple[Task, bytes]] = {}
         self._hosts: dict[str, RemoteHost] = {}  # by node ID
         self._facts: dict[str, Facts] = {}
+        self._images = asyncio.Lock()  # one host builds, and is read by one other at a time
+        self._equipped: dict[str, RemoteHost] = {}  # hosts that have the images
         self._refused: set[str] = set()
 
     @contextlib.asynccontextmanager
@@ -89,9 +91,10 @@ class RayCluster:
             await _end_earlier(self._job.run_id)
             for task in tasks:
                 self._packed[task.digest] = task, await asyncio.to_thread(pack_folder, folder_of(task))
-            for node in await asyncio.to_thread(_nodes):
-                with contextlib.suppress(HostLost):  # it was logged
-                    await self._join(fleet, node, say)
+            joins = [self._join(fleet, node, say) for node in await asyncio.to_thread(_nodes)]
+            for error in await asyncio.gather(*joins, return_exceptions=True):
+                if error is not None and not isinstance(error, HostLost):  # which was logged
+                    raise error
             if not self._hosts:
                 raise UserError(f"hosts=ray: no node of the cluster offers {RESOURCE}; {START}")
             looking = asyncio.create_task(self._look(fleet, say), name="look for hosts")
@@ -127,32 +130,46 @@ class RayCluster:
         link = RayLink(await asyncio.to_thread(_start_actor, job, node_id, f"{job.run_id}/{name}/{time.time():.3f}"))
 
         def left(host: RemoteHost) -> None:
-            self._hosts.pop(node_id, None)
+            self._forget(node_id)
             fleet.leave(host, host.quiet_at)
 
-        others = dict(self._hosts)
         self._hosts[node_id] = host = RemoteHost(name, link, places, self._run, job.silence_sec, left)
         try:
             found = await host.start()
-            refuse_different(name, found, [(one.name, self._facts[key]) for key, one in others.items()])
-            await self._equip(host, list(others.values()), say)
-        except UserError:
+            refuse_different(name, found, [(self._hosts[one].name, facts) for one, facts in self._facts.items()])
+            self._facts[node_id] = found
+            await self._equip(node_id, say)
+        except (UserError, HostLost):  # perhaps of the host from which it gets images
             await host.close()
-            self._hosts.pop(node_id, None)
+            self._forget(node_id)
             raise
-        self._facts[node_id] = found
         fleet.join(host)
         say(f"host {name}: {places} places, Docker {found.docker}, ready in {time.monotonic() - began:.0f} s")
 
-    async def _equip(self, host: RemoteHost, others: Sequence[RemoteHost], say: Say) -> None:
+    def _forget(self, node_id: str) -> None:
+        for known in (self._hosts, self._facts, self._equipped):
+            known.pop(node_id, None)
+
+    async def _equip(self, node_id: str, say: Say) -> None:
         """Give a host the run's tasks and their images. Raises UserError, HostLost."""
+        host = self._hosts[node_id]
         await host.ask("reach")
         for task, packed in self._packed.values():
             await host.ask("add", task, packed)
-        await self._give_images(host, others)
+        async with self._images:
+            others = list(self._equipped.values())
+            await self._give_images(host, others)
+            if not others:
+                await self._prepare(host, say)
+                self._equipped[node_id] = host
+        if others:
+            await self._prepare(host, say)
+            await self._compare_images(host, others)
+            self._equipped[node_id] = host
+
+    async def _prepare(self, host: RemoteHost, say: Say) -> None:
         for line in await host.ask("prepare"):
             say(f"host {host.name}: {line}")
-        await self._compare_images(host, others)
 
     async def _give_images(self, host: RemoteHost, others: Sequence[RemoteHost]) -> None:
         """Copy the images that an earlier host has built: built twice, they may differ."""

@@ -13,7 +13,8 @@ from harbortrainer.policy.sampler import SamplingClient
 from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest
-from harbortrainer.venues.hosts.messages import Done, Facts, Report, Weights, unpack_folder, unpack_trajectory
+from harbortrainer.run.trajectories import unpacked
+from harbortrainer.venues.hosts.messages import Done, Facts, Report, Weights, unpack_folder
 from harbortrainer.venues.hosts.node import CANCEL_SEC, FIRST_POLL_SEC
 
 POLL_SEC = 1.0
@@ -254,7 +255,7 @@ def _stored(request: TrialRequest, done: Done) -> Trajectory:
     """The trial, and its folder where a trial of this machine has it. Blocks. Raises DiskFault."""
     if done.folder:
         unpack_folder(done.folder, Path(request.trials_dir), trusted=False)
-    return unpack_trajectory(done.trajectory, request.name)
+    return unpacked(done.trajectory)
 
 
 def _seen(task: "asyncio.Task[Any]") -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harbortrainer.learning.trajectory import Trajectory
@@ -19,6 +20,9 @@ from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
 
 class TauRoom:
     """Conversations of one run. What plays its users is the service whose outages count."""
+
+    name = ""
+    metrics: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, run: RunParts, new_user: NewUser | None = None) -> None:
         """`new_user`: a test's user; None = that of the run, else the scripted one."""
