@@ -28,15 +28,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-endings-") as folder:
         keys = [(agent, name) for name in names for agent in agents]
         found = asyncio.run(run_all(Path(folder), keys))
-    wrong = [f"{agent}: {name}" for (agent, name), ended in found.items() if not _as_named(agent, name, ended)]
+    wrong = [f"{agent}: {name}" for (agent, name), ended in found.items() if not _as_named(name, ended)]
     rows = [[name, *(_cell(found[agent, name]) for agent in agents)] for name in names]
     document = report.DOCS / "agents.md" if arguments.write else None
     report.publish("bench.agent_endings", "agent-endings", ["ending", *agents], rows, document, wrong=wrong)
 
 
-def _as_named(agent: str, name: str, ended: Ended) -> bool:
+def _as_named(name: str, ended: Ended) -> bool:
     case = CASES[name]
-    same = (ended.trajectory.outcome, ended.trajectory.reward) == (case.outcome_of(agent), case.reward)
+    same = (ended.trajectory.outcome, ended.trajectory.reward) == (case.outcome, case.reward)
     return same and (ended.beyond is None or ended.beyond <= MOST_BEYOND_SEC)
 
 

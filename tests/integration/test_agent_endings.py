@@ -53,7 +53,7 @@ def test_an_ending_has_its_outcome_and_comes_in_time(agent: str, name: str, endi
         pytest.skip(f"{agent} is not in {PACK}: scripts/agents/pack {PACK} {agent}")
     ended, case = endings[agent, name], CASES[name]
     trajectory = ended.trajectory
-    assert (trajectory.outcome, trajectory.reward) == (case.outcome_of(agent), case.reward), trajectory.detail
+    assert (trajectory.outcome, trajectory.reward) == (case.outcome, case.reward), trajectory.detail
     assert ended.beyond is None or ended.beyond <= MOST_BEYOND_SEC
     _LOOKS.get(name, _nothing_more)(agent, ended)
 
