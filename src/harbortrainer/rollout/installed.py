@@ -18,6 +18,9 @@ GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try a
 _CLASSES = {
     "mini-swe-agent": "harbor.agents.installed.mini_swe_agent:MiniSweAgent",
     "codex": "harbor.agents.installed.codex:Codex",
+    "opencode": "harbor.agents.installed.opencode:OpenCode",
+    "qwen-coder": "harbor.agents.installed.qwen_code:QwenCode",
+    "claude-code": "harbor.agents.installed.claude_code:ClaudeCode",
 }
 
 
@@ -55,7 +58,9 @@ class _Trainable(BaseInstalledAgent):
             await super().set_web_tools_disabled(disabled, environment)
 
     def get_version_command(self) -> str | None:
-        return f"{PROGRAMS[self.name()].program} --version" if self.name() == "codex" else None
+        """The version that was packed, at once; for a program of the image Harbor's own command."""
+        own = super().get_version_command() or "false"
+        return f"cut -s -d' ' -f2 {MOUNT}/{self.name()}.lock 2>/dev/null || {{ {own}; }}"
 
     async def _exec(self, environment: Any, command: str, *args: Any, **named: Any) -> Any:
         return await super()._exec(environment, f'export PATH="{MOUNT}/bin:$PATH"; {command}', *args, **named)
