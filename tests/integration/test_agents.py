@@ -1,15 +1,28 @@
-"""Agents for containers in real trials: what is refused, and a trial with a network. Endings: test_agent_endings.py."""
+"""Agents for containers in real trials: refusals, a trial with a network, the relay, the doctor.
 
+Endings: test_agent_endings.py.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
+from harbortrainer.docker.images import prepare_images
+from harbortrainer.docker.listener import listener_problem
+from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome
-from tests.support.agent_endings import HELLO, PACK, RUN, run, script, solves
+from tests.conftest import ROOT
+from tests.support.agent_endings import HELLO, PACK, RUN, WORK, run, script, solves
 from tests.support.docker_parts import containers
+from tests.support.trial_parts import make_task
 
 pytestmark = pytest.mark.skipif(not (PACK / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs")
 
@@ -39,3 +52,43 @@ async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the
         UserError, match=r"first prompt has \d{4} tokens of context_limit=5000; give at least context_l"
     ):
         await run(tmp_path, "mini-swe-agent", solves, context_limit=5000, max_tokens=500)
+
+
+async def test_a_trainer_that_is_not_root_reaches_its_agent_through_a_relay(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """This test again, as another user in the daemon's group; it may read this machine's Python wherever that is."""
+    if os.geteuid() == 0:
+        tmp_path.chmod(0o777)
+        group = os.stat("/var/run/docker.sock").st_gid
+        may = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
+        user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", *may]
+        options = ["-o", "addopts=", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'other'}"]
+        command = [*user, sys.executable, "-m", "pytest", *options, request.node.nodeid]
+        plugins = os.environ.get("DOCKER_CONFIG", str(Path.home() / ".docker"))
+        own = os.environ | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "DOCKER_CONFIG": plugins}
+        done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=own, capture_output=True, text=True)
+        assert "1 passed" in done.stdout, done.stdout[-3000:]
+        return
+    assert listener_problem() == "this process may not open a socket in a container's network, as root may"
+    ended = await run(tmp_path, "mini-swe-agent", solves)
+    trajectory = ended.trajectory
+    assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    assert ended.stat("wire_tokens_per_unique_token") == 1.0
+    assert len(trajectory.turns) == len(ended.client.requests) == len(WORK) + 1
+
+
+async def test_the_doctor_starts_the_program_in_the_tasks_images(tmp_path: Path) -> None:
+    pack, task = tmp_path / "pack", make_task(tmp_path)
+    (pack / "bin").mkdir(parents=True)
+    program, folder = pack / "bin" / "codex", tmp_path / task.name
+    program.write_text("#!/bin/sh\necho usage\n")
+    program.chmod(0o755)
+    (pack / "codex.lock").write_text("0123 0.169.0\n")
+    config = Config(model_name="m", tasks_dir=".", agent="codex", agents_dir=str(pack))
+    await prepare_images([folder], lambda *_: None, run_id=RUN)
+    lines = await asyncio.to_thread(agent_lines, config, [folder])
+    assert lines[1:] == [f"packed in {pack}: codex 0.169.0 (512 MB)", "agent=codex: codex starts in 1 images"]
+    program.write_text("#!/bin/sh\necho \"version 'GLIBC_2.99' not found\" >&2\nexit 1\n")
+    with pytest.raises(UserError, match=r"agent=codex: task \S+: codex does not start in its image: .*GLIBC_2\.99"):
+        await asyncio.to_thread(agent_lines, config, [folder])

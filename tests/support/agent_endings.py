@@ -64,8 +64,9 @@ Said = Callable[[Request], Any] | Sequence[str]
 class Shell:
     """How an agent's policy runs a command and ends.
 
-    `full`: a context_limit that its first prompt fills by a third; `more`: what the tool demands beside the command;
-    `last`: the command that ends the session, "" = an answer without a call does.
+    `full`: a context_limit that its first prompt fills by a third, 0 = not known: only "ok" is played;
+    `more`: what the tool demands beside the command; `last`: the command that ends the session, "" = an answer without
+    a call does.
     """
 
     tool: str
@@ -78,6 +79,9 @@ class Shell:
 AGENTS = {
     "mini-swe-agent": Shell("bash", "command", 16_000, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     "codex": Shell("exec_command", "cmd", 70_000),
+    "opencode": Shell("bash", "command", 0, more={"description": "work"}),
+    "qwen-coder": Shell("run_shell_command", "command", 0, more={"is_background": False}),
+    "claude-code": Shell("Bash", "command", 0, more={"description": "work"}),
 }
 BESIDE = "I answer myself."  # to every request without tools: the policy's own, and titles
 
@@ -305,12 +309,12 @@ async def run(
     sampler.publish(client, 7)
     given: dict[str, Any] = {
         "model_name": "fake/policy", "tasks_dir": ".", "agent": agent, "agents_dir": str(PACK), "max_turns": 9,
-        "context_limit": 300_000, "trial_timeout_sec": 1800.0,
+        "context_limit": 300_000, "trial_timeout_sec": 3000.0,
     }  # fmt: skip
     config = Config(**given | fields)
     task = make_task(folder, test=TEST)
     (folder / task.name / "task.toml").write_text(
-        TASK_TOML.format(agent_timeout=1200.0) + f'network_mode = "{network}"\n'
+        TASK_TOML.format(agent_timeout=1500.0) + f'network_mode = "{network}"\n'
     )
     service = _Watched(Endpoint(), Prompts(template), live=live)
     context = TrialContext(

@@ -282,7 +282,9 @@ class FakeHost(RemoteHost):
     def __init__(self, recorder: Recorder) -> None:
         self._note = recorder.note
 
-    def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
+    def check(
+        self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+    ) -> list[str]:
         self._note("docker", parallel=n_containers)
         return []
 

@@ -1,5 +1,6 @@
 """Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,15 +11,17 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.docker.listener import listener_problem
+from harbortrainer.docker.capacity import capacity
+from harbortrainer.docker.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
-from harbortrainer.rollout.agents import MOUNT, PROGRAMS, check_agent
+from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
 from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
-from harbortrainer.run.agent_pack import KEY, check_pack, pack_digest
+from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
+from tests.conftest import ROOT
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task
 from tests.support.wire_parts import exchange_of
@@ -83,8 +86,6 @@ def test_tasks_that_only_terminus_can_do_are_named(
 
 def test_a_template_without_tools_is_refused_before_the_first_trial(tmp_path: Path, pack: Path) -> None:
     task = write_task(tmp_path / "hello")
-    if listener_problem():
-        pytest.skip("needs root and a local daemon, as the agents do")
     check_agent_tasks([task], config(agents_dir=str(pack)), chat_of(QWEN_TOOLS))
     with pytest.raises(UserError, match="tool_format=hermes"):
         check_agent_tasks([task], config(agents_dir=str(pack)), chat_of(QWEN))
@@ -170,3 +171,47 @@ def test_terminus_needs_neither_litellm_nor_a_web_server() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert {"litellm", "starlette", "uvicorn", "harbortrainer.policy.api.service"}.isdisjoint(loaded)
     assert "harbortrainer.policy.api.exchange" in loaded
+
+
+def test_the_help_of_a_run_needs_neither_litellm_nor_a_web_server() -> None:
+    script = (
+        "import sys; from harbortrainer.cli.main import main; code = main(['train', '--help']); "
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert {"litellm", "starlette", "uvicorn", "harbor"}.isdisjoint(done.stderr.split())
+    assert "agents_dir" in done.stdout
+
+
+def test_the_agents_memory_counts_before_a_run_and_for_auto(tmp_path: Path) -> None:
+    task, free = write_task(tmp_path / "hello", toml=MEMORY), write_task(tmp_path / "free")
+    assert agent_memory(config()) == PROGRAMS["codex"].memory_mb
+    assert agent_memory(config(agent="terminus-2")) == 0
+    assert task_needs(task, {}, 512).memory_mb == 1024 + 512
+    assert task_needs(task, {"override_memory_mb": 700}, 512).memory_mb == 700
+    assert task_needs(free, {}, 512).memory_mb == 0
+    findings = Findings()
+    check_memory([task_needs(task, {}, 512)], 2, 2048 << 20, findings)
+    assert findings.warnings[0].startswith("2 environments at once may take 3072 MiB of memory")
+    plain, beside = (
+        capacity([task_needs(one, {}, mb) for one in (task, free)], 12288 << 20, 64, 10**6).environments
+        for mb in (0, 512)
+    )
+    assert (plain, beside) == (12, 7)  # of 9,216 MiB, 768 and 1,280 each
+
+
+def test_the_runs_record_names_its_agent_with_the_packed_version(pack: Path) -> None:
+    assert agent_versions(config(agents_dir=str(pack)))[NAME] == ""
+    (pack / "codex.lock").write_text("0123abcd 0.169.0\n")
+    assert agent_versions(config(agents_dir=str(pack)))[NAME] == "codex 0.169.0"
+    assert packed_version(str(pack), "opencode") == packed_version(None, "codex") == ""
+
+
+@pytest.mark.parametrize("agent", PROGRAMS)
+def test_every_agent_has_a_lock_that_names_no_registry(agent: str) -> None:
+    folder = ROOT / "scripts" / "agents" / agent
+    texts = [path.read_text() for path in folder.iterdir()]
+    assert texts and not any("://" in text for text in texts)
+    if (lock := folder / "package-lock.json").is_file():
+        packages = {name: one for name, one in json.loads(lock.read_text())["packages"].items() if name}
+        assert packages and all(one["integrity"].startswith("sha512-") for one in packages.values())

@@ -213,11 +213,11 @@ class OneHost(Host):
     def __init__(self, environments: int) -> None:
         self.environments, self.checked = environments, 0
 
-    def check(self, tasks: Any, n_containers: int, environment_kwargs: Any) -> list[str]:
+    def check(self, tasks: Any, n_containers: int, environment_kwargs: Any, beside_mb: int = 0) -> list[str]:
         self.checked = n_containers
         return []
 
-    def capacity(self, tasks: Any, environment_kwargs: Any) -> Capacity:
+    def capacity(self, tasks: Any, environment_kwargs: Any, beside_mb: int = 0) -> Capacity:
         return Capacity(self.environments, "memory")
 
 

@@ -33,11 +33,14 @@ class Capacity:
     why: str
 
 
-def docker_capacity(tasks: Sequence[Path], environment_kwargs: Mapping[str, Any]) -> Capacity:
-    """For environments of these tasks. Blocking. Raises EnvironmentFault without a daemon, UserError."""
+def docker_capacity(tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0) -> Capacity:
+    """For environments of these tasks. `beside_mb`: memory of an agent in the container. Blocking.
+
+    Raises EnvironmentFault without a daemon, UserError.
+    """
     client = connect()
     info = client.info()
-    needs = [task_needs(task, environment_kwargs) for task in tasks]
+    needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
     networks = None
     if any(task.networks for task in needs):
         bridges = len(client.networks(filters={"driver": "bridge"}))
@@ -48,7 +51,7 @@ def docker_capacity(tasks: Sequence[Path], environment_kwargs: Mapping[str, Any]
 def capacity(needs: Sequence[TaskNeeds], memory: int, cpus: int, files: int, networks: int | None = None) -> Capacity:
     """`memory`: bytes; `files`: the hard limit on open files; `networks`: that Docker has addresses for."""
     have = int(MEMORY_SHARE * memory / _MIB)
-    each = fmean([task.memory_mb or UNLIMITED_MB for task in needs] or [UNLIMITED_MB])
+    each = fmean([task.memory_mb or UNLIMITED_MB + task.beside_mb for task in needs] or [UNLIMITED_MB])
     of_cpu = fmean([task.cpus or UNLIMITED_CPUS for task in needs] or [UNLIMITED_CPUS])
     bounds = [
         Capacity(MOST, "containers of a network"),

@@ -118,8 +118,13 @@ def _tar(paths: Mapping[str, Path]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, path in paths.items():
-            tar.add(path, name, recursive=False, filter=lambda info: info.replace(uid=0, gid=0, uname="", gname=""))
+            tar.add(path, name, recursive=False, filter=_of_root)
     return buffer.getvalue()
+
+
+def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    # a deep copy has its archive in it, with all earlier members and theirs: twice as much with each file
+    return member.replace(uid=0, gid=0, uname="", gname="", deep=False)
 
 
 def _harmless(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:

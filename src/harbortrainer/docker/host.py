@@ -26,11 +26,16 @@ Progress = Callable[[str, int, int], None]
 class Host(Protocol):
     """What a run asks of it; the methods here do nothing."""
 
-    def check(self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
-        """Warnings for the user. Blocking. Raises UserError when the host cannot carry the run."""
+    def check(
+        self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+    ) -> list[str]:
+        """Warnings for the user. `beside_mb`: memory of an agent in the container. Blocking.
+
+        Raises UserError when the host cannot carry the run.
+        """
         return []
 
-    def capacity(self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any]) -> Capacity:
+    def capacity(self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0) -> Capacity:
         """How many environments of these tasks run at once, at most. Blocking. Raises UserError."""
         return Capacity(REMOTE, f"{REMOTE} environments of a service")
 

@@ -32,7 +32,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit.
+    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit; `beside_mb`: the agent's part of the memory.
 
     `networks`: how many compose makes. `buildkit`: the construct for which the CLI has to build, None = none.
     `isolated`: some phase must not reach every network.
@@ -46,6 +46,7 @@ class TaskNeeds:
     networks: int = 0
     buildkit: str | None = None
     isolated: bool = False
+    beside_mb: int = 0
 
 
 @dataclass(slots=True)
@@ -56,9 +57,12 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-def check_docker(tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any]) -> list[str]:
+def check_docker(
+    tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+) -> list[str]:
     """Check that `n_containers` environments of these tasks can run at once. Returns warnings, one line each. Blocking.
 
+    `beside_mb`: memory of an agent in the container.
     Raises EnvironmentFault with all that cannot work, one line each with its fix.
     """
     client = connect()
@@ -67,7 +71,7 @@ def check_docker(tasks: Sequence[Path], n_containers: int, environment_kwargs: M
     _check_daemon(client.api_version, info, findings)
     _check_disk(info.get("DockerRootDir", ""), client.base_url, findings)
     _check_descriptors(n_containers, findings)
-    needs = [task_needs(task, environment_kwargs) for task in tasks]
+    needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
     check_memory(needs, n_containers, info["MemTotal"], findings)
     check_cpus(needs, n_containers, info["NCPU"], findings)
     bridges = client.networks(filters={"driver": "bridge"}) if any(task.compose for task in needs) else []
@@ -266,20 +270,25 @@ def _named(tasks: Sequence[TaskNeeds]) -> str:
     return f"task {tasks[0].name}{more}"
 
 
-def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any]) -> TaskNeeds:
-    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml. Raises UserError, OSError."""
+def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb: int = 0) -> TaskNeeds:
+    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml, the latter for agent and task.
+
+    Raises UserError, OSError.
+    """
     config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
     environments = list(_environments(config))
     cpus = _override(environment_kwargs, "override_cpus") or max(float(one.cpus or 0) for one in environments)
-    memory = _override(environment_kwargs, "override_memory_mb") or max(one.memory_mb or 0 for one in environments)
+    agents, others = config.environment.memory_mb or 0, [one.memory_mb or 0 for one in environments]
+    memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, *others)
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
         isolated = network_modes(config) != {NetworkMode.PUBLIC}
-        return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), True, _networks(compose), isolated=isolated)
+        networks = _networks(compose)
+        return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), True, networks, None, isolated, beside_mb)
     built = dockerfile.exists() and not config.environment.docker_image
     feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
-    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), buildkit=feature)
+    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), buildkit=feature, beside_mb=beside_mb)
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:

@@ -14,12 +14,12 @@ from rich.table import Table
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
-from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
 from harbortrainer.docker.preflight import check_docker, connect
+from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault
-from harbortrainer.rollout.agents import PROGRAMS, TERMINUS
+from harbortrainer.rollout.agents import agent_memory
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import agents_at_once
 from harbortrainer.tasks.folders import folder_of, load_tasks
@@ -37,11 +37,13 @@ async def preflight(args: DockerArgs) -> int:
         tasks_dir=args.tasks_dir or "",
         n_parallel_envs=args.n_parallel_envs,
         environment_kwargs=args.environment_kwargs,
+        agent=args.agent,
+        agents_dir=args.agents_dir,
     )
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
     notes, most = await asyncio.to_thread(agents_at_once, {VENUE.name: VENUE}, tasks, config)
     n, paths = n_containers(config, most), [folder_of(task) for task in tasks]
-    warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs)
+    warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs, agent_memory(config))
     for line in (*notes, *(f"warning: {warning}" for warning in warnings)):
         print(line)
     if not paths or any(map(uses_network, paths)):
@@ -49,8 +51,8 @@ async def preflight(args: DockerArgs) -> int:
         if not network.exposed:  # else it was logged
             await asyncio.to_thread(isolate_compose)
             print(network.line)
-    names, problem = ", ".join(PROGRAMS), listener_problem()
-    print(f"agents that can run here: {TERMINUS} alone ({problem})" if problem else f"agents: {TERMINUS}, {names}")
+    for line in await asyncio.to_thread(agent_lines, config, paths):
+        print(line)
     print(f"Docker can run {n} environments at once" + (f" of {len(tasks)} tasks" if tasks else ""))
     return 0
 

@@ -1,6 +1,7 @@
 """One trial of an agent in a container: its exchange with the policy, and how the agent ended."""
 
 import re
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.listener import listen_in
+from harbortrainer.docker.listener import listen_in, listener_problem
+from harbortrainer.docker.relay import Relay
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn
 from harbortrainer.policy.api.exchange import Exchange
@@ -16,7 +18,7 @@ from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.policy.sampler import Sampler, SamplingError
-from harbortrainer.rollout.agents import PORT
+from harbortrainer.rollout.agents import PORT, PYTHONS
 from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, ungraded, ungraded_verdict
 from harbortrainer.rollout.venue import TrialRequest
 
@@ -38,6 +40,7 @@ class AgentSession:
     key: str
     failure: str = ""
     stop_reason: str = ""
+    _relay: Relay | None = None
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -61,12 +64,23 @@ class AgentSession:
         self.exchange.deadline = at
 
     async def open(self, container: str) -> None:
-        """Answer inside the container from now on. Raises EnvironmentFault, docker.errors.DockerException."""
-        await self.endpoint.serve(await call(listen_in, container, PORT), self.key)
+        """Answer inside the container from now on.
+
+        Raises UserError (no way into it), EnvironmentFault, docker.errors.DockerException.
+        """
+        if listener_problem():
+            self._relay = await Relay.open(container, PORT, PYTHONS, self._attach)
+        else:
+            await self.endpoint.serve(await call(listen_in, container, PORT), self.key)
+
+    async def _attach(self, connected: socket.socket) -> None:
+        await self.endpoint.attach(connected, self.key)
 
     async def close(self) -> None:
         """Answer nothing any more. Safe to repeat."""
         await self.endpoint.close(self.key)
+        if self._relay is not None:
+            await self._relay.close()
 
     def classify(self, result: "TrialResult") -> Verdict:
         """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""

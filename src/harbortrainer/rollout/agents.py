@@ -9,6 +9,7 @@ from harbortrainer.errors import UserError
 
 TERMINUS = "terminus-2"  # acts from this process
 MOUNT = "/opt/agents"  # where containers see agents_dir; scripts/agents/pack writes it into the programs
+PYTHONS = (f"{MOUNT}/python/bin/python", "python3")  # one of them carries requests where no socket can be opened
 PORT = 18399  # of the model API, at 127.0.0.1 in each container; below the ports that clients get
 URL = f"http://127.0.0.1:{PORT}"
 Wire = Literal["openai", "anthropic"]
@@ -45,6 +46,14 @@ PROGRAMS = {
     for one in (
         Program("mini-swe-agent", "mini-swe-agent", 512, env=(("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)),
         Program("codex", "codex", 512),
+        Program(
+            "opencode",
+            "opencode",
+            1024,
+            env=(("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")),
+        ),
+        Program("qwen-coder", "qwen", 1024),
+        Program("claude-code", "claude", 512, "anthropic"),
     )
 }
 
@@ -52,6 +61,12 @@ PROGRAMS = {
 def program_of(config: Config) -> Program | None:
     """None: Terminus-2, in this process."""
     return PROGRAMS.get(config.agent)
+
+
+def agent_memory(config: Config) -> int:
+    """MB that the run's agent takes in the container, beside the task's; 0: it acts from this process."""
+    program = program_of(config)
+    return program.memory_mb if program is not None else 0
 
 
 def mounts(config: Config) -> list[dict[str, Any]]:

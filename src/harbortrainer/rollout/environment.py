@@ -13,7 +13,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, Str
 
 from harbortrainer.config import Config
 from harbortrainer.docker.compose import COMPOSE, read_compose
-from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.preflight import network_modes
 from harbortrainer.errors import UserError
 from harbortrainer.policy.api.prompts import Prompts
@@ -104,8 +103,6 @@ def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatT
     check_agent(config)
     if program_of(config) is None:
         return
-    if problem := listener_problem():
-        raise UserError(f"agent={config.agent}: {problem}; run as root beside the daemon, or use agent={TERMINUS}")
     Prompts(template)
     for task_dir in task_dirs:
         environment = environment_config(config.environment_type, config.environment_kwargs, task_dir, "")

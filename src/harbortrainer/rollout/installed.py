@@ -19,6 +19,9 @@ LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when th
 _CLASSES = {
     "mini-swe-agent": "harbor.agents.installed.mini_swe_agent:MiniSweAgent",
     "codex": "harbor.agents.installed.codex:Codex",
+    "opencode": "harbor.agents.installed.opencode:OpenCode",
+    "qwen-coder": "harbor.agents.installed.qwen_code:QwenCode",
+    "claude-code": "harbor.agents.installed.claude_code:ClaudeCode",
 }
 
 
@@ -56,7 +59,9 @@ class _Trainable(BaseInstalledAgent):
             await super().set_web_tools_disabled(disabled, environment)
 
     def get_version_command(self) -> str | None:
-        return f"{PROGRAMS[self.name()].program} --version" if self.name() == "codex" else None
+        """The version that was packed, at once; for a program of the image Harbor's own command."""
+        own = super().get_version_command() or "false"
+        return f"cut -s -d' ' -f2 {MOUNT}/{self.name()}.lock 2>/dev/null || {{ {own}; }}"
 
     async def _exec(self, environment: Any, command: str, *args: Any, **named: Any) -> Any:
         return await super()._exec(environment, f'export PATH="{MOUNT}/bin:$PATH"; {command}', *args, **named)

@@ -8,15 +8,30 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 
-KEY = "agent_pack"  # in versions.json
+KEY, NAME = "agent_pack", "agent"  # in versions.json
 
 
 def pack_digest(config: Config) -> str:
     """Of the locked programs in agents_dir (`scripts/agents/pack`); "" without a lock there."""
-    if config.agents_dir is None:
-        return ""
-    lock = Path(config.agents_dir) / f"{config.agent}.lock"
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:16] if lock.is_file() else ""
+    lock = _read(config.agents_dir, config.agent)
+    return hashlib.sha256(lock.encode()).hexdigest()[:16] if lock else ""
+
+
+def agent_versions(config: Config) -> dict[str, str]:
+    """The run's packed agent with its version, and the digest of its programs, as versions.json has them."""
+    version = packed_version(config.agents_dir, config.agent)
+    return {KEY: pack_digest(config), NAME: f"{config.agent} {version}" if version else ""}
+
+
+def packed_version(agents_dir: str | None, agent: str) -> str:
+    """Of the agent's program in a folder that `scripts/agents/pack` filled; "" without one."""
+    return _read(agents_dir, agent).partition(" ")[2].strip()
+
+
+def _read(agents_dir: str | None, agent: str) -> str:
+    """The line of the pack: a digest of what was locked, and the version."""
+    lock = Path(agents_dir or ".") / f"{agent}.lock"
+    return lock.read_text() if agents_dir is not None and lock.is_file() else ""
 
 
 def check_pack(config: Config, versions: Mapping[str, Any]) -> None:

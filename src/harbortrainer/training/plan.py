@@ -94,7 +94,7 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
     """Create the folder of a new run. `sampler`: what computes its samples. Raises UserError."""
     config = plan.config
     label = config.wandb_name or Path(config.model_name).name
-    known = {"sampler": sampler, agent_pack.KEY: agent_pack.pack_digest(config)}
+    known = {"sampler": sampler, **agent_pack.agent_versions(config)}
     files = {
         "config.json": to_save(config),
         "versions.json": installed_versions(plan.tasks) | {name: text for name, text in known.items() if text},

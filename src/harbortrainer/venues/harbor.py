@@ -58,6 +58,7 @@ class HarborVenue:
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
+        from harbortrainer.rollout.agents import agent_memory
         from harbortrainer.rollout.environment import check_agent_tasks, check_tasks
 
         folders = list(map(folder_of, tasks))
@@ -68,11 +69,15 @@ class HarborVenue:
 
             check_ray()
             return []
-        return self._host(config).check(folders, n_trials, config.environment_kwargs)
+        return self._host(config).check(folders, n_trials, config.environment_kwargs, agent_memory(config))
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
         """The most environments at once, and what bounds them. Raises UserError."""
-        found = self._host(config).capacity(list(map(folder_of, tasks)), config.environment_kwargs)
+        from harbortrainer.rollout.agents import agent_memory
+
+        found = self._host(config).capacity(
+            list(map(folder_of, tasks)), config.environment_kwargs, agent_memory(config)
+        )
         return found.environments, found.why
 
     def room(self, run: "RunParts") -> "HarborRoom":

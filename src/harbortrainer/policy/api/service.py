@@ -111,6 +111,15 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         servers.append(await loop.create_server(lambda: _Connection(self._config, state, made), sock=listener))
 
+    async def attach(self, connected: socket.socket, key: str) -> None:
+        """Answer one connection as `serve` answers those of a socket; after `close(key)` it is closed at once."""
+        if (trial := self._trials.get(_digest(key))) is None:
+            connected.close()
+            return
+        state, made = trial.state, {KEY: key}
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: _Connection(self._config, state, made), sock=connected)
+
     async def close(self, key: str) -> None:
         """Refuse this key from now on, drop its requests in flight and close its sockets. A second time: nothing."""
         await self._close(_digest(key))

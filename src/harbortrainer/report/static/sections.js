@@ -116,6 +116,7 @@ function summary(page) {
       config.model_name,
       config.backend,
       config.tasks_dir || [config.data, config.runs].flat().filter(Boolean).join(", "),
+      config.agent && `agent ${run.versions.agent || config.agent}`,
       config.loss_fn && `loss ${config.loss_fn}`,
       config.learning_rate && `learning rate ${config.learning_rate}`,
     ];

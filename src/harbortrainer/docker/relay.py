@@ -1,0 +1,163 @@
+"""Connections of an agent, carried out of its container over the streams of an exec.
+
+For a daemon on another machine, and a trainer that may not open a socket in a container's network (`listener.py`). It
+needs a Python in the container: that of the mounted programs, or of the image.
+"""
+
+import asyncio
+import contextlib
+import shlex
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.first_shell import duplex
+from harbortrainer.errors import EnvironmentFault, UserError
+
+START_SEC = 30.0  # for an exec on a busy machine
+END_SEC = 2.0  # for the program to see that its input has ended; what is left is ended with the agent's processes
+NO_PYTHON = "no python3"
+_FRAME = struct.Struct(">II")  # as relay_program.py has it
+_DOCKER = struct.Struct(">BxxxL")  # stream, length
+_STDERR = 2
+_WORDS = 500  # bytes of what the program says before it fails
+
+Serve = Callable[[socket.socket], Awaitable[None]]
+
+
+class Relay:
+    """Open within a phase of a trial. Each connection of the container becomes a socket that `serve` answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, serve: Serve) -> None:
+        self._reader, self._writer, self._serve = reader, writer, serve
+        self._pipes: dict[int, asyncio.StreamWriter] = {}
+        self._carrying: set[asyncio.Task[None]] = set()
+        self._words = b""
+        self._work: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, container: str, port: int, pythons: Sequence[str], serve: Serve) -> "Relay":
+        """Listen at 127.0.0.1:`port` in the container. `pythons`: programs to run with, the first that is there.
+
+        Raises UserError without a Python, EnvironmentFault, docker.errors.DockerException.
+        """
+        raw, early = await call(_exec, container, port, pythons)
+        relay = cls(*await asyncio.open_connection(sock=raw), serve)
+        if not await relay._start(early):
+            words = (relay._words.decode(errors="replace").strip() or "no answer").splitlines()[-1]
+            if words == NO_PYTHON:
+                raise UserError(
+                    f"container {container}: its image has no python3, which carries the agent's requests to a trainer "
+                    "that is not root beside the daemon; set agents_dir=FOLDER (scripts/agents/pack), or run as root"
+                )
+            raise EnvironmentFault(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
+        return relay
+
+    async def _start(self, early: bytes) -> bool:
+        """Whether the program listens."""
+        frames = self._frames(early)
+        try:
+            async with asyncio.timeout(START_SEC):
+                await anext(frames)
+        except (StopAsyncIteration, TimeoutError):
+            self._writer.close()
+            return False
+        self._work = asyncio.create_task(self._run(frames))
+        return True
+
+    async def close(self) -> None:
+        """End the program and all connections. A second time: nothing."""
+        if self._work is None:
+            return
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+        await asyncio.wait({self._work}, timeout=END_SEC)
+        for task in (self._work, *self._carrying):
+            task.cancel()
+        await asyncio.gather(self._work, *self._carrying, return_exceptions=True)
+        self._work = None
+        self._writer.close()
+
+    async def _run(self, frames: AsyncIterator[tuple[int, bytes]]) -> None:
+        """Hand out what comes from the container until it ends: also when the policy kills the program there."""
+        async for number, data in frames:
+            with contextlib.suppress(ConnectionError):
+                await self._take(number, data)
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    async def _take(self, number: int, data: bytes) -> None:
+        pipe = self._pipes.get(number)
+        if pipe is None:
+            if not data:
+                return
+            here, there = socket.socketpair()
+            reader, pipe = await asyncio.open_connection(sock=here)
+            self._pipes[number] = pipe
+            await self._serve(there)
+            task = asyncio.create_task(self._carry(number, reader))
+            self._carrying.add(task)
+            task.add_done_callback(self._carrying.discard)
+        if data:
+            pipe.write(data)
+            await pipe.drain()
+        else:
+            pipe.close()
+
+    async def _carry(self, number: int, reader: asyncio.StreamReader) -> None:
+        """Send the container what the server says on one connection."""
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                await self._send(number, data)
+        self._pipes.pop(number).close()
+        with contextlib.suppress(ConnectionError):
+            await self._send(number, b"")
+
+    async def _send(self, number: int, data: bytes) -> None:
+        self._writer.write(_FRAME.pack(number, len(data)) + data)
+        await self._writer.drain()
+
+    async def _frames(self, early: bytes) -> AsyncIterator[tuple[int, bytes]]:
+        """The program's frames, out of those of Docker's stream."""
+        raw, said = bytearray(early), bytearray()
+        while True:
+            for stream, part in _split(raw, _DOCKER):
+                if stream == _STDERR:
+                    self._words = (self._words + part)[-_WORDS:]
+                else:
+                    said += part
+            for frame in _split(said, _FRAME):
+                yield frame
+            try:
+                data = await self._reader.read(1 << 18)
+            except ConnectionError:
+                return
+            if not data:
+                return
+            raw += data
+
+
+def _split(buffer: bytearray, head: struct.Struct) -> list[tuple[int, bytes]]:
+    """Take complete frames from the front of the buffer: a number and a length, then the data."""
+    found, at = [], 0
+    while len(buffer) - at >= head.size:
+        number, length = head.unpack_from(buffer, at)
+        if len(buffer) - at - head.size < length:
+            break
+        at += head.size
+        found.append((number, bytes(buffer[at : at + length])))
+        at += length
+    del buffer[:at]
+    return found
+
+
+def _exec(container: str, port: int, pythons: Sequence[str]) -> tuple[socket.socket, bytes]:
+    """As root, whom only a policy that is root can kill. The duplex socket and its first bytes. Blocking."""
+    program = Path(__file__).with_name("relay_program.py").read_text()
+    choose = " || ".join(f"p=$(command -v {shlex.quote(python)})" for python in pythons)
+    script = f'{{ {choose}; }} || {{ echo {NO_PYTHON} >&2; exit 127; }}; exec "$p" -I -S -c "$0" {port}'
+    client = engine()
+    made = client.exec_create(container, ["sh", "-c", script, program], stdin=True, user="root", workdir="/")
+    return duplex(client.exec_start(made["Id"], socket=True))

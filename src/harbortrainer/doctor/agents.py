@@ -1,0 +1,59 @@
+"""Which agents can run here, for `doctor docker`: what is packed, how they reach the policy, whether they start."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harbortrainer.config import Config
+from harbortrainer.docker.images import image_ids
+from harbortrainer.docker.listener import listener_problem
+from harbortrainer.docker.preflight import task_needs
+from harbortrainer.docker.start_check import start_problem
+from harbortrainer.errors import UserError
+from harbortrainer.rollout.agents import MOUNT, PROGRAMS, TERMINUS, check_agent, mounts, program_of
+from harbortrainer.run.agent_pack import packed_version
+
+
+def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
+    """Lines on the agents; the run's agent is started in the images of these tasks. Blocking.
+
+    Raises UserError: the agent cannot run, or does not start. docker.errors.DockerException.
+    """
+    problem = listener_problem()
+    way = f"a relay in their containers ({problem})" if problem else "a socket in their containers' network"
+    lines = [f"agents: {TERMINUS} from this process; {', '.join(PROGRAMS)} through {way}"]
+    if config.agents_dir is not None:
+        lines.append(f"packed in {config.agents_dir}: {', '.join(_packed(config.agents_dir)) or 'none'}")
+    check_agent(config)
+    if program_of(config) is not None:
+        lines.append(_started(config, tasks))
+    return lines
+
+
+def _packed(agents_dir: str) -> list[str]:
+    """Agents with their versions and memory."""
+    known = {name: packed_version(agents_dir, name) for name in PROGRAMS}
+    return [f"{name} {version} ({PROGRAMS[name].memory_mb} MB)" for name, version in known.items() if version]
+
+
+def _started(config: Config, tasks: Sequence[Path]) -> str:
+    """In how many images the program starts, within its task's memory. Raises UserError with a line for each other."""
+    program = PROGRAMS[config.agent]
+    command = f'PATH="{MOUNT}/bin:$PATH"; {program.program} --help'
+    images: dict[tuple[str, int], str] = {}  # and memory, to the name of a task
+    missing = 0
+    for task in tasks:
+        name, made = next(iter(image_ids([task]).items()), ("", ""))
+        missing += not made
+        if made:
+            memory = task_needs(task, config.environment_kwargs, program.memory_mb).memory_mb
+            images.setdefault((name, memory), task.name)
+    faults = [
+        f"agent={program.name}: task {task}: {program.program} does not start in its image: {why}; pack it "
+        "on a machine whose C library is as old as the image's, or install it in the image"
+        for (image, memory), task in images.items()
+        if (why := start_problem(image, command, mounts(config), memory))
+    ]
+    if faults:
+        raise UserError("\n".join(faults))
+    left = f"; {missing} tasks' images are not built yet and were not tried" if missing else ""
+    return f"agent={program.name}: {program.program} starts in {len(images)} images{left}"

@@ -1,0 +1,148 @@
+"""Connections carried out of a container: the program that runs there, in a process of this machine."""
+
+import asyncio
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from harbortrainer.docker import relay
+from harbortrainer.docker.relay import Relay
+from harbortrainer.errors import EnvironmentFault, UserError
+
+PROGRAM = Path(relay.__file__).with_name("relay_program.py")
+started: list[subprocess.Popen[bytes]] = []
+answering: list[asyncio.Task[None]] = []
+
+
+@pytest.fixture(autouse=True)
+async def all_end() -> AsyncIterator[None]:
+    """Programs end by themselves, since their input has ended."""
+    yield
+    for process in started:
+        await asyncio.to_thread(process.wait, 60)
+    for task in answering:
+        task.cancel()
+    started.clear()
+    answering.clear()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def as_exec(command: list[str]) -> tuple[socket.socket, bytes]:
+    """The command's streams as Docker gives those of an exec: one socket, out of it frames of stdout and stderr."""
+    here, there = socket.socketpair()
+    mux = (
+        "import os, selectors, struct, subprocess, sys\n"
+        "p = subprocess.Popen(sys.argv[1:], stdin=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
+        "s = selectors.DefaultSelector()\n"
+        "s.register(p.stdout, 1, 1); s.register(p.stderr, 1, 2)\n"
+        "while s.get_map():\n"
+        "    for key, _ in s.select():\n"
+        "        data = os.read(key.fd, 65536)\n"
+        "        if not data: s.unregister(key.fileobj)\n"
+        "        else: sys.stdout.buffer.write(struct.pack('>BxxxL', key.data, len(data)) + data); sys.stdout.flush()\n"
+    )
+    started.append(
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", mux, *command], stdin=there.fileno(), stdout=there.fileno())
+    )
+    there.close()
+    here.setblocking(False)
+    return here, b""
+
+
+async def echo(connected: socket.socket) -> None:
+    """A server that says everything twice, and hangs up when the client does."""
+    reader, writer = await asyncio.open_connection(sock=connected)
+
+    async def work() -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data + data)
+            await writer.drain()
+        writer.close()
+
+    answering.append(asyncio.create_task(work()))
+
+
+@pytest.fixture
+async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Relay, int]]:
+    port = free_port()
+    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
+    one = await Relay.open("c", port, (), echo)
+    yield one, port
+    await one.close()
+
+
+async def test_connections_are_carried_whole_and_apart(opened: tuple[Relay, int]) -> None:
+    _, port = opened
+
+    async def client(data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        answer = await reader.readexactly(2 * len(data))
+        writer.close()
+        return answer
+
+    sent = [bytes([number]) * size for number, size in enumerate((1, 70_000, 1_000_000, 3))]
+    answers = await asyncio.gather(*map(client, sent))
+    assert [sorted(answer) for answer in answers] == [sorted(data + data) for data in sent]
+
+
+async def test_a_connection_that_says_nothing_disturbs_no_other(opened: tuple[Relay, int]) -> None:
+    _, port = opened
+    for _ in range(70):  # more than it keeps at once
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await writer.wait_closed()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"x")
+    assert await reader.readexactly(2) == b"xx"
+    writer.close()
+
+
+async def test_after_the_end_nothing_listens_and_connections_are_closed(opened: tuple[Relay, int]) -> None:
+    one, port = opened
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"x")
+    assert await reader.readexactly(2) == b"xx"
+    await one.close()
+    assert await reader.read() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    await one.close()
+    writer.close()
+
+
+async def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
+        with pytest.raises(EnvironmentFault, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
+            await Relay.open("c", port, (), echo)
+
+
+async def test_an_image_without_python_stops_the_run_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(["sh", "-c", "echo no python3 >&2; exit 127"]))
+    with pytest.raises(UserError, match=r"its image has no python3, .* set agents_dir=FOLDER"):
+        await Relay.open("c", 1, (), echo)
+
+
+def test_frames_may_come_in_any_pieces() -> None:
+    head = struct.Struct(">II")
+    whole = b"".join(head.pack(number, len(data)) + data for number, data in [(1, b"ab"), (2, b""), (3, b"c" * 9)])
+    buffer, found = bytearray(), list[tuple[int, bytes]]()
+    for byte in whole:
+        buffer.append(byte)
+        found += relay._split(buffer, head)
+    assert found == [(1, b"ab"), (2, b""), (3, b"c" * 9)]
+    assert buffer == b""
