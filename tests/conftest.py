@@ -41,12 +41,17 @@ DAEMON_WIDE = (
     *("task_check", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
     "hosts",
 )
-SLOW = ("base_models", "saved_weights", "server_scripts", "server_faults", "cookbook", "doctor", "server_upkeep")
+SLOW = (  # the longest first
+    *("agents", "base_models", "doctor", "server_faults", "saved_weights", "system_restored", "server_vllm"),
+    *("task_shapes", "server_scripts", "server_upkeep", "backend_live", "server_shapes", "reward_integrity"),
+    *("wandb", "terminal_turn", "trial_outcomes"),
+)
 LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests
 _PORTS = itertools.count(os.getpid() % PORTS_EACH)  # another run of the tests beside this one begins elsewhere
 BASE_IMAGE = "harbortrainer/base:bookworm"
 SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
+SMALL_SERVER |= {"SAMPLE_MAX_NUM_SEQUENCES": "8"}  # every wave is filled up to it
 
 
 def pytest_configure() -> None:
@@ -94,8 +99,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest group first, then the files with servers of their own: what is left at the end is short."""
 
     def place(item: pytest.Item) -> int:
-        slow = item.path.stem.removeprefix("test_") in SLOW
-        return [_group(item.nodeid.split("::")[0]) == "daemon", slow, True].index(True)
+        if _group(item.nodeid.split("::")[0]) == "daemon":
+            return -1
+        name = item.path.stem.removeprefix("test_")
+        return SLOW.index(name) if name in SLOW else len(SLOW)
 
     items.sort(key=place)
 

@@ -7,14 +7,15 @@ import tinker
 
 from harbortrainer.backend.load import read_load
 from harbortrainer.run.metrics import load_metrics
+from tests.conftest import SMALL_SERVER
 from tests.support.engine_parts import PROMPT, SAMPLING, adapters, sampler, step
 
-N_REQUESTS = 6
+N_REQUESTS, SEATS = 6, int(SMALL_SERVER["SAMPLE_MAX_NUM_SEQUENCES"])
 
 
 async def test_waves_requests_and_compilation_are_reported(server_url: str, tiny_model_dir: Path) -> None:
     before = await read_load(server_url)
-    assert before["seats"] == 16 and before["compile_seconds"] > 0  # of the start
+    assert before["seats"] == SEATS and before["compile_seconds"] > 0  # of the start
     async with adapters(server_url, tiny_model_dir) as (service, training):
         assert isinstance(training, tinker.TrainingClient)
         client = await sampler(service, training, "load")
@@ -24,7 +25,7 @@ async def test_waves_requests_and_compilation_are_reported(server_url: str, tiny
         await step(training)
         trained = load_metrics(after, await read_load(server_url))
     assert after["wave_requests"] - before["wave_requests"] == N_REQUESTS
-    assert sampled["server/seats"] == 16
+    assert sampled["server/seats"] == SEATS
     assert 1 <= sampled["server/requests_per_wave"] <= N_REQUESTS
     assert sampled["server/wave_seconds"] > 0
     assert "server/requests_per_wave" not in trained, "a training step is no wave"

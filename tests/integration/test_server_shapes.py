@@ -26,7 +26,7 @@ from repairs import engine_load, engine_shapes, engine_warm_up
 
 LISTS = ("values", "returns", "rollout_logprobs")
 # Those of the other tests' servers, whose programs are in the cache
-settings = {"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 16}
+settings = {"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 8}
 settings["gradient_checkpointing"] = True
 engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
 engine.create_model("m", types.LoraConfig(rank=8, alpha=16.0, seed=1))
