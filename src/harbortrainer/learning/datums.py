@@ -94,7 +94,7 @@ def apply_kl_penalty(
     in its on-policy distillation (https://thinkingmachines.ai/blog/on-policy-distillation): each token answers for its
     own log-ratio alone (discount 0). Both have the same expected gradient up to 1 / tokens, since
     E[grad log pi] = 0 (Williams 1992). While the policy is far from the reference, the mean rewards every token on
-    which they agree, which also strengthens similar tokens on which they do not.
+    which they agree, which can strengthen tokens on which they do not.
     `reference_D`: one array of N natural logs a sequence. Returns new sequences and mean(d), as `mean_log_ratio`.
     """
     ratios_D = _log_ratios(sequences_D, reference_D)
