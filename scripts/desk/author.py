@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from harbortrainer.policy.tools import CallForm, parse, required
+from harbortrainer.policy.tools import CallForm, parse, signatures
 from harbortrainer.venues.tau.desk.environment import Environment, Shop, ToolCall
 from harbortrainer.venues.tau.desk.tasks import KINDS, NAME, Case, DeskTask, Words, make_case
 from harbortrainer.venues.tau.domain import Call, Domain
@@ -99,7 +99,7 @@ def answers(case: Case, rng: random.Random) -> Iterator[str]:
 async def converse(domain: Domain, key: str, answered: Iterator[str]) -> tuple[list[Said], float]:
     """A conversation with the desk's user, by these answers and then one that fits the last result; its reward."""
     exchange = Exchange(domain, domain.task(key))
-    user, needs, said = ScriptedUser(domain, exchange.task, 0), required(domain.schemas), list[Said]()
+    user, needs, said = ScriptedUser(domain, exchange.task, 0), signatures(domain.schemas), list[Said]()
     role, text = "user", await _ask(exchange, user)
     while exchange.end is None:
         answer = next(answered, None) or (SORRY if text.startswith("Error") else DONE)

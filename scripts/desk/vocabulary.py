@@ -9,7 +9,7 @@ import re
 from transformers import PreTrainedTokenizerFast
 
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
-from harbortrainer.policy.tools import CallForm, parse, required
+from harbortrainer.policy.tools import CallForm, parse, signatures
 from harbortrainer.venues.tau.desk.environment import DELIVERED, ERRORS, PENDING, RESULTS, SHIPPED
 from harbortrainer.venues.tau.desk.tasks import ITEMS, KINDS, KNOWN, SYLLABLES
 from harbortrainer.venues.tau.domain import GREETING, domain
@@ -79,7 +79,7 @@ def phrases() -> list[str]:
     controls = re.compile("|".join(map(re.escape, (TURN_START, TURN_END, *TAGS))))
     fixed = [*controls.split(opening(bare, "")), "assistant\n"]
     wordings = [f"{wording}\n{KNOWN}" for kind in KINDS for wording in kind.wordings]
-    unreadable = parse(CALL_TAGS[0], CallForm(), required(domain("desk").schemas)).failure
+    unreadable = parse(CALL_TAGS[0], CallForm(), signatures(domain("desk").schemas)).failure
     results = [*RESULTS, *(f"Error: {error}" for error in ERRORS), unreadable]
     found = [*author.PHRASES, *results, *_json(), *literals(wordings), *ITEMS, *SYLLABLES, PENDING, SHIPPED, DELIVERED]
     return list(dict.fromkeys(phrase for phrase in [*fixed, *found] if len(phrase) > 1))

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
-from harbortrainer.policy.tools import CallForm, parse, required
+from harbortrainer.policy.tools import CallForm, parse, signatures
 from harbortrainer.venues.tau.desk.tasks import KINDS, Case, Words, cases, make_case
 from harbortrainer.venues.tau.domain import GREETING, domain
 from scripts.desk.author import RIGHT_IF_CAREFUL, RIGHT_IF_CARELESS, Said, answers, converse, domain_of, right
@@ -105,5 +105,5 @@ async def test_the_authors_right_answers_earn_1() -> None:
     desk = domain("desk")
     for key, (_, case) in cases().items():
         find = next(answers(case, random.Random(0)))
-        assert parse(find, CallForm(), required(desk.schemas)).calls[0].arguments == {"name": case.name}
+        assert parse(find, CallForm(), signatures(desk.schemas)).calls[0].arguments == {"name": case.name}
         assert (await converse(desk, key, iter([find, right(case)])))[1] == 1.0

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.special_strings import CALL_TAGS
-from harbortrainer.policy.tools import CallForm, parse, required
+from harbortrainer.policy.tools import CallForm, parse, signatures
 from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.shape import random_weights, read_shape
@@ -37,7 +37,7 @@ def test_files_are_small_and_weights_fit_the_shape(template: ChatTemplate) -> No
 
 
 def test_the_authors_answers_are_short_valid_calls(template: ChatTemplate) -> None:
-    needs = required([TOOL])
+    needs = signatures([TOOL])
     for case in make_cases().values():
         for command in (case.right, *(one.typed for one in case.wrong), SUBMIT):
             text = f"{PLANS[0]}\n{call(command)}"

@@ -154,9 +154,9 @@ async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop
     heard: list[Sequence[Mapping[str, Any]]] = []
 
     class Player(users.User):
-        async def reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        async def reply(self, messages: Sequence[users.Message], tools: Sequence[users.Tool] = ()) -> users.Said:
             heard.append(messages)
-            return "hello"
+            return users.Said("hello")
 
     desk = domain("desk")
     exchange = Exchange(desk, desk.task("cancel-1"))
