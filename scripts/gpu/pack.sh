@@ -2,11 +2,13 @@
 # Builds the transfers for a GPU machine without network, here, on a machine that has one:
 #   scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX      makes PREFIX1, PREFIX2, ...
 #   scripts/gpu/pack.sh --sampler [--limit MIB] PREFIX                the same of vLLM for SAMPLER=vllm, without a model
+#   scripts/gpu/pack.sh --agent NAME [--limit MIB] PREFIX             the same of an agent's program for agents_dir
 # Docker engine (Debian packages), base image, Python packages of both environments, this project's files as they are,
 # and SmolLM2-135M-Instruct or the model in DIRECTORY. A folder has at most MIB (default 53) in its part; prints sizes.
 # There, in any order: bash PREFIX1/unpack.sh, bash PREFIX2/unpack.sh, ... The last one starts scripts/gpu/drive.sh.
 # --sampler: vLLM and its packages (scripts/gpu/sampler.lock) for a GPU with the machine code of ARCH (default 90: H100,
 # H200); there bash PREFIX1/unpack_sampler.sh, ... after the project's own transfers or before them.
+# --agent: the program that scripts/agents/pack makes, with its Python; there bash PREFIX1/unpack_agent.sh, ...
 # Compressing takes minutes of one core the first time, later only what has changed is compressed (kept in PARTS,
 # default .state/gpu-parts). PRESET=6 of xz; 1 is fast.
 set -euo pipefail
@@ -23,6 +25,9 @@ PARTS="${PARTS:-$STATE/gpu-parts}" PRESET="${PRESET:-6}" ARCH="${ARCH:-90}"
 SAMPLER_WITHOUT="bin vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so vllm/_moe_C_stable_libtorch.abi3.so vllm/_qutlass_C.abi3.so
   vllm/_flashmla_C.abi3.so vllm/_flashmla_extension_C.abi3.so vllm/third_party/deep_gemm vllm/third_party/fmha_sm100
   vllm/third_party/triton_kernels xgrammar/lib mistral_common/data pycountry/locales pycountry/tests"
+
+# What no agent loads: the pages of litellm's own server, descriptions of AWS's services
+AGENT_WITHOUT="mini-swe-agent/litellm/proxy/_experimental/out mini-swe-agent/botocore/data"
 
 # squeeze NAME: standard input to PARTS/NAME, whole or not at all.
 squeeze() { nice xz --x86 --lzma2=preset=$PRESET,dict=128MiB >"$PARTS/$1.new" && mv "$PARTS/$1.new" "$PARTS/$1"; }
@@ -76,6 +81,16 @@ pack_sampler() {
   archive "$site" | squeeze "$1"
 }
 
+# The parts of one agent in the folder of scripts/setup.sh --agents, which is made where it is missing.
+pack_agent() {
+  local from="$STATE/agents" programs
+  scripts/agents/pack "$from" "$agent" || return 1
+  programs="$(cd "$from" && grep -lE "/opt/agents/$agent[\"/]" bin/*)" || return 1
+  # shellcheck disable=SC2086,SC2046
+  tar --sort=name --owner=0 --group=0 -C "$from" $(printf -- '--exclude=%s ' $AGENT_WITHOUT) \
+    -c python "$agent" "$agent.lock" $programs | squeeze "$1"
+}
+
 # Tracked files and new ones that git does not ignore, as they are now; no tests, docs and tiny policy.
 pack_project() {
   git ls-files -z --cached --others --exclude-standard -- . ':!tests' ':!docs' ':!models' ':!datasets/terminal-basics' \
@@ -105,14 +120,15 @@ transfers() {
   (cd "$PARTS" && du -ck --apparent-size "$@") | awk '{printf "  %6.1f MiB  %s\n", $1 / 1024, $2}' >&2
 }
 
-usage="usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY | --sampler] PREFIX"
-limit=53 model="" prefix="" sampler=false
+usage="usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY | --sampler | --agent NAME] PREFIX"
+limit=53 model="" prefix="" sampler=false agent=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --limit) limit="${2:-}" && shift 2 ;;
     --model) model="$(cd "$CALLER" && realpath -m "${2:-}")" && shift 2 ;;
     --sampler) sampler=true && shift ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    --agent) agent="${2:-}" && shift 2 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) fail "$usage" ;;
     *) prefix="$(cd "$CALLER" && realpath -m "$1")" && shift ;;
   esac
@@ -127,6 +143,15 @@ if $sampler; then
   file="sampler-$ARCH-$({ cat scripts/gpu/sampler.lock && echo "$SAMPLER_WITHOUT"; } | sha256sum | cut -c1-12).tar.xz"
   once "$file" pack_sampler
   transfers "unpack_sampler.sh check_sampler.py" "$file"
+  exit
+fi
+
+if [ -n "$agent" ]; then
+  [ -d "scripts/agents/$agent" ] || fail "--agent: scripts/agents/pack knows no agent '$agent'"
+  digest="$({ cat scripts/agents/pack scripts/agents/tools.lock "scripts/agents/$agent"/* && echo "$AGENT_WITHOUT"; } | sha256sum | cut -c1-12)"
+  file="agent-$agent-$digest.tar.xz"
+  once "$file" pack_agent
+  transfers unpack_agent.sh "$file"
   exit
 fi
 

@@ -13,12 +13,13 @@ from harbortrainer.config import SftConfig
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.sft.conversation import of_messages
 from harbortrainer.sft.dataset import Dataset, load_dataset
 from tests.support.conversations import conversation, mark_suspects, write_conversations, write_run
-from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_template
+from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, byte_tokenizer, chat_template
 
 
 def load(**settings: Any) -> Dataset:
@@ -75,7 +76,10 @@ def test_a_system_message_and_neighbours_of_one_role_are_joined_as_the_template_
         ("[]", 'line 1: must be an object with a list "messages"'),
         ('{"messages": [{"role": "user", "content": "x"}]}', "no message of the role assistant"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "message 1: an answer without a prompt"),
-        ('{"messages": [{"role": "tool", "content": "x"}]}', "message 1: role 'tool'"),
+        ('{"messages": [{"role": "function", "content": "x"}]}', "message 1: role 'function'"),
+        ('{"messages": [], "tools": {"name": "x"}}', '"tools" must be a list of objects {"type": "function"'),
+        ('{"messages": [], "tools": [{"name": "x"}]}', '"tools" must be a list of objects {"type": "function"'),
+        ('{"messages": [], "tools": [{"function": {"parameters": {}}}]}', "line 1: tools: a function has no name"),
         ('{"messages": [{"role": "user", "content": " "}]}', "message 1: content must be text"),
         ('{"messages": ["x"]}', "message 1: must be an object"),
     ],
@@ -179,3 +183,29 @@ def test_whole_tasks_are_held_out_and_the_seed_draws_them(tmp_path: Path) -> Non
     assert len(drawn) > 1
     with pytest.raises(UserError, match=r"eval_split=0.95: would hold out all 6 tasks"):
         load(data=[file], eval_split=0.95)
+
+
+def test_tools_are_declared_in_the_first_prompt_and_their_results_are_no_answers(tmp_path: Path) -> None:
+    chat = ChatTemplate(byte_tokenizer(CHATML), tool_format="hermes")
+    record = {
+        "tools": [{"type": "function", "function": {"name": "look", "description": "see", "parameters": {}}}],
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "tool", "content": "c"},
+            {"role": "assistant", "content": "d"},
+        ],
+    }
+    file = write_conversations(tmp_path / "d.jsonl", [record])
+    config = SftConfig(model_name="m", data=(str(file),), tool_format="hermes")
+    (sequence,) = load_dataset(config, chat).train[0].sequences_D
+    text = chat.tokenizer.decode(sequence.tokens_T.tolist())
+    assert text.index("be brief") < text.index('{"name": "look", "description": "see"') < text.index("user\na")
+    assert "user\n<tool_response>\nc\n</tool_response>" in text
+    assert chat.tokenizer.decode(sequence.tokens_T[sequence.mask_T].tolist()) == "b<|im_end|>d<|im_end|>"
+    with pytest.raises(UserError, match="does not show the declared tools; set tool_format=hermes"):
+        load(data=[file])
+    early = write_conversations(tmp_path / "e.jsonl", [record | {"messages": record["messages"][3:]}])
+    with pytest.raises(UserError, match="line 1: message 1: a tool message must stand behind the first answer"):
+        load_dataset(SftConfig(model_name="m", data=(str(early),)), chat)

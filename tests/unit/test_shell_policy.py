@@ -1,5 +1,6 @@
 """The policy that is trained through mini-swe-agent: its files, its tokenizer, and the author of its transcripts."""
 
+import json
 import random
 from pathlib import Path
 
@@ -9,14 +10,17 @@ from safetensors.numpy import load_file
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.special_strings import CALL_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
+from scripts.easy.words import pools
 from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.shape import random_weights, read_shape
-from scripts.shell.agent import SUBMIT, TOOL
+from scripts.shell import demonstrations
+from scripts.shell.agent import CONFIG, PACK, SUBMIT, TOOL, Agent
 from scripts.shell.transcripts import command_of, some_system
 from scripts.shell.vocabulary import PLANS, call
 
 MODEL = Path("models/shell")
+needs_pack = pytest.mark.skipif(not (PACK / CONFIG).is_file(), reason="scripts/setup.sh --agents makes the programs")
 LONGEST_ANSWER = 32  # max_tokens of run_quickstart_agent.sh
 
 
@@ -60,3 +64,22 @@ def test_no_two_trials_see_the_same_machine() -> None:
     rng = random.Random(1)
     seen = {(one.release, one.version) for one in (some_system(rng) for _ in range(200))}
     assert len(seen) == 200 and not any(" " in release for release, _ in seen)
+
+
+@needs_pack
+def test_the_author_of_demonstrations_writes_valid_calls_and_is_right_in_the_share_asked_for(tmp_path: Path) -> None:
+    training, unseen, shown = map(set, pools())
+    for share in (0.0, 0.35, 1.0):
+        found = list(demonstrations.conversations(Agent(), 240, 5, share))
+        right = 0
+        for case, messages in found:
+            assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
+            calls = [parse(message["content"], CallForm(), signatures([TOOL])).calls for message in messages[2::2]]
+            (work,), (last,) = calls
+            assert last.arguments == {"command": SUBMIT}
+            assert case.words & shown and not case.words & (training | unseen)
+            right += work.arguments["command"] == case.right
+        assert abs(right / len(found) - share) < 0.1 and (0 < share < 1 or right == share * len(found))
+    demonstrations.write(tmp_path / "new" / "talks.jsonl", 12, 1)
+    lines = (tmp_path / "new" / "talks.jsonl").read_text().splitlines()
+    assert len(lines) == 12 and all(json.loads(line)["tools"] == [TOOL] for line in lines)

@@ -9,8 +9,9 @@ import numpy as np
 from harbortrainer.learning.datums import TrainingSequence, training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.tools import Tool
 
-PROMPT_ROLES = ("system", "user")
+FIRST_ROLES, LATER_ROLES = ("system", "user"), ("user", "tool")  # before the first answer, and between answers
 ANSWER = "assistant"
 
 
@@ -48,13 +49,20 @@ def of_trajectory(trajectory: Trajectory, source: str) -> Conversation:
 
 
 def of_messages(
-    messages: Sequence[Mapping[str, Any]], template: ChatTemplate, *, name: str, task: str | None, source: str
+    messages: Sequence[Mapping[str, Any]],
+    template: ChatTemplate,
+    *,
+    name: str,
+    task: str | None,
+    source: str,
+    tools: Sequence[Tool] = (),
 ) -> Conversation:
     """Every answer of the assistant is trained on. `task`: None = conversations with equal prompts are one task.
 
-    Raises ValueError, one line, for messages that are no conversation.
+    `tools`: declared in the first prompt. Raises ValueError, one line, for messages that are no conversation;
+    UserError: the template renders no tools.
     """
-    turns = turns_of(messages, template)
+    turns = turns_of(messages, template, tools)
     trajectory = Trajectory(task or "", name, turns, 1.0, Outcome.COMPLETED)
     sequences = tuple(training_sequences(trajectory, 1.0))
     prompt = str(turns[0].new_tokens_T) if task is None else task
@@ -63,23 +71,28 @@ def of_messages(
     return Conversation(name, prompt, source, sequences, n_special)
 
 
-def turns_of(messages: Sequence[Mapping[str, Any]], template: ChatTemplate) -> tuple[Turn, ...]:
+def turns_of(
+    messages: Sequence[Mapping[str, Any]], template: ChatTemplate, tools: Sequence[Tool] = ()
+) -> tuple[Turn, ...]:
     """The turns that a policy with these answers would have had. Messages behind the last answer are left out."""
+    if tools or any(isinstance(one, Mapping) and one.get("role") == "tool" for one in messages):
+        _ = template.call_form  # raises UserError when the template renders no tools
     turns: list[Turn] = []
     waiting: list[dict[str, str]] = []
     for position, message in enumerate(messages):
         role, content = _parts(message, position)
         if role != ANSWER:
-            if turns and role != "user":
-                raise ValueError(f"message {position + 1}: a {role} message must stand before the first answer")
+            if role not in (LATER_ROLES if turns else FIRST_ROLES):
+                where = "before" if turns else "behind"
+                raise ValueError(f"message {position + 1}: a {role} message must stand {where} the first answer")
             waiting.append({"role": role, "content": content})
             continue
         if not waiting:
             raise ValueError(f"message {position + 1}: an answer without a prompt")
         if turns:
-            new = template.join(turns[-1].completion_tokens_T, "\n\n".join(one["content"] for one in waiting))
+            new = template.join(turns[-1].completion_tokens_T, waiting, tools)
         else:
-            new = template.first_prompt(waiting)
+            new = template.first_prompt(waiting, tools)
         answered = template.completion(content)
         turns.append(Turn(0, tuple(new), tuple(answered), (0.0,) * len(answered), 0, text=content))
         waiting = []
@@ -93,8 +106,8 @@ def _parts(message: object, position: int) -> tuple[str, str]:
     if not isinstance(message, Mapping):
         raise ValueError(f"message {position + 1}: must be an object with role and content")
     role, content = message.get("role"), message.get("content")
-    if role not in (*PROMPT_ROLES, ANSWER):
-        raise ValueError(f"message {position + 1}: role {role!r}; must be system, user or assistant")
+    if role not in (*FIRST_ROLES, *LATER_ROLES, ANSWER):
+        raise ValueError(f"message {position + 1}: role {role!r}; must be system, user, tool or assistant")
     if not isinstance(content, str) or not content.strip():
         raise ValueError(f"message {position + 1}: content must be text that is not empty")
     return role, content

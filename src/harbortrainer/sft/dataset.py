@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,9 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import digest
 from harbortrainer.learning.trajectory import Trajectory, TrialName
+from harbortrainer.policy.api.normal import tool
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
+from harbortrainer.policy.tools import Tool
 from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, open_run_directory
 from harbortrainer.run.ledger import suspect_trials
 from harbortrainer.run.trajectories import read_batch
@@ -89,7 +91,7 @@ def _left_out(n_suspect: int) -> str:
 
 
 def _of_file(file: str, template: ChatTemplate) -> Iterator[Conversation]:
-    """One conversation a line: messages, and optionally the name of its task."""
+    """One conversation a line: messages, and optionally the name of its task and the tools declared in it."""
     path = Path(file).expanduser()
     try:
         lines = path.read_bytes().splitlines()
@@ -103,11 +105,21 @@ def _of_file(file: str, template: ChatTemplate) -> Iterator[Conversation]:
             messages = record.get("messages") if isinstance(record, dict) else None
             if not isinstance(messages, list):
                 raise ValueError('must be an object with a list "messages"')
-            task = record.get("task")
+            task, tools = record.get("task"), _tools(record)
             name = f"{path.name}:{number}"
-            yield of_messages(messages, template, name=name, task=str(task) if task else None, source=file)
+            yield of_messages(messages, template, name=name, task=str(task) if task else None, source=file, tools=tools)
         except ValueError as error:  # json.JSONDecodeError is one
             raise UserError(f"data={file}: line {number}: {error}") from None
+
+
+def _tools(record: Mapping[str, Any]) -> list[Tool]:
+    """The line's tools, in the form in which the model API declares them. Raises ValueError."""
+    declared = record.get("tools") or []
+    shaped = isinstance(declared, list) and all(isinstance(one, dict) for one in declared)
+    functions: list[Any] = [one.get("function") for one in declared] if shaped else [None]
+    if not all(isinstance(one, dict) for one in functions):
+        raise ValueError('"tools" must be a list of objects {"type": "function", "function": {...}}')
+    return [tool(one.get("name"), one.get("description"), one.get("parameters")) for one in functions]
 
 
 def _of_runs(config: SftConfig, renderer: Renderer) -> tuple[list[Conversation], int]:
