@@ -99,6 +99,7 @@ def command(plan: Plan, index: int) -> list[str]:
         values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
+        values["--worker-extension-cls"] = "unpinned.Unpinned"  # in server/vllm, see environment()
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
         values["--max-num-batched-tokens"] = plan.context
         values["--distributed-executor-backend"] = "uni"  # with environment(): two processes to start, not three
@@ -119,7 +120,8 @@ def environment(plan: Plan, index: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     if plan.gpus:  # vLLM's faster sampler compiles programs at the first request, with a compiler that may be missing
-        return {"VLLM_USE_FLASHINFER_SAMPLER": "0"} | kept | always | {"CUDA_VISIBLE_DEVICES": plan.gpus[index]}
+        own = {"CUDA_VISIBLE_DEVICES": plan.gpus[index], "PYTHONPATH": str(HERE / "vllm")}
+        return {"VLLM_USE_FLASHINFER_SAMPLER": "0"} | kept | always | own
     threads = kept.get("VLLM_CPU_THREADS", "1")
     return (
         {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
