@@ -6,7 +6,6 @@ Everything that crosses the border is written down, so that two configurations c
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -297,12 +296,6 @@ class FakeHost(RemoteHost):
         self._note("reap", own=True)
 
 
-@cache
-def _template(enable_thinking: bool, tool_format: ToolFormat) -> ChatTemplate:
-    """Once for all runs of the process: it asks the tokenizer for every special string."""
-    return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking, tool_format=tool_format)
-
-
 def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outside:
     """Nothing leaves the process; what would goes to the recorder."""
 
@@ -311,7 +304,7 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
 
     def template(name: str, enable_thinking: bool, tool_format: ToolFormat) -> ChatTemplate:
         recorder.note("tokenizer", model=name)
-        return _template(enable_thinking, tool_format)
+        return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking, tool_format=tool_format)
 
     async def new_trial(config: TrialConfig) -> Any:
         return FakeTrial(config, recorder)
