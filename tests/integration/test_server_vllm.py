@@ -1,6 +1,5 @@
 """The real server with SAMPLER=vllm and a fake vLLM: rows, seeds, refusals, saves, restarts. The real one: at night."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,9 +131,7 @@ def test_a_save_that_fails_after_its_hand_over_is_sampled_by_nobody(
         folder = server.state / "checkpoints" / model_id / "sampler_weights"
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.symlink_to(disk.folder)
-        disk.fill()
-        ballast = disk.folder / "ballast"
-        os.truncate(ballast, ballast.stat().st_size - ROOM)
+        disk.fill(but=ROOM)
         refused(save(raw, model_id, "one"), "No space left on device")
         awaited(lambda: counts(server)[0] == taken + 1 or None)
         [failed] = [name for name in vllm[0].loads if name.startswith(f"{model_id}_one_")]
