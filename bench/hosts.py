@@ -55,8 +55,8 @@ def said(cluster: OwnCluster, hosts: str, script: str, trials: int) -> Iterator[
         assert process.stdout is not None
         rewards = None
         for line in process.stdout:
-            if line.startswith("{"):  # Ray writes there too
-                one = json.loads(line)
+            if line.startswith("{"):  # Ray writes there too, at times on the same line
+                one, _ = json.JSONDecoder().raw_decode(line)
                 rewards = one.get("rewards", rewards)
                 yield one
         assert process.wait() == 0 and rewards == {"1.0": trials}, (cluster.folder / "driver.log").read_text()

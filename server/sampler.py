@@ -47,7 +47,7 @@ class Plan:
     """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
 
     `memory`: the share of a GPU. `context`: tokens in a sequence; `stretched`: more than the model was made for.
-    `chunk`: most prompt tokens in one step; 0 = vLLM's own default. `flags`: more of vLLM's, from VLLM_FLAGS.
+    `flags`: more of vLLM's, from VLLM_FLAGS.
     `handed`: a folder that is removed at the end (repairs/handover.py).
     """
 
@@ -62,7 +62,6 @@ class Plan:
     max_deaths: int
     stretched: bool = False
     after: str = ""
-    chunk: int = 0
     flags: str = ""
     handed: str = ""
 
@@ -100,8 +99,6 @@ def command(plan: Plan, index: int) -> list[str]:
         values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
-        if plan.chunk:
-            values["--max-num-batched-tokens"] = plan.chunk
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
         values["--max-num-batched-tokens"] = plan.context
         values["--distributed-executor-backend"] = "uni"  # with environment(): two processes to start, not three

@@ -24,7 +24,6 @@ from repairs.vllm_status import read_status, trouble
 
 KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
 SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9  # share of a GPU that vLLM takes, with the trainer on it and without
-LARGE_GPU_MIB, LARGE_CHUNK = 70 * 1024, 16384
 STOP_SEC = 10.0
 MOE_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -160,7 +159,6 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         max_deaths=args.vllm_max_deaths,
         stretched=own_context() > (values.get("max_position_embeddings") or 0),
         after=str(marker) if shared else "",
-        chunk=chunk_for(smallest_gpu_mib()) if shared or own else 0,
         flags=args.vllm_flags,
         handed=str(handover.make_folder(state)),
     )
@@ -169,25 +167,6 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
 def first_gpu() -> str:
     """As CUDA_VISIBLE_DEVICES names it: the trainer's first, so that both are on the same one."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-
-
-def chunk_for(gpu_mib: int) -> int:
-    """Prompt tokens in one step of vLLM on a GPU of this size; 0 = its own default.
-
-    On a large GPU its server takes 8,192, so that answers of others do not wait long, and its offline engine 16,384.
-    Here no person waits for a token, and the prompts of many trials come at once.
-    """
-    return LARGE_CHUNK if gpu_mib >= LARGE_GPU_MIB else 0
-
-
-def smallest_gpu_mib() -> int:
-    """Of this machine; 0 where nvidia-smi does not say."""
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return min((int(line) for line in said.split() if line.isdigit()), default=0)
 
 
 def free_ports(count: int) -> tuple[int, ...]:

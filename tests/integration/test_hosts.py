@@ -52,8 +52,8 @@ class Driven:
         """Read what it says until that is enough, or it ends."""
         assert self.process.stdout is not None
         while not enough(self.said) and (line := self.process.stdout.readline()):
-            if line.startswith("{"):  # Ray reports a dead worker or node on stdout
-                self.said.append(json.loads(line))
+            if line.startswith("{"):  # Ray reports a dead worker or node on stdout, at times on the same line
+                self.said.append(json.JSONDecoder().raw_decode(line)[0])
 
     def end(self) -> int:
         self.until(lambda _: False)

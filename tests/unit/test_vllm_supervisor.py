@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-import sampler_start
 
 import sampler
 from repairs.vllm_status import ReplicaStatus, read_status, trouble
@@ -53,13 +52,6 @@ def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> Non
     assert sampler.environment(plan_of(tmp_path), 0)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert json.loads(flags(plan_of(tmp_path, stretched=True))["--hf-overrides"]) == {"max_position_embeddings": 4096}
     assert gpu["--seed"] == "3" and "--enforce-eager" in gpu
-
-
-def test_a_large_gpu_takes_long_prompts_in_larger_steps(tmp_path: Path) -> None:
-    assert [sampler_start.chunk_for(mib) for mib in (0, 24_000, 81_559, 143_771)] == [0, 0, 16384, 16384]
-    assert "--max-num-batched-tokens" not in flags(plan_of(tmp_path, **GPU))
-    mine = flags(plan_of(tmp_path, **GPU, chunk=16384, flags="--max-num-batched-tokens 4096"))
-    assert mine["--max-num-batched-tokens"] == "4096", "the operator's comes last"
 
 
 def test_vllm_sees_its_own_gpu_and_no_setting_of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
