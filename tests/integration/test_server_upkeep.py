@@ -1,6 +1,7 @@
 """What the server forgets by and by, and what it makes of what a killed one has left: one server, started twice."""
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import tinker
 
@@ -65,6 +67,7 @@ class Left:
     pending: str  # a model that was being made for a client that has gone since
     sampler: str
     logprobs: list[float]  # of the sampler
+    waiting: httpx.Response  # the promise of a sample of the sampler that waited for vLLM
     engine_ended: bool
 
 
@@ -75,12 +78,16 @@ def left(server: Server, tiny_model_dir: Path) -> Left:
     model_id = raw.adapter()
     raw.settle(raw.post("save_weights", model_id=model_id, path="unfinished")).raise_for_status()
     sampler, logprobs = asyncio.run(saved_sampler(server.url, tiny_model_dir))
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    waiting = raw.post("asample", model_path=sampler, prompt=prompt, sampling_params={"max_tokens": 4})
+    raw.settle(waiting).raise_for_status()
     os.kill(int((server.state / "server.pid").read_text()), signal.SIGKILL)
     engine_ended = wait_until(lambda: not processes_of(server.state), GONE_SEC)
     pending = f"{uuid.uuid4().hex}:train:0"
     leave_pending(server, model_id, pending)
+    leave_waiting(server, waiting.json()["request_id"])
     server.start(SKYRL_TX_KEEP_SEC="900")
-    return Left(f"tinker://{model_id}/weights/unfinished", pending, sampler, logprobs, engine_ended)
+    return Left(f"tinker://{model_id}/weights/unfinished", pending, sampler, logprobs, waiting, engine_ended)
 
 
 async def saved_sampler(url: str, model: Path) -> tuple[str, list[float]]:
@@ -110,6 +117,20 @@ def leave_pending(server: Server, model_id: str, pending: str) -> None:
     )
 
 
+def leave_waiting(server: Server, request_id: str) -> None:
+    """As if this sample, as vllm_requests stores it, had waited for vLLM, without which the server starts now."""
+    ((found,),) = query(server, "SELECT request_data FROM futures WHERE request_id = ?", request_id)
+    data = json.loads(found)
+    data["sampling_params"]["seed_given"], data["weights"] = False, "1"
+    unanswered = "status = 'PENDING', result_data = NULL, completed_at = NULL"
+    query(
+        server,
+        f"UPDATE futures SET request_type = 'EXTERNAL', request_data = ?, {unanswered} WHERE request_id = ?",
+        json.dumps(data),
+        request_id,
+    )
+
+
 def test_the_engine_ends_with_its_api(left: Left) -> None:
     assert left.engine_ended
 
@@ -120,6 +141,10 @@ def test_what_a_killed_server_was_doing_does_not_outlive_it(server: Server, left
     ((status, result),) = query(server, "SELECT status, result_data FROM futures WHERE model_id = ?", left.pending)
     assert status == "FAILED"
     assert "client of this model has gone" in result
+
+
+def test_a_sample_that_waited_for_vllm_is_the_engines(server: Server, left: Left, tiny_model_dir: Path) -> None:
+    assert Raw(server.url, tiny_model_dir).settle(left.waiting).is_success
 
 
 async def test_a_sampler_outlives_its_server(server: Server, left: Left) -> None:

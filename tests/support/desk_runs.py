@@ -25,9 +25,10 @@ SERVER = {
 }
 SETTINGS = (
     f"backend=skyrl-tx model_name={MODEL} tasks_dir=tau:desk lora_rank=8 max_turns=4 max_tokens=16 context_limit=512 "
-    "batch_size=8 group_size=6 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3 display=plain"
+    "batch_size=8 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3 display=plain"
 ).split()
-N_TRIALS = 48  # of a batch
+N_TASKS = 8  # of a batch
+N_TRIALS = 48  # of the quickstart's batch
 NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 AGENTS_FAULTS = {
     Outcome.COMPLETED,
@@ -38,9 +39,13 @@ AGENTS_FAULTS = {
 LIMIT_SEC = 1200.0  # of a run, on a busy machine
 
 
-async def run_desk(url: str, folder: Path, name: str, *more: str) -> RunDirectory:
-    """`python -m src.train` to its end, without a Docker daemon. Fails with its output unless it exits with 0."""
-    words = [*SETTINGS, f"skyrl_tx_url={url}", f"logs_dir={folder}", f"run_name={name}", *more]
+async def run_desk(url: str, folder: Path, name: str, *more: str, trials: int = N_TRIALS) -> RunDirectory:
+    """`python -m src.train` to its end, without a Docker daemon. Fails with its output unless it exits with 0.
+
+    `trials`: of a batch.
+    """
+    size = f"group_size={trials // N_TASKS}"
+    words = [*SETTINGS, size, f"skyrl_tx_url={url}", f"logs_dir={folder}", f"run_name={name}", *more]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "src.train", *words, cwd=ROOT, env=os.environ | NO_DOCKER,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -65,15 +70,15 @@ class Outage:
     trained: int
 
 
-async def run_with_outage(url: str, folder: Path, seconds: float = 0.0) -> Outage:
+async def run_with_outage(url: str, folder: Path, seconds: float = 0.0, trials: int = N_TRIALS) -> Outage:
     """One step. In its middle the endpoint that plays the user refuses connections: until the run has noticed it, and
     for `seconds` at least.
     """
     async with chat_server(customer) as server:
         user = [f"user_url={server.url}", "user_model=customer"]
         run = RunDirectory(folder / "outage")
-        running = asyncio.create_task(run_desk(url, folder, run.name, *user, "max_steps=1"))
-        away = asyncio.create_task(_go_away(server, run, seconds))
+        running = asyncio.create_task(run_desk(url, folder, run.name, *user, "max_steps=1", trials=trials))
+        away = asyncio.create_task(_go_away(server, run, seconds, trials // 2))
         await asyncio.wait([running, away], return_when=asyncio.FIRST_EXCEPTION)
         await running
         lasted = await away
@@ -94,9 +99,9 @@ def customer(body: dict[str, Any]) -> Reply:
     return says(scenario if len(talk) == 1 else STOP)
 
 
-async def _go_away(server: ChatServer, run: RunDirectory, seconds: float) -> float:
-    """The seconds for which it was away, once half of the trials have asked it."""
-    await _until(lambda: len(server.requests) >= N_TRIALS // 2)
+async def _go_away(server: ChatServer, run: RunDirectory, seconds: float, asked: int) -> float:
+    """The seconds for which it was away, once `asked` requests have come."""
+    await _until(lambda: len(server.requests) >= asked)
     await server.stop()
     began = time.monotonic()
     await _until(lambda: "does not answer" in (run.path / "run.log").read_text())

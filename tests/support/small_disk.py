@@ -1,6 +1,7 @@
 """Disks that are small enough to be filled: a folder's, and a Docker daemon's."""
 
 import contextlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ class SmallDisk:
         self.folder = folder
         self._ballast = folder / "ballast"
 
-    def fill(self) -> None:
-        """To the last block. Safe to repeat."""
+    def fill(self, but: int = 0) -> None:
+        """To the last block, then frees `but` bytes. Safe to repeat."""
         with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
+        os.truncate(self._ballast, self._ballast.stat().st_size - but)
 
     def empty(self) -> None:
         self._ballast.unlink()
