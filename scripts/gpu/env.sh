@@ -35,10 +35,28 @@ train() {
   local name=$1 model=$2 start=$3
   shift 3
   "$PYTHON" -m src.train "${SERVER[@]}" model_name="$model" ${start:+"init_from=$start"} tasks_dir="$TASKS" \
-    eval_tasks="$(paste -sd, "$TASKS/held_out.txt")" allow_family_overlap=true eval_group_size=4 eval_every=1000 \
+    eval_tasks="$(held_out)" allow_family_overlap=true eval_group_size=4 eval_every=1000 \
     batch_size=16 group_size=8 max_steps=20 n_parallel_envs=64 n_warm_envs=32 trial_timeout_sec=180 \
     max_turns=4 max_tokens=128 context_limit=2048 \
     lora_rank=32 learning_rate=3e-4 num_substeps=2 loss_fn=importance_sampling run_name="$name" "$@"
+}
+
+held_out() { paste -sd, "$TASKS/held_out.txt"; }
+
+# evaluate NAME RUN [field=value ...]: trials of a run's last weights, at most 2 turns each, in runs/NAME.
+evaluate() {
+  local name=$1 run=$2
+  shift 2
+  "$PYTHON" -m src.evaluate "${SERVER[@]}" "checkpoint=runs/$run" tasks_dir="$TASKS" allow_family_overlap=true \
+    n_parallel_envs=128 trial_timeout_sec=180 max_turns=2 max_tokens=128 context_limit=2048 out="runs/$name" "$@"
+}
+
+# sft_own NAME EVALUATION MODEL [field=value ...]: runs/NAME from all trials of an evaluation, good and bad.
+sft_own() {
+  local name=$1 evaluation=$2 model=$3
+  shift 3
+  "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" runs="runs/$evaluation" min_reward=0 lora_rank=32 learning_rate=1e-3 \
+    batch_size=32 lr_schedule=linear run_name="$name" "$@"
 }
 
 # keep NAME ...: what is worth keeping of runs, small, into the results.

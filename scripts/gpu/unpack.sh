@@ -70,7 +70,11 @@ install_project() {
   unxz "$WORK/packages.tar.xz" | tar -x -C "$WORK/packages"
   for part in trainer server; do
     python="$PROJECT/.venv/bin/python" path="$WORK/packages/$part:$WORK/packages/common"
-    if [ "$part" = trainer ]; then path="$PROJECT/src:$path"; else python="$PROJECT/server/.venv/bin/python"; fi
+    if [ "$part" = trainer ]; then
+      path="$PROJECT/src:$path:$PROJECT/.state/agents/mini-swe-agent" # Harbor's module of that agent imports litellm
+    else
+      python="$PROJECT/server/.venv/bin/python"
+    fi
     mkdir -p "$(dirname "$python")"
     printf '#!/bin/bash\nexport PYTHONPATH="%s${PYTHONPATH:+:$PYTHONPATH}"\nexec python3 "$@"\n' \
       "$path" >"$python"
