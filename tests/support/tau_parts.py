@@ -1,8 +1,10 @@
 """Conversations of venue tau with a policy that follows the tasks' own actions, or says what a test wants."""
 
+import contextlib
+import functools
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +40,35 @@ def gold_texts(task: Task, chat: ChatTemplate) -> list[str]:
     return [*calls, "Done. " + " ".join(criteria.communicate_info or [])]
 
 
-def gold_sampler(tasks: Sequence[Task], chat: ChatTemplate) -> PolicySampler:
+def gold_sampler(tasks: Sequence[Task], chat: ChatTemplate, policy: type[Solutions] = Solutions) -> PolicySampler:
     """Each trial is answered with its task's own actions."""
     sampler = PolicySampler()
     answers = {task.ref: [chat.completion(text) for text in gold_texts(task, chat)] for task in tasks}
-    sampler.publish_solutions(Solutions(answers), 0)
+    sampler.publish_solutions(policy(answers), 0)
     return sampler
 
 
-async def gold_groups(tasks: Sequence[Task], folder: Path) -> list[TrajectoryGroup]:
-    """A batch of one gold trial a task, through the run's own limits, journal and files."""
+@contextlib.asynccontextmanager
+async def gold_batch(
+    tasks: Sequence[Task], folder: Path, policy: type[Solutions] = Solutions
+) -> AsyncIterator[Callable[[], Awaitable[list[TrajectoryGroup]]]]:
+    """What runs a batch of one gold trial a task, through the run's own limits, journal and files."""
     chat = chat_of(QWEN_TOOLS)
     ledger = Ledger(folder / "ledger.jsonl")
-    rollouts = Rollouts(config(n_parallel_envs=64), gold_sampler(tasks, chat), chat, "run", ledger)
+    rollouts = Rollouts(config(n_parallel_envs=64), gold_sampler(tasks, chat, policy), chat, "run", ledger)
 
     def keep(trajectory: Trajectory) -> None:
         write_trajectory(folder / "kept", trajectory)
 
     async with rollouts.opened(tasks, lambda *_: None, lambda _: None):
-        return await rollouts.run_groups(tasks, 1, folder / "trials", step=0, temperature=1.0, on_trajectory=keep)
+        given: dict[str, Any] = {"step": 0, "temperature": 1.0, "on_trajectory": keep}
+        yield functools.partial(rollouts.run_groups, tasks, 1, folder / "trials", **given)
+
+
+async def gold_groups(tasks: Sequence[Task], folder: Path) -> list[TrajectoryGroup]:
+    """A batch of one gold trial a task."""
+    async with gold_batch(tasks, folder) as run:
+        return await run()
 
 
 def parts(answers: Any, **fields: Any) -> tuple[RunParts, ScriptedClient]:
