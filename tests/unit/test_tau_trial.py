@@ -24,6 +24,7 @@ from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau.domain import GREETING, Call
+from harbortrainer.venues.tau.room import TauRoom
 from harbortrainer.venues.tau.trial import EMPTY, run_conversation
 from harbortrainer.venues.tau.user import ModelUser, NewUser, Reply, ScriptedUser, User
 from harbortrainer.venues.tau.venue import SCRIPTED, VENUE
@@ -285,6 +286,27 @@ async def test_a_room_shares_the_agents_slots_and_has_no_service() -> None:
     await room.ready()
     await room.suspect()
     assert room.outages == 0 and room.gate is made.gates.running
+
+
+async def test_conversations_that_begin_together_begin_in_different_rounds_of_the_loop(tmp_path: Path) -> None:
+    rounds, begun = 0, list[int]()
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    def user(*arguments: Any) -> User:
+        begun.append(rounds)
+        return ScriptedUser(*arguments)
+
+    made, _ = parts(["x"] * 40)
+    room, counting = TauRoom(made, user), asyncio.create_task(count())
+    requests = [request(mock(), tmp_path, f"s000000-p00-g{index:02d}") for index in range(8)]
+    await asyncio.gather(*map(room.run, requests))
+    counting.cancel()
+    assert len(set(begun)) == len(requests)
 
 
 class Model(users.User):

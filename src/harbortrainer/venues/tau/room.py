@@ -28,6 +28,7 @@ class TauRoom:
         """`new_user`: a test's user; None = that of the run, else the scripted one."""
         self._run, self._users = run, run.users
         self._new_user = new_user or self._of_run
+        self._starting = asyncio.Lock()
 
     @property
     def outages(self) -> int:
@@ -51,6 +52,8 @@ class TauRoom:
             await self._users.suspect()
 
     async def run(self, request: TrialRequest) -> Trajectory:
+        async with self._starting:  # a batch begins at once, and a first prompt takes 10 ms: one in a round of the loop
+            await asyncio.sleep(0)
         return await run_conversation(request, self._run, self._new_user)
 
     @contextlib.asynccontextmanager
