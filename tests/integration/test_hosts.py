@@ -139,7 +139,7 @@ def test_a_trajectory_is_that_of_a_trial_without_hosts(drive: Callable[..., Driv
     here.start(DOCKER_HOST=cluster.hosts[0].docker)
     assert here.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
     assert here.of("over")[0]["modules"] is False and there.of("over")[0]["modules"] is True, "ray is imported"
-    ours, theirs = (read_batch(driven.folder / "trajectories") for driven in (here, there))
+    ours, theirs = (read_batch(driven.folder / "trajectories" / "step_000000") for driven in (here, there))
     assert len(ours) == 8 and {name: timeless(one) for name, one in ours.items()} == {
         name: timeless(one) for name, one in theirs.items()
     }
@@ -163,7 +163,7 @@ def test_an_agent_in_a_container_is_answered_by_its_own_host(drive: Callable[...
     driven = drive(2, parallel=1, script={"turns": 2, "agent": "mini-swe-agent"}, network="no-network")
     assert driven.end() == 0, (cluster.folder / "driver.log").read_text()[-2000:]
     all_graded(driven, 2)
-    trajectories = read_batch(driven.folder / "trajectories").values()
+    trajectories = read_batch(driven.folder / "trajectories" / "step_000000").values()
     assert [len(one.turns) for one in trajectories] == [2, 2]
     assert {one.stats["wire_tokens_per_unique_token"] for one in trajectories} == {1.0}
     assert [host.containers() for host in cluster.hosts] == [0, 0]

@@ -113,7 +113,7 @@ async def drive(
     rollouts = Rollouts(
         config, sampler, template_of(script.agent), run_id, ledger, observer=Turns(), venues={"harbor": venue}
     )
-    stored = folder / "trajectories"
+    stored = folder / "trajectories" / "step_000000"  # where the ledger looks for what a killed process has stored
     done = ledger.reusable("step", read_batch(stored)) if stored.exists() else {}
     began = time.monotonic()
     async with rollouts.opened([task], lambda *_: None, lambda line: say("line", line=line)):
