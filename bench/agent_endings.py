@@ -19,7 +19,7 @@ MOST_BEYOND_SEC = 6.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", default=",".join(AGENTS))
+    parser.add_argument("--agents", default=",".join(agent for agent in AGENTS if AGENTS[agent].full))
     parser.add_argument("--endings", default=",".join(CASES).replace("context, may compact", "context+"))
     parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
     arguments = parser.parse_args()
