@@ -46,7 +46,8 @@ def plan(kind: str, actions: list[Any], pool: list[Any], rng: random.Random) -> 
         calls = [garbled(call, rng) if rng.random() < 0.3 else call for call in calls]
     if kind == "malformed":
         place = rng.randrange(len(calls) + 1)
-        calls.insert(place, rng.choice((Call("no_such_tool", {}), Call("calculate", {"expression": "9**9**9"}))))
+        # no 9**9**9: tau2's own calculator, which replays the calls of airline, would not come back from it
+        calls.insert(place, rng.choice((Call("no_such_tool", {}), Call("calculate", {"expression": "1/0"}))))
     if kind == "twice":
         calls = [call for call in calls for _ in range(2)]
     return [] if kind == "no-op" else calls
