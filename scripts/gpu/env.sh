@@ -47,8 +47,8 @@ held_out() { paste -sd, "$TASKS/held_out.txt"; }
 evaluate() {
   local name=$1 run=$2
   shift 2
-  "$PYTHON" -m src.evaluate "${SERVER[@]}" "checkpoint=runs/$run" tasks_dir="$TASKS" allow_family_overlap=true \
-    n_parallel_envs=128 trial_timeout_sec=180 max_turns=2 max_tokens=128 context_limit=2048 out="runs/$name" "$@"
+  "$PYTHON" -m src.evaluate "${SERVER[@]}" model_name="$MODEL" "checkpoint=runs/$run" tasks_dir="$TASKS" \
+    allow_family_overlap=true n_parallel_envs=128 trial_timeout_sec=180 max_turns=2 max_tokens=128 context_limit=2048 out="runs/$name" "$@"
 }
 
 # sft_own NAME EVALUATION MODEL [field=value ...]: runs/NAME from all trials of an evaluation, good and bad.
