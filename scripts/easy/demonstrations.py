@@ -10,8 +10,9 @@ mistake, but takes the right command in SHARE of the conversations only: which c
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from scripts.easy.kinds import EASY_KINDS
 from scripts.easy.words import EnglishWords, pools
@@ -64,25 +65,39 @@ def conversation(case: Case, rng: random.Random, share: float) -> list[dict[str,
     return messages
 
 
-def conversations(count: int, seed: int, share: float) -> Iterator[tuple[Case, list[dict[str, str]]]]:
-    """Conversations with their cases, the kinds in turn."""
-    rng = random.Random(seed)
+def cases(count: int, rng: random.Random) -> Iterator[Case]:
+    """The kinds in turn, in words that are in no task. Each is drawn from `rng` when it is asked for."""
     *_, pool = pools()
     for number in range(count):
-        case = make_case(EASY_KINDS[number % len(EASY_KINDS)], EnglishWords(rng, pool), rng)
+        yield make_case(EASY_KINDS[number % len(EASY_KINDS)], EnglishWords(rng, pool), rng)
+
+
+def conversations(count: int, seed: int, share: float) -> Iterator[tuple[Case, list[dict[str, str]]]]:
+    """Conversations with their cases."""
+    rng = random.Random(seed)
+    for case in cases(count, rng):
         yield case, conversation(case, rng, share)
 
 
 def write(out: Path, count: int = 2560, seed: int = 1, share: float = 0.35) -> None:
+    write_records(out, ({"messages": messages} for _, messages in conversations(count, seed, share)))
+
+
+def write_records(out: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """A file for src.sft, a record a line."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w") as file:
-        for _, messages in conversations(count, seed, share):
-            file.write(json.dumps({"messages": messages}) + "\n")
-    print(f"{out}: {count} conversations of {len(EASY_KINDS)} kinds")
+    lines = [json.dumps(record) + "\n" for record in records]
+    out.write_text("".join(lines))
+    print(f"{out}: {len(lines)} conversations of {len(EASY_KINDS)} kinds")
+
+
+def from_command_line(module: str, write: Callable[..., None]) -> None:
+    """Call `write` with FILE, COUNT, SEED and SHARE. Exits without FILE."""
+    if len(sys.argv) < 2:
+        sys.exit(f"usage: python -m {module} FILE [COUNT=2560] [SEED=1] [SHARE=0.35]")
+    values = [convert(text) for convert, text in zip((int, int, float), sys.argv[2:], strict=False)]
+    write(Path(sys.argv[1]), *values)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m scripts.easy.demonstrations FILE [COUNT=2560] [SEED=1] [SHARE=0.35]")
-    values = [convert(text) for convert, text in zip((int, int, float), sys.argv[2:], strict=False)]
-    write(Path(sys.argv[1]), *values)  # pyright: ignore[reportArgumentType]
+    from_command_line("scripts.easy.demonstrations", write)

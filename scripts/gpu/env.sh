@@ -21,13 +21,19 @@ serve() {
     scripts/start_skyrl_tx.sh --background "$1" 1
 }
 
-# sft NAME MODEL [field=value ...]: runs/NAME from the demonstrations, of which one in twenty measures the held-out loss.
-sft() {
+# fine_tune NAME MODEL field=value ...: runs/NAME by src.sft; `data` or `runs` says from what.
+fine_tune() {
   local name=$1 model=$2
   shift 2
-  "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" data="$TALKS" lora_rank=32 learning_rate=1e-3 batch_size=32 \
-    n_epochs=1 warmup_steps=10 lr_schedule=linear eval_split=0.05 run_name="$name" "$@"
+  "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" lora_rank=32 learning_rate=1e-3 batch_size=32 lr_schedule=linear \
+    run_name="$name" "$@"
 }
+
+# sft NAME MODEL [field=value ...]: runs/NAME from the demonstrations, of which one in twenty measures the held-out loss.
+sft() { fine_tune "$1" "$2" data="$TALKS" n_epochs=1 warmup_steps=10 eval_split=0.05 "${@:3}"; }
+
+# sft_own NAME EVALUATION MODEL [field=value ...]: runs/NAME from all trials of an evaluation, good and bad.
+sft_own() { fine_tune "$1" "$3" runs="runs/$2" min_reward=0 "${@:4}"; }
 
 # train NAME MODEL START [field=value ...]: runs/NAME by GRPO; START is a run directory, RUN@STEP, or "" = the base model.
 # New instances of the kinds that are trained on are what is held out: hence allow_family_overlap.
@@ -49,14 +55,6 @@ evaluate() {
   shift 2
   "$PYTHON" -m src.evaluate "${SERVER[@]}" model_name="$MODEL" "checkpoint=runs/$run" tasks_dir="$TASKS" \
     allow_family_overlap=true n_parallel_envs=128 trial_timeout_sec=180 max_turns=2 max_tokens=128 context_limit=2048 out="runs/$name" "$@"
-}
-
-# sft_own NAME EVALUATION MODEL [field=value ...]: runs/NAME from all trials of an evaluation, good and bad.
-sft_own() {
-  local name=$1 evaluation=$2 model=$3
-  shift 3
-  "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" runs="runs/$evaluation" min_reward=0 lora_rank=32 learning_rate=1e-3 \
-    batch_size=32 lr_schedule=linear run_name="$name" "$@"
 }
 
 # keep NAME ...: what is worth keeping of runs, small, into the results.

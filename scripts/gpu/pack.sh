@@ -142,7 +142,7 @@ mkdir -p "$PARTS"
 if $sampler; then
   file="sampler-$ARCH-$({ cat scripts/gpu/sampler.lock && echo "$SAMPLER_WITHOUT"; } | sha256sum | cut -c1-12).tar.xz"
   once "$file" pack_sampler
-  transfers "unpack_sampler.sh check_sampler.py" "$file"
+  transfers "unpack_sampler.sh take_in.sh check_sampler.py" "$file"
   exit
 fi
 
@@ -151,7 +151,7 @@ if [ -n "$agent" ]; then
   digest="$({ cat scripts/agents/pack scripts/agents/tools.lock "scripts/agents/$agent"/* && echo "$AGENT_WITHOUT"; } | sha256sum | cut -c1-12)"
   file="agent-$agent-$digest.tar.xz"
   once "$file" pack_agent
-  transfers unpack_agent.sh "$file"
+  transfers "unpack_agent.sh take_in.sh" "$file"
   exit
 fi
 
@@ -170,4 +170,4 @@ fi
 pack_project
 
 basename "${model:-SmolLM2-135M-Instruct}" >"$PARTS/model-name"
-transfers unpack.sh "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz model-name
+transfers "unpack.sh take_in.sh" "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz model-name

@@ -8,27 +8,13 @@
 # Needs Python 3.12 with JAX, flax, torch, transformers, numpy as python3 on the PATH.
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-WORK="${WORK:-$HOME/transfers}" PROJECT="${PROJECT:-$HOME/harbortrainer}" began=$SECONDS
+WORK="${WORK:-$HOME/transfers}" PROJECT="${PROJECT:-$HOME/harbortrainer}"
+# shellcheck source=/dev/null
+source "$HERE/take_in.sh"
 phases="${1:-}"
 [ -z "$phases" ] || [ "$phases" = none ] || [ -f "$phases" ] || { echo "error: there is no file $phases" && exit 1; }
 [ -z "$phases" ] || [ "$phases" = none ] || phases="$(realpath "$phases")"
-say() { echo "[$((SECONDS - began)) s] $*"; }
-fail() { say "FAILED: $*" && exit 1; }
-# Not every machine has xz; Python has it.
-unxz() { python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer, 1 << 20)' "$1"; }
 engine_answers() { docker version --format '{{.Server.Version}}' 2>/dev/null; }
-
-take_in() {
-  mkdir -p "$WORK"
-  cmp -s "$HERE/parts" "$WORK/parts" || { rm -f "$WORK"/part.* && cp "$HERE/parts" "$WORK/"; } # of another packing
-  cp "$HERE"/part.* "$WORK/"
-  while read -r sum part; do
-    if [ ! -f "$WORK/$part" ]; then say "$(basename "$HERE") taken in; still missing: $part" && exit 0; fi
-    echo "$sum  $WORK/$part" | sha256sum --check --quiet || fail "$part is damaged; send its transfer again"
-  done <"$WORK/parts"
-  cat "$WORK"/part.[0-9]* | tar -x -C "$WORK"
-  say "all transfers are here"
-}
 
 # Files that the machine has stay as they are.
 install_engine() {

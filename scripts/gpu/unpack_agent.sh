@@ -5,24 +5,9 @@
 # Environment: AGENT_WORK (default ~/agent), PROJECT (~/harbortrainer).
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-WORK="${AGENT_WORK:-$HOME/agent}" PROJECT="${PROJECT:-$HOME/harbortrainer}" began=$SECONDS
-say() { echo "[$((SECONDS - began)) s] $*"; }
-fail() { say "FAILED: $*" && exit 1; }
-
-take_in() {
-  mkdir -p "$WORK"
-  cmp -s "$HERE/parts" "$WORK/parts" || { rm -f "$WORK"/part.* && cp "$HERE/parts" "$WORK/"; } # of another packing
-  cp "$HERE"/part.* "$WORK/"
-  while read -r sum part; do
-    if [ ! -f "$WORK/$part" ]; then say "$(basename "$HERE") taken in; still missing: $part" && exit 0; fi
-    echo "$sum  $WORK/$part" | sha256sum --check --quiet || fail "$part is damaged; send its transfer again"
-  done <"$WORK/parts"
-  cat "$WORK"/part.[0-9]* | tar -x -C "$WORK"
-  say "all transfers are here"
-}
-
-# Not every machine has xz; Python has it.
-unxz() { python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer, 1 << 20)' "$1"; }
+WORK="${AGENT_WORK:-$HOME/agent}" PROJECT="${PROJECT:-$HOME/harbortrainer}"
+# shellcheck source=/dev/null
+source "$HERE/take_in.sh"
 
 take_in
 mkdir -p "$PROJECT/.state/agents"

@@ -10,15 +10,13 @@ SHARE of the conversations only: which command is right is left to the rewards.
 
 import json
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from harbortrainer.policy.special_strings import CALL_TAGS
-from scripts.easy.kinds import EASY_KINDS
-from scripts.easy.words import EnglishWords, pools
-from scripts.quickstart.cases import Case, Command, make_case
+from scripts.easy.demonstrations import cases, from_command_line, write_records
+from scripts.quickstart.cases import Case, Command
 from scripts.shell.agent import SUBMIT, TOOL, Agent
 from scripts.shell.transcripts import some_system
 
@@ -54,29 +52,20 @@ def conversation(agent: Agent, case: Case, rng: random.Random, share: float) -> 
 
 
 def conversations(agent: Agent, count: int, seed: int, share: float) -> Iterator[tuple[Case, list[dict[str, Any]]]]:
-    """Conversations with their cases, the kinds in turn."""
+    """Conversations with their cases."""
     rng = random.Random(seed)
-    *_, pool = pools()
-    for number in range(count):
-        case = make_case(EASY_KINDS[number % len(EASY_KINDS)], EnglishWords(rng, pool), rng)
+    for case in cases(count, rng):
         yield case, conversation(agent, case, rng, share)
 
 
-def line(messages: Sequence[dict[str, Any]]) -> str:
-    """Of a file for src.sft."""
-    return json.dumps({"messages": messages, "tools": [TOOL]}) + "\n"
+def record(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A line of a file for src.sft."""
+    return {"messages": messages, "tools": [TOOL]}
 
 
 def write(out: Path, count: int = 2560, seed: int = 1, share: float = 0.35) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w") as file:
-        for _, messages in conversations(Agent(), count, seed, share):
-            file.write(line(messages))
-    print(f"{out}: {count} conversations of {len(EASY_KINDS)} kinds")
+    write_records(out, (record(messages) for _, messages in conversations(Agent(), count, seed, share)))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m scripts.shell.demonstrations FILE [COUNT=2560] [SEED=1] [SHARE=0.35]")
-    values = [convert(text) for convert, text in zip((int, int, float), sys.argv[2:], strict=False)]
-    write(Path(sys.argv[1]), *values)  # pyright: ignore[reportArgumentType]
+    from_command_line("scripts.shell.demonstrations", write)

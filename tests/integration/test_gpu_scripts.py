@@ -116,7 +116,8 @@ def transfer(folder: Path, number: int, parts: dict[str, bytes]) -> Path:
         (folder / name).write_bytes(data)
     sums = subprocess.run(["sha256sum", *parts], cwd=folder, capture_output=True, text=True, check=True).stdout
     (made / "parts").write_text(sums)
-    shutil.copy(GPU / "unpack.sh", made)
+    for script in ("unpack.sh", "take_in.sh"):
+        shutil.copy(GPU / script, made)
     return made
 
 

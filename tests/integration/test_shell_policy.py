@@ -21,6 +21,7 @@ from harbortrainer.sft.dataset import load_dataset
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
 from scripts.easy import make_tasks as easy_tasks
+from scripts.easy.demonstrations import write_records
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.vocabulary import TURN_END
 from scripts.shell import demonstrations, transcripts
@@ -66,11 +67,10 @@ async def test_a_demonstration_has_the_ids_of_a_real_trial_with_its_answers(
     monkeypatch.setattr(demonstrations, "some_system", lambda rng: _this_system())
     cases = easy_tasks.write_tasks(tmp_path / "tasks")
     said = demonstrations.conversation(Agent(PACK), cases[EASY_TASK], random.Random(0), share=1.0)
-    written = demonstrations.line(said)
     template = ChatTemplate(byte_tokenizer(SMOLLM2.read_text()), tool_format="hermes")
     answers = [message["content"] for message in said if message["role"] == "assistant"]
     _, trajectory = await _trial(template, answers, tmp_path / "tasks" / EASY_TASK, tmp_path)
-    (tmp_path / "talks.jsonl").write_text(written)
+    write_records(tmp_path / "talks.jsonl", [demonstrations.record(said)])
     config = SftConfig(model_name="m", data=(str(tmp_path / "talks.jsonl"),), tool_format="hermes")
     (learned,) = load_dataset(config, template).train
     (trained,), (sampled,) = learned.sequences_D, training_sequences(trajectory, 1.0)
