@@ -89,7 +89,8 @@ def part(folder: Path, number: int, parts: dict[str, bytes]) -> Path:
     sums = subprocess.run(["sha256sum", *parts], cwd=folder, capture_output=True, text=True, check=True).stdout
     (made / "parts").write_text(sums)
     (made / f"part.0{number}").write_bytes(parts[f"part.0{number}"])
-    shutil.copy(GPU / "unpack_sampler.sh", made)
+    for script in ("unpack_sampler.sh", "take_in.sh"):
+        shutil.copy(GPU / script, made)
     return made
 
 
