@@ -7,7 +7,7 @@ from typing import Any, override
 TICK = 0.02
 
 
-class _Selector(selectors.SelectSelector):
+class _Selector(selectors.EpollSelector):
     """Waits for nothing: the clock jumps over the time in which nothing happens."""
 
     def __init__(self) -> None:

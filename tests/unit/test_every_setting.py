@@ -26,8 +26,10 @@ BASE = (
     "logs_dir=LOGS",
     "run_name=run",
 )
-TASKS = ("count-1", "count-2", "create-1", "create-2")
-SPLIT = ("eval_split=0.25",)
+TASKS = ("count-1", "create-1")  # one step: most settings show in it
+MORE = ("count-1", "count-2", "create-1", "create-2")
+STEPS = ("tasks_dir=MORE",)
+SPLIT = (*STEPS, "eval_split=0.25")
 SUBSTEPS = ("batch_size=2", "num_substeps=2")
 JUDGE = ("judge_model=j", "judge_url=http://judge/v1")
 PPO = ("loss_fn=ppo",)
@@ -61,12 +63,15 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "tasks_include": ("count-1,count-2", ()),
     "tasks_exclude": ("count-1", ("tasks_dir=BROKEN",)),
     "task_weights": (".tasks=2", ()),
-    "curriculum_band": ("0.1,0.9", (*GROUP, "n_epochs=4")),
+    "curriculum_band": ("0.1,0.9", (*STEPS, *GROUP, "n_epochs=4")),
     "trial_timeout_sec": ("0", ()),
+    "batch_size": ("3", STEPS),
+    "max_steps": ("1", STEPS),
+    "lr_schedule": ("linear", STEPS),
     "loss_norm": ("token_sum", ()),
     "eval_tasks": ("count-1,count-2", ()),
     "eval_split": ("0.5", ()),
-    "allow_family_overlap": ("true", ("eval_split=0.5",)),
+    "allow_family_overlap": ("true", (*STEPS, "eval_split=0.5")),
     "eval_group_size": ("2", SPLIT),
     "eval_every": ("1", (*SPLIT, *LONG)),
     "eval_overlap": ("true", (*SPLIT, *LONG)),
@@ -84,7 +89,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "warmup_steps": ("2", ()),
     "clip_low_threshold": ("0.5", PPO),
     "clip_high_threshold": ("3.0", PPO),
-    "max_trials": ("5", ()),
+    "max_trials": ("5", STEPS),
     "max_tokens_total": ("5", ()),
     "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
     "max_container_hours": ("1e-9", ()),
@@ -134,7 +139,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     Path(broken, "count-1", "task.toml").write_text("version = ")
     return {
         "TASKS": copy_tasks(root / "tasks", TASKS),
-        "OTHER": copy_tasks(root / "other", TASKS[:2]),
+        "MORE": copy_tasks(root / "more", MORE),
+        "OTHER": copy_tasks(root / "other", MORE[:2]),
         "BROKEN": broken,
         "TAXONOMY": write_taxonomy(root / "taxonomy.json"),
     }

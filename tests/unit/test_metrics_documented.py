@@ -23,7 +23,7 @@ from harbortrainer.tasks.task import Task
 from tests.support import recorded_run
 from tests.support.conversations import conversation, write_conversations
 from tests.support.taxonomy import write_taxonomy
-from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
+from tests.unit.test_every_setting import BASE, MORE, copy_tasks
 
 PAGE = Path("docs/metrics.md")
 RUNS = (
@@ -83,7 +83,7 @@ async def test_what_runs_log_is_what_is_documented(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     logged: set[str] = set()
-    tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", TASKS[:2]), ("two", TASKS[2:])))
+    tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", MORE[:2]), ("two", MORE[2:])))
     taxonomy = write_taxonomy(tmp_path / "taxonomy.json")
     shaped = ("judge_model=j", "judge_url=http://judge/v1", f"taxonomy={taxonomy}", "max_steps=1")
     for number, besides in enumerate((*RUNS, shaped)):
