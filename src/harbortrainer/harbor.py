@@ -1,6 +1,7 @@
 """Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm, writes job files."""
 
 import functools
+import importlib
 import logging
 import os
 import sys
@@ -118,7 +119,10 @@ class LiteLLM:
 
 @contextmanager
 def without_litellm() -> Iterator[None]:
-    """In the block, `litellm` and Harbor's client for it are empty modules; afterwards they can be imported."""
+    """In the block, `litellm` and Harbor's client for it are empty modules; afterwards they can be imported.
+
+    A module of Harbor that was imported in the block keeps the empty `litellm` until `with_litellm`.
+    """
     if "litellm" in sys.modules:
         yield
         return
@@ -131,6 +135,12 @@ def without_litellm() -> Iterator[None]:
     finally:
         for name in stand_ins:
             del sys.modules[name]
+
+
+def with_litellm() -> None:
+    """Gives Harbor's look-up of providers and keys the real litellm: agents with a client of their own need it."""
+    config = importlib.import_module("harbor.llms.litellm_config")
+    vars(config)["litellm"] = importlib.import_module("litellm")
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any, cast
 from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
 
 from harbortrainer.errors import UserError
-from harbortrainer.harbor import boundary
+from harbortrainer.harbor import boundary, with_litellm
 from harbortrainer.rollout.agent_session import live_session
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
@@ -36,6 +36,7 @@ def __getattr__(name: str) -> type[BaseInstalledAgent]:
 @functools.cache
 def trainable(agent: str) -> type[BaseInstalledAgent]:
     """Harbor's class of this agent with the methods of `_Trainable`."""
+    with_litellm()
     module, _, name = _CLASSES[agent].partition(":")
     harbors = getattr(importlib.import_module(module), name)
     return cast("type[BaseInstalledAgent]", type(f"Trainable{name}", (_Trainable, harbors), {}))

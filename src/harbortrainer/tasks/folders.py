@@ -10,6 +10,7 @@ from typing import Any
 
 from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
+from harbortrainer.harbor import hasten_task_files
 from harbortrainer.tasks.task import Task
 
 QUARANTINE_FILE = "quarantine.txt"
@@ -58,6 +59,8 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
 def find_fault(path: Path) -> str | None:
     """Why Harbor cannot run this task; None = it can."""
     from harbor.models.task.task import Task as HarborTask  # half a second to import
+
+    hasten_task_files()
 
     for needed in ("task.toml", "instruction.md"):
         if not (path / needed).is_file() and not (needed == "instruction.md" and (path / "steps").is_dir()):
