@@ -22,7 +22,7 @@ from harbortrainer.venues.hosts.messages import Facts, Job, Report
 from harbortrainer.venues.hosts.ray_cluster import LOOK_SEC, RayCluster
 from harbortrainer.venues.hosts.remote import HostLost
 from tests.support.fakes import chat_template
-from tests.unit.test_hosts import in_virtual_time, now
+from tests.support.hosts_rig import in_virtual_time, now
 
 START_SEC, BUILD_SEC, COPY_SEC, PREPARE_SEC = 10.0, 40.0, 3.0, 5.0
 

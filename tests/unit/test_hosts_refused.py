@@ -1,0 +1,145 @@
+"""Hosts that are refused or fail, what they leave behind, folders that travel, and what hosts cannot do."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chz
+import pytest
+from docker.errors import DockerException
+
+from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS
+from harbortrainer.backend.terms import agree
+from harbortrainer.cli.arguments import validate
+from harbortrainer.config import Config
+from harbortrainer.errors import UserError
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.gates import Gates
+from harbortrainer.rollout.venue import RunParts
+from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.hosts.facts import code, refuse_different
+from harbortrainer.venues.hosts.messages import Facts, Job, pack_folder, unpack_folder
+from harbortrainer.venues.hosts.node import Node
+from harbortrainer.venues.hosts.remote import RemoteHost
+from tests.support.fakes import chat_template
+from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, in_virtual_time
+
+
+def test_other_code_and_a_shared_daemon_are_refused() -> None:
+    same = Facts("m", 1, ("id", "/a"), "20", code())
+    refuse_different("h1", same, [("h0", Facts("m", 2, ("id", "/b"), "20", code()))])
+    with pytest.raises(UserError, match=r"host h1: harbortrainer x, here .*; check out the same commit"):
+        refuse_different("h1", Facts("m", 1, ("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
+    with pytest.raises(UserError, match="host h1: shares the Docker daemon of host h0"):
+        refuse_different("h1", same, [("h0", same)])
+
+
+def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Path) -> None:
+    """Named in one line, and no error of the whole run."""
+
+    class Broken(Venue):
+        def room(self, run: RunParts) -> Room:
+            made: Any = super().room(run)
+            made.prepared = self.fails
+            return made
+
+        @contextlib.asynccontextmanager
+        async def fails(self, *_: Any):
+            raise DockerException("connection\nrefused")
+            yield
+
+    async def work() -> None:
+        rig = Rig(tmp_path)
+        job = Job(rig.config, "run", Broken(), lambda _: chat_template(), 4, False, SILENCE)
+        node = Node(job, lambda: None, lambda: FACTS, lambda _: None)
+        host = RemoteHost("h0", Wire(node), 4, rig.run, SILENCE, lambda _: None)
+        await host.start()
+        with pytest.raises(UserError, match=r"^host h0: Docker failed \(connection refused\); see whether it runs"):
+            await host.ask("prepare")
+        await host.close()
+
+    in_virtual_time(work)
+
+
+def test_a_killed_process_is_cleaned_up_after(tmp_path: Path) -> None:
+    """Its folder too; what it leaves in Docker is the nightly tests' matter."""
+    folder = tmp_path / "host"
+    folder.mkdir()
+    code = (
+        "import pathlib, sys, time; from harbortrainer.venues.hosts.afterwards import clean_afterwards\n"
+        "clean_afterwards(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(600)"
+    )
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none", "PYTHONPATH": str(Path("src").resolve())}
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        process.kill()
+    deadline = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_container_cannot_reach_out_of_its_trials_folder(tmp_path: Path) -> None:
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "link").symlink_to("/etc")
+    (tmp_path / "trial" / "log").write_text("ran")
+    packed = pack_folder(tmp_path / "trial")
+    unpack_folder(packed, tmp_path / "there", trusted=False)
+    assert [path.name for path in (tmp_path / "there" / "trial").iterdir()] == ["log"]
+    unpack_folder(packed, tmp_path / "task", trusted=True)
+    assert (tmp_path / "task" / "trial" / "link").readlink() == Path("/etc")
+
+
+def test_a_task_arrives_with_the_modes_of_its_files(tmp_path: Path) -> None:
+    """They are part of what its image is named by."""
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "run.sh").touch()
+    (tmp_path / "task" / "run.sh").chmod(0o777)
+    unpack_folder(pack_folder(tmp_path / "task"), tmp_path / "there", trusted=True)
+    assert (tmp_path / "there" / "task" / "run.sh").stat().st_mode & 0o777 == 0o777
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"environment_type": "daytona"},
+            "environment_type=daytona: a sandbox service needs no hosts; leave hosts out",
+        ),
+        ({"tasks_dir": "tau:retail,tau:mock"}, "hosts=ray: conversations run in this process"),
+        ({"n_parallel_envs": "auto"}, "n_parallel_envs=auto: with hosts give a number, which holds for each host"),
+        ({"max_steps_off_policy": 1}, "max_steps_off_policy=1: hosts sample the weights published last and no others"),
+        ({"eval_overlap": True, "eval_split": 0.5}, "eval_overlap=true: hosts sample the weights published last"),
+        (
+            {"backend": "skyrl-tx", "skyrl_tx_url": "http://localhost:8000"},
+            "skyrl_tx_url=http://localhost:8000: with hosts give an address of the server that every host reaches",
+        ),
+    ],
+)
+def test_what_hosts_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"model_name": "m", "tasks_dir": "."}
+    plain = Config(**given | changes)
+    validate(plain)
+    with pytest.raises(UserError) as refused:
+        validate(chz.replace(plain, hosts="ray"))
+    assert str(refused.value).startswith(words)
+
+
+def test_a_server_whose_samplers_are_not_frozen_is_refused() -> None:
+    config = Config(model_name="m", tasks_dir=".", hosts="ray")
+    agree(config, CLOUD, TINKER_DOCUMENTS)
+    with pytest.raises(UserError, match=r"hosts=ray: .* may change the weights in training"):
+        agree(config, CLOUD, replace(TINKER_DOCUMENTS, frozen_samplers=False))
+
+
+async def test_without_hosts_trials_sample_here_and_nothing_follows() -> None:
+    sampler = PolicySampler()
+    config = Config(model_name="m", tasks_dir=".")
+    room = HarborVenue().room(RunParts(config, sampler, chat_template(), "run", Gates.of(config)))
+    assert room.fleet.hosts == [room.local] and sampler._follower is None
