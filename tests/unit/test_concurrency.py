@@ -284,7 +284,7 @@ async def test_slots_are_given_in_order_and_resized_while_held() -> None:
 
     tasks = [asyncio.create_task(take(number)) for number in range(5)]
     await asyncio.sleep(0)
-    assert order == [0, 1] and gate.locked()
+    assert order == [0, 1] and gate.taken == gate.limit
     gate.resize(3)
     await asyncio.sleep(0)
     assert order == [0, 1, 2]

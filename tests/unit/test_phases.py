@@ -81,10 +81,10 @@ async def test_agents_that_are_held_wait_for_weights_with_their_clock_stopped() 
         agent = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
         await pass_once()
         assert not agent.done() and phases.clock.when() is None, "its environment runs, its clock does not"
-        assert not gates.running.locked() and trial.agent_environment.calls == []
+        assert gates.running.taken < gates.running.limit and trial.agent_environment.calls == []
         gates.weights.set()
         await agent
-        assert trial.agent_environment.calls == ["open"] and gates.running.locked()
+        assert trial.agent_environment.calls == ["open"] and gates.running.taken == gates.running.limit
         assert due is not None and (phases.clock.when() or 0) >= due
     phases.leave()
 
@@ -113,7 +113,7 @@ async def test_a_place_is_held_for_its_phase_only() -> None:
         await verifying
         two.leave()
     assert first.agent_environment.calls == second.agent_environment.calls == ["open", "end"]
-    assert not any(gate.locked() for gate in (gates.running, gates.verifying))
+    assert not any(gate.taken for gate in (gates.running, gates.verifying))
 
 
 async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
@@ -149,7 +149,7 @@ async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:
             await trial.reach(*events[:n])
             phases.leave()
             phases.leave()
-    assert not gates.running.locked() and not gates.verifying.locked()
+    assert gates.running.taken < gates.running.limit and gates.verifying.taken < gates.verifying.limit
     await asyncio.wait_for(gates.starting.acquire(), 600)
 
 

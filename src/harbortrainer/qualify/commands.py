@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
 from harbortrainer.tasks.fetch import DIGESTS, check_digests, fetch_dataset
-from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine
+from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
 from harbortrainer.tasks.split import families, split_record, split_tasks
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
@@ -45,7 +44,7 @@ async def show_tasks(args: ListArgs) -> int:
         instruction = path / "instruction.md"
         text = instruction.read_text(errors="replace") if instruction.is_file() else ""
         keys = {reason: key[:_SHORT] for reason, key in identity.keys}
-        shown.append(_row(path) | {"instruction": text, "digests": keys, "settings": _settings(path)})
+        shown.append(_row(path) | {"instruction": text, "digests": keys, "settings": read_settings(path)})
     if not give_json(json.dumps(shown, indent=2, default=str), args.json):
         for one in shown:
             for name, value in one.items():
@@ -97,7 +96,7 @@ async def get(args: GetArgs) -> int:
 def needs(folder: Path) -> list[str]:
     """Lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
     tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
-    images = [image for path in tasks if (image := _settings(path).get("environment", {}).get("docker_image"))]
+    images = [image for path in tasks if (image := read_settings(path).get("environment", {}).get("docker_image"))]
     fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
     lines = []
     if images:
@@ -122,7 +121,7 @@ def task_folders(dirs: Sequence[str]) -> list[Path]:
 
 
 def _row(path: Path) -> dict[str, Any]:
-    settings = _settings(path)
+    settings = read_settings(path)
     metadata = settings.get("metadata", {})
     content = digest(path)
     listed = read_quarantine(path.parent).get(path.name)
@@ -136,13 +135,6 @@ def _row(path: Path) -> dict[str, Any]:
         "difficulty": str(metadata.get("difficulty") or ""),
         "fault": fault,
     }
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((path / "task.toml").read_text())
-    except (OSError, ValueError):
-        return {}
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -18,10 +18,6 @@ class Slots:
         self._held_seconds = 0.0
         self._counted_at = clock()
 
-    def locked(self) -> bool:
-        """Whether no slot is free."""
-        return self.taken >= self.limit
-
     async def acquire(self) -> None:
         if not self._waiting and self.taken < self.limit:
             self._take()
