@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,7 +109,7 @@ class ScriptedClient:
     async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
         assert num_samples == 1
         request = Request(
-            prompt.to_ints(),
+            list(chain.from_iterable(chunk.tokens for chunk in prompt.chunks)),  # `to_ints` takes six times as long
             sampling_params.max_tokens,
             sampling_params.temperature,
             sampling_params.seed,

@@ -117,6 +117,20 @@ async def test_an_echo_with_other_words_opens_a_segment_and_only_samples_carry_l
     assert [one.tokens_T[one.mask_T].tolist() for one in sequences] == sampled
 
 
+@pytest.mark.parametrize("change", [0, 1, 3, "tools"])
+async def test_a_change_before_the_last_answer_opens_a_segment(change: int | str) -> None:
+    """What a request has in common with the one before is not digested again."""
+    exchange, _ = exchange_of([CALL])
+    messages = [SYSTEM, user("q")]
+    for output in ("r1", "r2"):
+        messages += [echo(await exchange.say(messages, TOOLS)), result(output)]
+    tools = TOOLS[:1] if change == "tools" else TOOLS
+    changed = [m | {"content": "x"} if at == change else m for at, m in enumerate(messages)]
+    await exchange.say(changed, tools)
+    await exchange.say(messages, TOOLS)
+    assert [turn.segment for turn in exchange.turns] == [0, 0, 1, 0]
+
+
 async def test_a_dropped_answer_is_a_branch_with_the_ids_that_were_held() -> None:
     """mini-swe-agent leaves out an answer without a call and says that the format was wrong."""
     exchange, client = exchange_of([CALL, "no call", CALL, "done"])

@@ -73,13 +73,14 @@ def arranged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return ([{"role": "system", "content": system}] if first else []) + rest
 
 
-def digests(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
+def digests(messages: Sequence[Message], tools: Sequence[Tool], known: Sequence[str] = ()) -> list[str]:
     """One for every prefix of the conversation: [0] of the tools alone, [k] of the first k messages with them.
 
     Equal for two echoes of an answer: its thoughts, outer blanks, ids and the spelling of arguments are left out.
+    `known`: the first ones.
     """
-    found = [hashlib.blake2b(_json(tools), digest_size=16).hexdigest()]
-    for message in messages:
+    found = [*known] or [hashlib.blake2b(_json(tools), digest_size=16).hexdigest()]
+    for message in messages[len(found) - 1 :]:
         found.append(digest_after(found[-1], message))
     return found
 
