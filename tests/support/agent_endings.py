@@ -21,6 +21,7 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.api.service import Endpoint
@@ -28,7 +29,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
-from harbortrainer.rollout.agents import PORT
+from harbortrainer.rollout.agents import PORT, check_agent
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import TrialContext, run_trial
 from harbortrainer.rollout.venue import TrialRequest
@@ -84,6 +85,18 @@ AGENTS = {
     "claude-code": Shell("Bash", "command", 0, more={"description": "work"}),
 }
 BESIDE = "I answer myself."  # to every request without tools: the policy's own, and titles
+
+
+def demand_packed(agents: Iterable[str]) -> None:
+    """End the program with a line that names the first of these agents that is not in PACK, and what packs it."""
+    for agent in agents:
+        if agent not in AGENTS:
+            raise SystemExit(f"error: {agent!r} is no agent; one of {', '.join(AGENTS)}")
+        try:
+            given: dict[str, Any] = {"agent": agent, "agents_dir": str(PACK)}
+            check_agent(Config(model_name="fake/policy", tasks_dir=".", **given))
+        except UserError as error:
+            raise SystemExit(f"error: {error}") from None
 
 
 def call(agent: str, command: str, *, spaced: bool = False) -> str:
