@@ -313,9 +313,10 @@ async def run(
     *,
     network: str = "no-network",
     attempts: int = 1,
+    steps: Sequence[str] = (),
     **fields: Any,
 ) -> Ended:
-    """One trial in an empty folder."""
+    """One trial in an empty folder. `steps`: the tests of each step of its task; () = it has no steps."""
     template = chat_of(QWEN_TOOLS)
     live = Live(agent)
     client, sampler = ScriptedClient(_answering(says(live), live, template), template), PolicySampler(attempts=attempts)
@@ -326,9 +327,14 @@ async def run(
     }  # fmt: skip
     config = Config(**given | fields)
     task = make_task(folder, test=TEST)
-    (folder / task.name / "task.toml").write_text(
-        TASK_TOML.format(agent_timeout=1500.0) + f'network_mode = "{network}"\n'
-    )
+    toml = TASK_TOML.format(agent_timeout=1500.0) + f'network_mode = "{network}"\n'
+    toml += "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(len(steps)))
+    (folder / task.name / "task.toml").write_text(toml)
+    for number, test in enumerate(steps):
+        step = folder / task.name / "steps" / f"s{number}"
+        (step / "tests").mkdir(parents=True)
+        (step / "instruction.md").write_text(f"Write Hello to hello.txt, step {number}.\n")
+        (step / "tests" / "test.sh").write_text(f"#!/bin/bash\n{test}")
     service = _Watched(Endpoint(), Prompts(template), live=live)
     context = TrialContext(
         config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
@@ -352,10 +358,10 @@ def _answering(said: Said, live: Live, template: ChatTemplate) -> Callable[[Requ
 
 
 def _beyond(over_at: float | None, folder: Path) -> float | None:
-    if over_at is None:
+    phase = json.loads((folder / "result.json").read_text())["agent_execution"]
+    if over_at is None or phase is None:  # each step has its own
         return None
-    finished = json.loads((folder / "result.json").read_text())["agent_execution"]["finished_at"]
-    return datetime.fromisoformat(finished).timestamp() - over_at
+    return datetime.fromisoformat(phase["finished_at"]).timestamp() - over_at
 
 
 async def run_case(folder: Path, agent: str, name: str) -> Ended:

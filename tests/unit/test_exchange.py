@@ -75,7 +75,7 @@ async def test_every_prompt_is_what_was_held_and_sampled_and_the_rendered_rest(n
         messages += [echo(reply), *new]
     assert exchange.stats["wire_tokens_per_unique_token"] == 1.0 and exchange.stats["wire_matched"] == 4
     (sequence,) = training_sequences(trajectory(exchange), 1.0)
-    assert sequence.tokens_T.tolist() == exchange.segments[0].tokens_T
+    assert sequence.tokens_T.tolist() == exchange.conversation.segments[0].tokens_T
     assert exchange.stats["special_strings"] >= 2 or name != QWEN_TOOLS.name
 
 
@@ -137,7 +137,7 @@ async def test_a_dropped_answer_is_a_branch_with_the_ids_that_were_held() -> Non
     messages = [SYSTEM, user("q")]
     messages += [echo(await exchange.say(messages, TOOLS)), result("r")]
     await exchange.say(messages, TOOLS)
-    held_T = client.requests[1].prompt_T[: len(exchange.segments[0].tokens_T)]
+    held_T = client.requests[1].prompt_T[: len(exchange.conversation.segments[0].tokens_T)]
     messages.append(user("format error"))
     messages += [echo(await exchange.say(messages, TOOLS)), result("r2")]
     await exchange.say(messages, TOOLS)
@@ -168,7 +168,7 @@ async def test_two_openings_at_once_are_two_segments() -> None:
     exchange, _ = exchange_of(["x"])
     await asyncio.gather(*(exchange.say([SYSTEM, user(str(n))], TOOLS) for n in range(3)))
     assert sorted(turn.segment for turn in exchange.turns) == [0, 1, 2]
-    assert [segment.index for segment in exchange.segments] == [0, 1, 2]
+    assert [segment.index for segment in exchange.conversation.segments] == [0, 1, 2]
 
 
 async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp_path: Any) -> None:
@@ -306,6 +306,30 @@ async def test_a_side_calls_full_context_ends_nothing() -> None:
     with pytest.raises(Over, match="beside the agent's"):  # the refused ones count: they took work
         await exchange.say([user("one more")])
     assert exchange.over == ""
+
+
+async def test_another_step_has_its_own_turns_but_not_another_deadline_or_server() -> None:
+    exchange, _ = exchange_of(["one"], max_turns=1)
+    exchange.deadline = asyncio.get_running_loop().time() + 1000
+    await exchange.say([user("q")])
+    with pytest.raises(Over):
+        await exchange.say([user("q"), user("more")])
+    await exchange.close()
+    assert exchange.over == "max_turns"
+    exchange.reopen()
+    assert not exchange.over and not exchange.ended.is_set()
+    exchange.deadline = asyncio.get_running_loop().time() - 1
+    await exchange.close()
+    exchange.reopen()
+    await asyncio.wait_for(exchange.ended.wait(), 10)
+    assert exchange.over == "timeout"
+    exchange.reopen()
+    exchange.deadline = None
+    exchange.reopen()
+    exchange.fault = ConnectionError("gone")
+    exchange.end("fault")
+    exchange.reopen()
+    assert exchange.over == "fault" and exchange.ended.is_set()
 
 
 async def test_the_deadline_ends_waiting_and_later_requests() -> None:

@@ -64,10 +64,12 @@ class AgentSession:
         self.exchange.deadline = at
 
     async def open(self, container: str) -> None:
-        """Answer inside the container from now on.
+        """Answer inside the container from now on; again after `close`, when the task has another step.
 
         Raises UserError (no way into it), EnvironmentFault, docker.errors.DockerException.
         """
+        self.endpoint.open(self.exchange, self.key)
+        self.exchange.reopen()
         if listener_problem():
             self._relay = await Relay.open(container, PORT, PYTHONS, self._attach)
         else:

@@ -85,6 +85,7 @@ class _Trainable(BaseInstalledAgent):
     async def run(self, instruction: str, environment: Any, context: Any) -> None:
         """One session, ended when the trial is over. A program that fails is noted, and its work is graded."""
         session, reason = self._session, "interrupted"
+        session.failure = ""
         work = asyncio.ensure_future(super().run(instruction, environment, context))
         over = asyncio.ensure_future(session.exchange.ended.wait())
         try:

@@ -91,11 +91,10 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Opened:
-    """How a segment began."""
+    """How a segment began: with tokens that another one has too (a branch), or from text."""
 
-    kind: Literal["start", "branch"]
     identity: "Identity"
-    repeated: int  # tokens that another segment has too
+    repeated: int  # tokens that another segment has too; of a foreign one all
     foreign: bool
 
 
@@ -165,10 +164,6 @@ class Exchange:
         return self.conversation.turns
 
     @property
-    def segments(self) -> list[Segment]:
-        return self.conversation.segments
-
-    @property
     def side_segments(self) -> tuple[int, ...]:
         """Segments without loss: another tool list than the agent's, or no system message where the agent has one.
 
@@ -185,13 +180,13 @@ class Exchange:
         side = set(self.side_segments)
         agent = [one for index, one in enumerate(self._opened) if index not in side]
         unlike = [turn for turn in self.turns if turn.segment in side]
-        tokens = sum(len(one.tokens_T) for one in self.segments if one.index not in side)
+        tokens = sum(len(one.tokens_T) for one in self.conversation.segments if one.index not in side)
         repeated = sum(one.repeated for one in agent)
         counted = {
             "wire_turns": len(self.turns),
-            "wire_segments": len(self.segments),
+            "wire_segments": len(self._opened),
             "wire_foreign": sum(one.foreign for one in agent),
-            "wire_branches": sum(one.kind == "branch" for one in agent),
+            "wire_branches": sum(one.repeated > 0 and not one.foreign for one in agent),
             "wire_side_turns": len(unlike),
             "wire_side_tokens": sum(len(turn.completion_tokens_T) for turn in unlike),
             "wire_tokens": tokens,
@@ -224,6 +219,14 @@ class Exchange:
         if reason in ("timeout", "fault", "closed"):
             for sample in self._running:
                 sample.cancel()
+
+    def reopen(self) -> None:
+        """Answer again after `close`, as from the start: the task has another step. Not after a fault."""
+        if self.fault is None:
+            self.over, self.full = "", False
+            self.ended.clear()
+            self._admitted.clear()
+            self.deadline = self._deadline
 
     def refused(self, status: int) -> None:
         """Count a request that got no answer."""
@@ -362,7 +365,7 @@ class Exchange:
                     self.end("context_length")
             raise Over("context_length", str(error)) from None
         repeated = len(kept_T) or len(new_T) * asked.foreign
-        self._opened.append(_Opened("branch" if kept_T else "start", asked.identity, repeated, asked.foreign))
+        self._opened.append(_Opened(asked.identity, repeated, asked.foreign))
         return segment, turn
 
     async def _render(self, asked: _Asked) -> list[int]:

@@ -93,9 +93,9 @@ class Endpoint:
             await self._close(digest)
         await _end(self._servers, self._shared)
 
-    def open(self, exchange: Exchange) -> str:
-        """A secret for this trial's agent, as its API key."""
-        key = secrets.token_urlsafe(24)
+    def open(self, exchange: Exchange, key: str = "") -> str:
+        """A secret for this trial's agent, as its API key. `key`: that of an earlier phase, which was closed."""
+        key = key or secrets.token_urlsafe(24)
         self._trials[_digest(key)] = _Trial(exchange)
         return key
 
