@@ -11,7 +11,8 @@ from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCod
 
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import boundary
-from harbortrainer.rollout.agent_session import live_session
+from harbortrainer.policy.tinker_llm import live_llm
+from harbortrainer.rollout.agent_session import AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
@@ -45,7 +46,7 @@ class _Trainable(BaseInstalledAgent):
     """`trial`: the name under which its session is registered."""
 
     def __init__(self, *args: Any, trial: str, **named: Any) -> None:
-        self._session = live_session(trial)
+        self._session: AgentSession = live_llm(trial)
         super().__init__(*args, **named)
 
     @property

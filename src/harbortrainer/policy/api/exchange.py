@@ -16,8 +16,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
-from harbortrainer.policy.conversation import ContextFull, Conversation, Listener, Segment
-from harbortrainer.policy.sampler import Sampler
+from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
 from harbortrainer.policy.tools import Message, Tool, signatures
 
 AT_ONCE = 4  # samples of one trial
@@ -110,32 +109,18 @@ class Exchange:
 
     def __init__(
         self,
-        sampler: Sampler,
+        conversation: Conversation,
         prompts: Prompts,
         *,
-        max_tokens: int,
-        temperature: float,
-        context_limit: int,
-        seed: int | None = None,
-        listener: Listener | None = None,
         max_turns: int = 0,
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
     ) -> None:
-        """`prompts`: of the run. `max_tokens`: of one answer; `context_limit`: of prompt and answer together.
+        """`conversation`: a new one. `prompts`: of the run. `max_turns`: of the agent, `side_turns`: of all others.
 
-        `max_turns`: of the agent, `side_turns`: of all others; 0 = no limit.
-        `may_compact`: a full context is refused without an end, since the agent may shorten its history.
+        0 = no limit. `may_compact`: a full context is refused without an end, since the agent may shorten its history.
         """
-        self.conversation = Conversation(
-            sampler,
-            prompts.template,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            context_limit=context_limit,
-            seed=seed,
-            listener=listener,
-        )
+        self.conversation = conversation
         self.over: Reason | Literal[""] = ""
         self.ended = asyncio.Event()
         self.full = False
