@@ -17,19 +17,12 @@ from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
-_CLASSES = {
-    "mini-swe-agent": "harbor.agents.installed.mini_swe_agent:MiniSweAgent",
-    "codex": "harbor.agents.installed.codex:Codex",
-    "opencode": "harbor.agents.installed.opencode:OpenCode",
-    "qwen-coder": "harbor.agents.installed.qwen_code:QwenCode",
-    "claude-code": "harbor.agents.installed.claude_code:ClaudeCode",
-}
 
 
 def __getattr__(name: str) -> type[BaseInstalledAgent]:
     """The trainable class of an agent, which Harbor imports by name: only the chosen one's modules are imported."""
     agent = name.replace("_", "-")
-    if agent not in _CLASSES:
+    if agent not in PROGRAMS:
         raise AttributeError(name)
     return trainable(agent)
 
@@ -37,8 +30,8 @@ def __getattr__(name: str) -> type[BaseInstalledAgent]:
 @functools.cache
 def trainable(agent: str) -> type[BaseInstalledAgent]:
     """Harbor's class of this agent with the methods of `_Trainable`."""
-    module, _, name = _CLASSES[agent].partition(":")
-    harbors = getattr(importlib.import_module(module), name)
+    module, name = PROGRAMS[agent].harbors
+    harbors = getattr(importlib.import_module(f"harbor.agents.installed.{module}"), name)
     return cast("type[BaseInstalledAgent]", type(f"Trainable{name}", (_Trainable, harbors), {}))
 
 

@@ -125,7 +125,6 @@ class Exchange:
         self.ended = asyncio.Event()
         self.full = False
         self.fault: Exception | None = None
-        self.ignored: set[str] = set()  # parameters of requests that had no effect
         self._prompts = prompts
         self._max_turns, self._side_turns = max_turns, side_turns
         self._may_compact = may_compact

@@ -170,7 +170,6 @@ class _Reading:
         raw = await self._body()
         with self._exchange.conversation.clocked():
             body, asked = _read(wire or anthropic.WIRE, raw)
-        self._exchange.ignored |= asked.ignored
         if wire is None:
             counted = asyncio.ensure_future(self._exchange.count(asked.messages, asked.tools))
             await self._whole({"input_tokens": await self._until(counted)})
