@@ -45,9 +45,13 @@ _SHAPES = (Malformed, KeyError, TypeError, AttributeError)  # what `Wire.read` r
 class _Refused(Exception):
     """A request that gets this status and text."""
 
-    def __init__(self, status: int, code: str, text: str, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, code: str, text: str) -> None:
         super().__init__(text)
-        self.status, self.code, self.retry_after = status, code, retry_after
+        self.status, self.code = status, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return error(self.status, self.code, str(self))
 
 
 class _Connection(H11Protocol):
@@ -130,7 +134,13 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
         await _answer(trial, request, send)
     except _Refused as refused:
         trial.exchange.refused(refused.status)
-        await _refuse(refused, scope, receive, send)
+        # the clients obey x-should-retry before the status; what is left of a body is not read
+        headers = (
+            {"x-should-retry": "true", "retry-after": "1"} if refused.status == 429 else {"x-should-retry": "false"}
+        )
+        if refused.status in (408, 413):
+            headers["connection"] = "close"
+        await _respond(request, send, refused.body, refused.status, headers)
     except ClientDisconnect:
         return
 
@@ -144,10 +154,10 @@ async def _answer(trial: _Trial, request: Request, send: Send) -> None:
         raise _Refused(401, "invalid_api_key", "no trial has this key here")
     if (method, path) == ("GET", "/v1/models"):
         model = {"id": "policy", "object": "model", "created": 0, "owned_by": "run"}
-        await _json({"object": "list", "data": [model]})(request.scope, request.receive, send)
+        await _respond(request, send, {"object": "list", "data": [model]})
     elif method == "POST" and path in {*WIRES, COUNT}:
         if trial.in_hand >= IN_HAND:
-            raise _Refused(429, "rate_limit_exceeded", f"{IN_HAND} requests are in hand", retry_after=1)
+            raise _Refused(429, "rate_limit_exceeded", f"{IN_HAND} requests are in hand")
         trial.in_hand += 1
         try:
             await _Reading(trial.exchange, request, send).answer(WIRES.get(path))
@@ -172,7 +182,7 @@ class _Reading:
             body, asked = _read(wire or anthropic.WIRE, raw)
         if wire is None:
             counted = asyncio.ensure_future(self._exchange.count(asked.messages, asked.tools))
-            await self._whole({"input_tokens": await self._until(counted)})
+            await _respond(self._request, self._send, {"input_tokens": await self._until(counted)})
             return
         again = self._request.headers.get("x-stainless-retry-count", "0") != "0"
         say = self._exchange.say(asked.messages, asked.tools, asked_max_tokens=asked.max_tokens, again=again)
@@ -185,7 +195,7 @@ class _Reading:
             reply = await self._until(said)
             with self._exchange.conversation.clocked():
                 shown = wire.whole(head, reply)
-            await self._whole(shown)
+            await _respond(self._request, self._send, shown)
 
     async def _body(self) -> bytes:
         """Raises _Refused, ClientDisconnect."""
@@ -217,11 +227,7 @@ class _Reading:
                     await ping()
         finally:
             gone.cancel()
-            if not work.done():
-                work.cancel()
-        return self._result(work)
-
-    def _result(self, work: asyncio.Future[Any]) -> Any:
+            work.cancel()
         try:
             return work.result()
         except (Over, SamplingError) as over:
@@ -230,16 +236,13 @@ class _Reading:
             text = f"This model's maximum context length is {limit} tokens. However, {over}."
             raise _Refused(400, "context_length_exceeded", text) from None
         except Busy as busy:
-            raise _Refused(429, "rate_limit_exceeded", str(busy), retry_after=1) from None
+            raise _Refused(429, "rate_limit_exceeded", str(busy)) from None
         except UserError as refused:
             raise _Refused(400, "invalid_request", str(refused)) from None
 
     async def _gone(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
-
-    async def _whole(self, value: Mapping[str, Any]) -> None:
-        await _json(value)(self._request.scope, self._request.receive, self._send)
 
     async def _stream(self, wire: Wire, head: Head, asked: Ask, said: "asyncio.Future[Reply]") -> None:
         """One burst once the answer is there; signs of life until then, after which a refusal is an event."""
@@ -259,7 +262,7 @@ class _Reading:
             if not started:
                 raise
             self._exchange.refused(refused.status)
-            await send(wire.failure(error(refused.status, refused.code, str(refused))), last=True)
+            await send(wire.failure(refused.body), last=True)
             return
         with self._exchange.conversation.clocked():
             text = "".join(wire.stream(head, reply, asked))
@@ -276,17 +279,9 @@ def _read(wire: Wire, raw: bytes) -> tuple[dict[str, Any], Ask]:
         raise _Refused(400, "invalid_request", reason) from None
 
 
-async def _refuse(refused: _Refused, scope: Scope, receive: Receive, send: Send) -> None:
-    # the clients obey x-should-retry before the status; what is left of a body is not read
-    headers = {"x-should-retry": "true" if refused.status == 429 else "false"}
-    if refused.retry_after is not None:
-        headers["retry-after"] = str(refused.retry_after)
-    if refused.status in (408, 413):
-        headers["connection"] = "close"
-    value = error(refused.status, refused.code, str(refused))
-    await _json(value, refused.status, headers)(scope, receive, send)
-
-
-def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+async def _respond(
+    request: Request, send: Send, value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> None:
     """In ASCII: what a client sent, and gets back, may hold lone surrogates."""
-    return Response(json.dumps(value), status, headers, media_type="application/json")
+    response = Response(json.dumps(value), status, headers, media_type="application/json")
+    await response(request.scope, request.receive, send)
