@@ -332,6 +332,18 @@ async def test_another_step_has_its_own_turns_but_not_another_deadline_or_server
     assert exchange.over == "fault" and exchange.ended.is_set()
 
 
+async def test_another_step_may_ask_what_the_step_before_did_not_hear() -> None:
+    hangs = iter([True, False])
+    exchange, _ = exchange_of(lambda request: None if next(hangs) else "two")
+    left = asyncio.create_task(exchange.say([user("q")]))
+    await let_others_act()
+    left.cancel()
+    await asyncio.wait({left})
+    await exchange.close()
+    exchange.reopen()
+    assert (await exchange.say([user("q")])).text == "two"
+
+
 async def test_the_deadline_ends_waiting_and_later_requests() -> None:
     exchange, _ = exchange_of(lambda request: None)
     waiting = asyncio.create_task(exchange.say([SYSTEM, user("q")], TOOLS))

@@ -209,7 +209,8 @@ class Exchange:
         if self.fault is None:
             self.over, self.full = "", False
             self.ended.clear()
-            self._admitted.clear()
+            for one in (self._admitted, self._samples, self._unread):
+                one.clear()
             self.deadline = self._deadline
 
     def refused(self, status: int) -> None:
