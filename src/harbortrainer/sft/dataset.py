@@ -119,7 +119,7 @@ def _tools(record: Mapping[str, Any]) -> list[Tool]:
     functions: list[Any] = [one.get("function") for one in declared] if shaped else [None]
     if not all(isinstance(one, dict) for one in functions):
         raise ValueError('"tools" must be a list of objects {"type": "function", "function": {...}}')
-    return [tool(one.get("name"), one.get("description"), one.get("parameters")) for one in functions]
+    return [tool(one) for one in functions]
 
 
 def _of_runs(config: SftConfig, renderer: Renderer) -> tuple[list[Conversation], int]:

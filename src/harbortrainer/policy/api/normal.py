@@ -6,7 +6,7 @@ Values are those of a parsed JSON body: objects are dictionaries.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harbortrainer.policy.tools import Message, Tool
@@ -52,16 +52,16 @@ def call(name: Any, arguments: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": value}}
 
 
-def tool(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
-    """The declaration of a tool. Raises Malformed."""
-    parameters = parameters or {}
+def tool(declared: Mapping[str, Any], schema: str = "parameters") -> dict[str, Any]:
+    """The declaration of a tool. `schema`: the client's name for its parameters. Raises Malformed."""
+    name, parameters = declared.get("name"), declared.get(schema) or {}
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise Malformed("tools: a function has no name, or parameters that are no object")
     needed = parameters.get("required") or []
     if not isinstance(needed, list) or not all(isinstance(one, str) for one in needed):
         raise Malformed(f"tools: {name} requires something else than a list of names")
     _check_depth(parameters)
-    shown = {"name": name, "description": text_of(description), "parameters": parameters}
+    shown = {"name": name, "description": text_of(declared.get("description")), "parameters": parameters}
     return {"type": "function", "function": shown}
 
 
