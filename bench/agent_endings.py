@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bench import report
-from tests.support.agent_endings import AGENTS, CASES, Ended, run_all
+from tests.support.agent_endings import AGENTS, CASES, Ended, demand_packed, run_all
 
 MOST_BEYOND_SEC = 6.0
 
@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
     arguments = parser.parse_args()
     agents = arguments.agents.split(",")
+    demand_packed(agents)
     names = [name.replace("context+", "context, may compact") for name in arguments.endings.split(",")]
     with tempfile.TemporaryDirectory(prefix="bench-endings-") as folder:
         keys = [(agent, name) for name in names for agent in agents]

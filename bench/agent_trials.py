@@ -27,7 +27,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import TrialContext, run_trial
-from tests.support.agent_endings import AGENTS, HELLO, PACK, RUN, script
+from tests.support.agent_endings import AGENTS, HELLO, PACK, RUN, demand_packed, script
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.trial_parts import make_task, request
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
     arguments = parser.parse_args()
+    demand_packed([arguments.agent])
     with tempfile.TemporaryDirectory(prefix="bench-agent-trials-") as folder:
         began, cpu = time.monotonic(), time.process_time()
         done = asyncio.run(trials(Path(folder), arguments.agent, arguments.trials, arguments.turns))

@@ -20,8 +20,10 @@ from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome
 from tests.conftest import ROOT
-from tests.support.agent_endings import HELLO, PACK, RUN, WORK, run, script, solves
+from tests.support.agent_endings import HELLO, PACK, RUN, TEST, WORK, call, run, script, solves
 from tests.support.docker_parts import containers
+from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.tiers import first
 from tests.support.trial_parts import make_task
 
 pytestmark = pytest.mark.skipif(not (PACK / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs")
@@ -45,6 +47,20 @@ async def test_an_agent_is_answered_in_a_trial_with_a_network_too(tmp_path: Path
 async def test_a_program_that_is_nowhere_stops_the_run_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its image has no program codex; set agents_dir=FOLDER"):
         await run(tmp_path, "codex", lambda live: ["never"], agents_dir=None)
+
+
+@pytest.mark.parametrize("agent", first(1, ["codex", "mini-swe-agent"]))
+async def test_each_step_of_a_task_is_a_session_of_the_agent_with_its_own_turns(tmp_path: Path, agent: str) -> None:
+    """The first step ends at max_turns. Between the steps the endpoint is closed, which TEST looks at."""
+    said = [call(agent, HELLO), call(agent, HELLO), *script(agent, [HELLO])]
+    ended = await run(tmp_path, agent, lambda live: said, steps=[TEST, TEST], max_turns=2)
+    trajectory = ended.trajectory
+    assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    assert [turn.segment for turn in trajectory.turns] == [0, 0, 1, 1]
+    assert ended.stat("wire_foreign") == 0 and ended.stat("wire_tokens_per_unique_token") == 1.0
+    second = ended.client.requests[2].prompt_T
+    text = chat_of(QWEN_TOOLS).tokenizer.decode(second)
+    assert "step 1." in text and "step 0." not in text and second == list(trajectory.turns[2].new_tokens_T)
 
 
 async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the_number(tmp_path: Path) -> None:

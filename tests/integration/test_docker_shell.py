@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest_asyncio
 
 from harbortrainer.docker import shell
 from harbortrainer.docker.cleaning import drain, labels, remove_container
+from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.container import ContainerSpec, container_name, start_container
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images import task_image
-from harbortrainer.docker.shell import Command, Shells
+from harbortrainer.docker.shell import Shells
 
 
 @pytest_asyncio.fixture
@@ -48,6 +50,14 @@ async def test_bytes_come_unchanged(shells: Shells, size: int) -> None:
     output = await shells.run(f"head -c {size} /dev/urandom | tee /tmp/bytes; sha256sum /tmp/bytes >&2")
     assert len(output.stdout) == size
     assert output.stderr.decode().split()[0] == hashlib.sha256(output.stdout).hexdigest()
+
+
+@pytest.mark.parametrize("piece", ["x'\"$`\\ \n\t", "ü'\n"])
+async def test_long_commands_come_unchanged(shells: Shells, piece: str) -> None:
+    text = f"{5000 * piece}."
+    for first_line in ("", f"{IN_SHELL}\n"):
+        output = await shells.run(f"{first_line}printf %s {shlex.quote(text)}")
+        assert output.stdout.decode() == text and not output.stderr
 
 
 async def test_no_state_passes_from_command_to_command(shells: Shells) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from harbortrainer.docker import first_shell
 from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.command import IN_SHELL
 from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.shell import IN_SHELL
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.trial import run_trial
 from tests.support.docker_parts import BASE, started, write_task

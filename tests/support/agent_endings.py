@@ -21,6 +21,7 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.api.service import Endpoint
@@ -28,7 +29,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
-from harbortrainer.rollout.agents import PORT
+from harbortrainer.rollout.agents import PORT, check_agent
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import TrialContext, run_trial
 from harbortrainer.rollout.venue import TrialRequest
@@ -84,6 +85,18 @@ AGENTS = {
     "claude-code": Shell("Bash", "command", 0, more={"description": "work"}),
 }
 BESIDE = "I answer myself."  # to every request without tools: the policy's own, and titles
+
+
+def demand_packed(agents: Iterable[str]) -> None:
+    """End the program with a line that names the first of these agents that is not in PACK, and what packs it."""
+    for agent in agents:
+        if agent not in AGENTS:
+            raise SystemExit(f"error: {agent!r} is no agent; one of {', '.join(AGENTS)}")
+        try:
+            given: dict[str, Any] = {"agent": agent, "agents_dir": str(PACK)}
+            check_agent(Config(model_name="fake/policy", tasks_dir=".", **given))
+        except UserError as error:
+            raise SystemExit(f"error: {error}") from None
 
 
 def call(agent: str, command: str, *, spaced: bool = False) -> str:
@@ -300,9 +313,10 @@ async def run(
     *,
     network: str = "no-network",
     attempts: int = 1,
+    steps: Sequence[str] = (),
     **fields: Any,
 ) -> Ended:
-    """One trial in an empty folder."""
+    """One trial in an empty folder. `steps`: the tests of each step of its task; () = it has no steps."""
     template = chat_of(QWEN_TOOLS)
     live = Live(agent)
     client, sampler = ScriptedClient(_answering(says(live), live, template), template), PolicySampler(attempts=attempts)
@@ -313,9 +327,14 @@ async def run(
     }  # fmt: skip
     config = Config(**given | fields)
     task = make_task(folder, test=TEST)
-    (folder / task.name / "task.toml").write_text(
-        TASK_TOML.format(agent_timeout=1500.0) + f'network_mode = "{network}"\n'
-    )
+    toml = TASK_TOML.format(agent_timeout=1500.0) + f'network_mode = "{network}"\n'
+    toml += "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(len(steps)))
+    (folder / task.name / "task.toml").write_text(toml)
+    for number, test in enumerate(steps):
+        step = folder / task.name / "steps" / f"s{number}"
+        (step / "tests").mkdir(parents=True)
+        (step / "instruction.md").write_text(f"Write Hello to hello.txt, step {number}.\n")
+        (step / "tests" / "test.sh").write_text(f"#!/bin/bash\n{test}")
     service = _Watched(Endpoint(), Prompts(template), live=live)
     context = TrialContext(
         config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
@@ -339,10 +358,10 @@ def _answering(said: Said, live: Live, template: ChatTemplate) -> Callable[[Requ
 
 
 def _beyond(over_at: float | None, folder: Path) -> float | None:
-    if over_at is None:
+    phase = json.loads((folder / "result.json").read_text())["agent_execution"]
+    if over_at is None or phase is None:  # each step has its own
         return None
-    finished = json.loads((folder / "result.json").read_text())["agent_execution"]["finished_at"]
-    return datetime.fromisoformat(finished).timestamp() - over_at
+    return datetime.fromisoformat(phase["finished_at"]).timestamp() - over_at
 
 
 async def run_case(folder: Path, agent: str, name: str) -> Ended:

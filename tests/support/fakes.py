@@ -107,8 +107,9 @@ class ScriptedClient:
 
     async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
         assert num_samples == 1
+        (chunk,) = prompt.chunks
         request = Request(
-            prompt.to_ints(),
+            chunk.tokens,  # a copy would cost what the policy's turn costs (bench.wire)
             sampling_params.max_tokens,
             sampling_params.temperature,
             sampling_params.seed,

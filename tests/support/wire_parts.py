@@ -9,12 +9,13 @@ from typing import Any
 from harbortrainer.policy.api.exchange import Exchange
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.api.service import Endpoint
+from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 
 Script = Callable[[Request], Any] | Sequence[str]
-LIMITS = {"max_tokens": 500, "temperature": 1.0, "context_limit": 200_000}
+LIMITS = {"max_tokens": 500, "temperature": 1.0, "context_limit": 200_000, "seed": None}
 
 
 def exchange_of(script: Script, *, prompts: Prompts | None = None, **limits: Any) -> tuple[Exchange, ScriptedClient]:
@@ -22,7 +23,8 @@ def exchange_of(script: Script, *, prompts: Prompts | None = None, **limits: Any
     prompts = prompts or Prompts(chat_of(QWEN_TOOLS))
     sampler = PolicySampler(attempts=1)
     sampler.publish(client := ScriptedClient(script, prompts.template), 3)
-    return Exchange(sampler, prompts, **(LIMITS | limits)), client
+    given = {name: limits.pop(name, value) for name, value in LIMITS.items()}
+    return Exchange(Conversation(sampler, prompts.template, **given), prompts, **limits), client
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_ag
 from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
 from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
 from tests.conftest import ROOT
+from tests.support import agent_endings
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task
 from tests.support.wire_parts import exchange_of
@@ -57,6 +59,19 @@ def test_settings_that_cannot_work_are_refused_with_a_fix(tmp_path: Path, pack: 
             check_agent(config(**given))
 
 
+def test_a_benchmark_names_the_agent_that_is_not_packed(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_endings, "PACK", pack)
+    for bench, words in (
+        ("agent_endings", ["--agents", "codex,qwen-coder"]),
+        ("agent_trials", ["--agent", "qwen-coder"]),
+    ):
+        monkeypatch.setattr(sys, "argv", [bench, *words])
+        with pytest.raises(SystemExit, match=r"^error: agents_dir=\S+: .*run scripts/agents/pack \S+ qwen-coder$"):
+            importlib.import_module(f"bench.{bench}").main()
+    with pytest.raises(SystemExit, match=r"^error: 'codec' is no agent; one of mini-swe-agent, codex"):
+        agent_endings.demand_packed(["codec"])
+
+
 def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack: Path) -> None:
     task = write_task(tmp_path / "hello", toml=MEMORY)
     own = {"mounts": [{"type": "bind", "source": "/data", "target": "/data"}]}
@@ -72,15 +87,10 @@ def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack:
     assert with_agent(given, task, config(agent="terminus-2")) is given
 
 
-@pytest.mark.parametrize(("toml", "files", "shape"), [
-    ('[[steps]]\nname = "a"\n', {}, "steps"),
-    ("", {"environment/docker-compose.yaml": "services: {main: {image: x}}\n"}, "docker-compose.yaml"),
-])  # fmt: skip
-def test_tasks_that_only_terminus_can_do_are_named(
-    tmp_path: Path, toml: str, files: dict[str, str], shape: str
-) -> None:
-    task = write_task(tmp_path / "other", toml=toml, files=files)
-    with pytest.raises(UserError, match=f"task other has {shape}, for which only agent=terminus-2 works"):
+def test_tasks_that_only_terminus_can_do_are_named(tmp_path: Path) -> None:
+    files = {"environment/docker-compose.yaml": "services: {main: {image: x}}\n"}
+    task = write_task(tmp_path / "other", files=files)
+    with pytest.raises(UserError, match=r"task other has docker-compose\.yaml, for which only agent=terminus-2 works"):
         with_agent(environment_config("docker", {}, task, "r"), task, config())
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import os
+import re
 import socket
 import struct
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from harbortrainer.docker import shell
+from harbortrainer.docker.command import IN_SHELL, Command, script
 from harbortrainer.docker.environment import found_no_process
-from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shell, ShellGone
+from harbortrainer.docker.shell import Output, Shell, ShellGone
 
 
 class _Writer:
@@ -96,8 +98,19 @@ async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.Strea
 
 @pytest.mark.parametrize("command", ["ls", f"echo; {IN_SHELL}", "tmux ls"])
 def test_only_scripts_that_say_so_run_in_the_shell_itself(command: str) -> None:
-    assert b"eval" not in shell._script("MARK", Command(command))
-    assert b"eval" in shell._script("MARK", Command(f"{IN_SHELL}\n{command}"))
+    assert b"eval" not in script("MARK", Command(command), block=False)
+    assert b"eval" in script("MARK", Command(f"{IN_SHELL}\n{command}"), block=False)
+
+
+@pytest.mark.parametrize(("argument", "counted"), [("u" * 1000, True), ("ü" * 1000, False)])
+def test_bash_is_told_how_many_characters_come(argument: str, counted: bool) -> None:
+    """Not where its locale would decide how many bytes these are."""
+    lines = script("MARK", Command(f"echo {argument}"), block=True).decode()
+    head, _, rest = lines.removeprefix("begin_ MARK\n").partition("\n")
+    found = re.fullmatch(r"TMOUT=0 read -r -N (\d+) C .*", head)
+    assert (found is not None) == counted
+    if found:
+        assert rest[int(found[1]) :] == "end_ MARK\n" and argument in rest
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def test_every_prompt_is_what_was_held_and_sampled_and_the_rendered_rest(n
         messages += [echo(reply), *new]
     assert exchange.stats["wire_tokens_per_unique_token"] == 1.0 and exchange.stats["wire_matched"] == 4
     (sequence,) = training_sequences(trajectory(exchange), 1.0)
-    assert sequence.tokens_T.tolist() == exchange.segments[0].tokens_T
+    assert sequence.tokens_T.tolist() == exchange.conversation.segments[0].tokens_T
     assert exchange.stats["special_strings"] >= 2 or name != QWEN_TOOLS.name
 
 
@@ -117,13 +117,27 @@ async def test_an_echo_with_other_words_opens_a_segment_and_only_samples_carry_l
     assert [one.tokens_T[one.mask_T].tolist() for one in sequences] == sampled
 
 
+@pytest.mark.parametrize("change", [0, 1, 3, "tools"])
+async def test_a_change_before_the_last_answer_opens_a_segment(change: int | str) -> None:
+    """What a request has in common with the one before is not digested again."""
+    exchange, _ = exchange_of([CALL])
+    messages = [SYSTEM, user("q")]
+    for output in ("r1", "r2"):
+        messages += [echo(await exchange.say(messages, TOOLS)), result(output)]
+    tools = TOOLS[:1] if change == "tools" else TOOLS
+    changed = [m | {"content": "x"} if at == change else m for at, m in enumerate(messages)]
+    await exchange.say(changed, tools)
+    await exchange.say(messages, TOOLS)
+    assert [turn.segment for turn in exchange.turns] == [0, 0, 1, 0]
+
+
 async def test_a_dropped_answer_is_a_branch_with_the_ids_that_were_held() -> None:
     """mini-swe-agent leaves out an answer without a call and says that the format was wrong."""
     exchange, client = exchange_of([CALL, "no call", CALL, "done"])
     messages = [SYSTEM, user("q")]
     messages += [echo(await exchange.say(messages, TOOLS)), result("r")]
     await exchange.say(messages, TOOLS)
-    held_T = client.requests[1].prompt_T[: len(exchange.segments[0].tokens_T)]
+    held_T = client.requests[1].prompt_T[: len(exchange.conversation.segments[0].tokens_T)]
     messages.append(user("format error"))
     messages += [echo(await exchange.say(messages, TOOLS)), result("r2")]
     await exchange.say(messages, TOOLS)
@@ -154,7 +168,7 @@ async def test_two_openings_at_once_are_two_segments() -> None:
     exchange, _ = exchange_of(["x"])
     await asyncio.gather(*(exchange.say([SYSTEM, user(str(n))], TOOLS) for n in range(3)))
     assert sorted(turn.segment for turn in exchange.turns) == [0, 1, 2]
-    assert [segment.index for segment in exchange.segments] == [0, 1, 2]
+    assert [segment.index for segment in exchange.conversation.segments] == [0, 1, 2]
 
 
 async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp_path: Any) -> None:
@@ -292,6 +306,42 @@ async def test_a_side_calls_full_context_ends_nothing() -> None:
     with pytest.raises(Over, match="beside the agent's"):  # the refused ones count: they took work
         await exchange.say([user("one more")])
     assert exchange.over == ""
+
+
+async def test_another_step_has_its_own_turns_but_not_another_deadline_or_server() -> None:
+    exchange, _ = exchange_of(["one"], max_turns=1)
+    exchange.deadline = asyncio.get_running_loop().time() + 1000
+    await exchange.say([user("q")])
+    with pytest.raises(Over):
+        await exchange.say([user("q"), user("more")])
+    await exchange.close()
+    assert exchange.over == "max_turns"
+    exchange.reopen()
+    assert not exchange.over and not exchange.ended.is_set()
+    exchange.deadline = asyncio.get_running_loop().time() - 1
+    await exchange.close()
+    exchange.reopen()
+    await asyncio.wait_for(exchange.ended.wait(), 10)
+    assert exchange.over == "timeout"
+    exchange.reopen()
+    exchange.deadline = None
+    exchange.reopen()
+    exchange.fault = ConnectionError("gone")
+    exchange.end("fault")
+    exchange.reopen()
+    assert exchange.over == "fault" and exchange.ended.is_set()
+
+
+async def test_another_step_may_ask_what_the_step_before_did_not_hear() -> None:
+    hangs = iter([True, False])
+    exchange, _ = exchange_of(lambda request: None if next(hangs) else "two")
+    left = asyncio.create_task(exchange.say([user("q")]))
+    await let_others_act()
+    left.cancel()
+    await asyncio.wait({left})
+    await exchange.close()
+    exchange.reopen()
+    assert (await exchange.say([user("q")])).text == "two"
 
 
 async def test_the_deadline_ends_waiting_and_later_requests() -> None:

@@ -12,6 +12,7 @@ from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
+from harbortrainer.report.trials import read_trials
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
 
@@ -46,6 +47,7 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
     ledger = Ledger(tmp_path / "ledger.jsonl")
     run_trial(ledger, A, f"replaced by {A}-a2")
     started, ended = read_lines(tmp_path / "ledger.jsonl")
+    assert "agent" not in started and "agent" not in ended, "as earlier versions wrote them"
     assert (started["event"], started["trial"], started["attempt"]) == ("started", A, 1)
     named = {key: ended[key] for key in COSTS}
     assert named == {
@@ -58,6 +60,20 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
         "seconds": 3.0,
         "fate": f"replaced by {A}-a2",
     }
+
+
+def test_both_lines_of_a_trial_name_its_agent_after_a_kill_too(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    for name in (A, B, C):
+        ledger.started(name, "t", 1, agent="codex")
+    ledger.ended(trajectory(A), "graded")
+    write_trajectory(tmp_path / "trajectories" / "step_000000", trajectory(B))
+    Ledger(path)  # the first process was killed
+    lines = list(read_lines(path))
+    assert [line["event"] for line in lines] == ["started"] * 3 + ["ended"] * 3
+    assert {line["agent"] for line in lines} == {"codex"}
+    assert {row.agent for row in read_trials(lines)} == {"codex"}
 
 
 def test_the_funnel_counts_each_trial_once(tmp_path: Path) -> None:

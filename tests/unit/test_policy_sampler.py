@@ -44,6 +44,21 @@ async def test_parameters_reach_the_client() -> None:
     assert client.requests == [Request([1, 2, 3], 8, 1.0, 4, [9])]
 
 
+async def test_the_prompt_is_one_of_the_sdk() -> None:
+    prompts: list[tinker.ModelInput] = []
+
+    class Keeps(ScriptedClient):
+        async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+            prompts.append(prompt)
+            return response([5])
+
+    sampler = PolicySampler()
+    sampler.publish(Keeps([], chat_template()), 1)
+    await ask(sampler)
+    assert prompts == [tinker.ModelInput.from_ints([1, 2, 3])]
+    assert prompts[0].model_dump_json() == tinker.ModelInput.from_ints([1, 2, 3]).model_dump_json()
+
+
 async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
     sampler = PolicySampler()
     gate = asyncio.Event()

@@ -49,7 +49,7 @@ class FakeJournal:
         self.quarantined: dict[str, str] = {}
         self.odd: dict[str, str] = {}
 
-    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "") -> None:
+    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         self.started_trials.append((trial_name, task_name))
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:

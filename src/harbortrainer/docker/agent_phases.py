@@ -7,6 +7,7 @@ from pathlib import Path
 from docker.errors import DockerException
 from harbor.models.trial.paths import EnvironmentPaths
 
+from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.place import (
@@ -20,7 +21,7 @@ from harbortrainer.docker.place import (
 )
 from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Plan, Stamps, Survey, put_back, restore_folder, stamps, survey
-from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
+from harbortrainer.docker.shell import Output, Shells
 from harbortrainer.docker.system import Footprint, Place
 from harbortrainer.harbor import MODE
 

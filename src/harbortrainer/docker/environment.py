@@ -23,6 +23,7 @@ from harbor.models.trial.paths import TrialPaths
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
+from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.container import (
     ROOT,
@@ -40,7 +41,7 @@ from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.removals import removals
-from harbortrainer.docker.shell import IN_SHELL, Command, Output, Shells
+from harbortrainer.docker.shell import Output, Shells
 from harbortrainer.docker.solution import footprint_of_solution
 from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import make_folder, replace_text, write_json

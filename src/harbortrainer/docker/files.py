@@ -18,10 +18,11 @@ from typing import IO
 from docker.errors import NotFound
 from harbor.environments.base import transfer_tar_filter
 
+from harbortrainer.docker.command import IN_SHELL
 from harbortrainer.docker.daemon import call, engine
-from harbortrainer.docker.shell import IN_SHELL, Shells
+from harbortrainer.docker.shell import Shells
 
-MAX_INLINE_UPLOAD = 32 * 1024  # base64 characters; bash reads its input byte by byte
+MAX_INLINE_UPLOAD = 128 * 1024  # base64 characters; twice as many cost as much as an archive call
 MAX_SHELL_DOWNLOAD = 32 * 1024 * 1024
 MAX_DOWNLOAD = 2 * 1024**3
 EMPTY = 44  # exit code for an empty folder

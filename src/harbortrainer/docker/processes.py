@@ -13,8 +13,9 @@ from pathlib import Path
 
 from docker.errors import DockerException
 
+from harbortrainer.docker.command import Command
 from harbortrainer.docker.daemon import call, engine
-from harbortrainer.docker.shell import Command, ShellGone, Shells
+from harbortrainer.docker.shell import ShellGone, Shells
 
 SIGNAL_SEC = 5.0  # a fork bomb slows the shell that is to end it
 WATCH_TRIES, WATCH_PAUSE_SEC = 50, 0.01

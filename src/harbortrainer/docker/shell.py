@@ -1,24 +1,21 @@
 """Runs commands in a container through shells that stay open, each over one exec socket, one command after the other.
 
-Each command is a `bash -c` in a session of its own, as with `docker exec`, so no state passes between commands; one
-that begins with IN_SHELL runs in a fork of the open bash, at half the cost. The shell prints a marker before and after
-each, on both streams, which no process in the container can guess.
+command.py has what a shell is given to run one.
 """
 
 import asyncio
 import contextlib
 import io
 import secrets
-import shlex
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from docker.errors import DockerException
 
 from harbortrainer.docker.cleaning import in_background
+from harbortrainer.docker.command import BLOCKS, BOOT, PREAMBLE, READY, SAY_READY, Command, script
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.first_shell import duplex, first_shell
 
@@ -26,15 +23,6 @@ MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 KILL_WAIT_SEC = 5.0
 IN_FLIGHT_SEC = 0.2  # until the output of a process that has ended is here
 _STDOUT, _STDERR = 1, 2
-_READY = b"ready\n"
-_BOOT = "echo ready; if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc; else exec sh; fi"
-# fd 3 is the commands' stderr; the shell's own messages ("Killed") are dropped. Every command gets a process group: by
-# job control in bash, which costs nothing, by setsid elsewhere.
-_PREAMBLE = (
-    'exec 3>&2 2>/dev/null; unset OLDPWD; if [ -n "$BASH_VERSION" ]; then B=bash S= Z=; set -m; '
-    "else B=sh S=; command -v setsid >/dev/null && S=setsid; fi\n"
-)
-IN_SHELL = ": in this shell"  # first line of a script that may run in a fork of the open shell; a no-op there
 
 
 class ShellGone(Exception):
@@ -48,14 +36,6 @@ class Output:
     return_code: int
     truncated: bool = False  # the middle of a stream was dropped
     shell_died: bool = False  # with the command: it was killed, or its container stopped
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    text: str
-    cwd: str = "/"
-    env: Mapping[str, str] = field(default_factory=dict)
-    needs_cwd: bool = True  # False = run in / when `cwd` does not exist
 
 
 def _after(data: bytes | bytearray, key: bytes) -> bytes | None:
@@ -107,6 +87,7 @@ class Shell:
         self._writer = writer
         self._process = process
         self._in_flight_sec = IN_FLIGHT_SEC
+        self._takes_blocks = False
         if process is not None:
             asyncio.get_running_loop().add_reader(process, self._process_ended)
         self._unparsed = bytearray()
@@ -135,16 +116,16 @@ class Shell:
     async def _ready(cls, raw: socket.socket, early: bytes, process: io.FileIO | None = None) -> "Shell":
         shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024), process)
         shell._unparsed += early
-        if process is not None:
-            shell._writer.write(b"echo ready\n")
+        shell._writer.write(SAY_READY)
         output = _Stream(MAX_OUTPUT_BYTES)
         shell._streams = {_STDOUT: output, _STDERR: output}
         shell._take_in()
-        while _READY not in output.data:
+        while READY not in output.data:
             if not await shell._pump():
                 shell.close()
                 raise ShellGone(output.data.decode(errors="replace").strip() or "no shell started")
-        shell._writer.write(_PREAMBLE.encode())
+        shell._takes_blocks = BLOCKS in output.data
+        shell._writer.write(PREAMBLE)
         return shell
 
     @property
@@ -157,12 +138,12 @@ class Shell:
         Raises ShellGone when the shell died before it started; a shell that dies with its command gives exit code 137.
         """
         mark = secrets.token_hex(16)
-        script = _script(mark, command)
+        text = script(mark, command, block=self._takes_blocks)
         self._mark = mark.encode()
         self._streams = {_STDOUT: _Stream(limit), _STDERR: _Stream(limit)}
         self._ended = set()
         try:
-            self._writer.write(script)
+            self._writer.write(text)
             await self._writer.drain()
         except ConnectionError as error:
             raise ShellGone(str(error)) from None
@@ -259,28 +240,10 @@ class Shell:
         self._writer.close()
 
 
-def _script(mark: str, command: Command) -> bytes:
-    if "\0" in command.text:
-        raise ValueError("embedded null byte in command")
-    assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in command.env.items())
-    once, program = "", f'exec {f"env {assignments} " if assignments else ""}$S "$B" -c {shlex.quote(command.text)}'
-    if command.text.startswith(IN_SHELL):
-        once = '[ "$Z" ] || [ $B != bash ] || { eval "exec 9<> <(:)" && Z=read; }\n'  # never ready: to sleep by `read`
-        inside = f"{assignments and f'export {assignments}; '}eval {shlex.quote(command.text)}; exit"
-        program = f"[ $B != bash ] || {{ {inside}; }}; {program}"
-    enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
-    return (  # several lines: a fork that fails ends its own line, never the report
-        f"{once}printf '{mark}:b\\n'; printf '{mark}:b\\n' >&3; p=\n"
-        f"( {enter}; {program} ) </dev/null 2>&3 3>&- {'' if once else '9>&-'} & p=$!; "
-        f"printf '{mark}:p%s\\n' $p >&3\n"
-        f"wait $p; r=$?; [ -n \"$p\" ] || r=254; printf '{mark}:e%s\\n' $r; printf '{mark}:e\\n' >&3\n"
-    ).encode()
-
-
 def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
     """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking."""
     client = engine()
-    exec_id = client.exec_create(container, ["sh", "-c", _BOOT], stdin=True, user=user, workdir="/")["Id"]
+    exec_id = client.exec_create(container, ["sh", "-c", BOOT], stdin=True, user=user, workdir="/")["Id"]
     return duplex(client.exec_start(exec_id, socket=True))
 
 

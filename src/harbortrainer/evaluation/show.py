@@ -15,7 +15,7 @@ from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.conversations import Conversations, Message, Transcriber, sampled_of
-from harbortrainer.run.directory import RunDirectory, open_run_directory
+from harbortrainer.run.directory import RunDirectory, base_model, open_run_directory
 from harbortrainer.run.trajectories import additions, read_trajectory
 from harbortrainer.watch.capture import harmless
 
@@ -65,14 +65,9 @@ def _batches(run: RunDirectory) -> list[Path]:
 
 
 def _template(run: RunDirectory) -> ChatTemplate:
-    """The template of the run's model, or of the model whose checkpoint it evaluates."""
     config = read_json(run.config)
-    model_name = config.get("model_name")
-    if model_name is None:
-        model_name = read_json(run.path / "plan.json")["subjects"][0]["model_name"]
-    return ChatTemplate.load(
-        str(model_name), bool(config.get("enable_thinking")), config.get("tool_format", "template")
-    )
+    thinking, tool_format = bool(config.get("enable_thinking")), config.get("tool_format", "template")
+    return ChatTemplate.load(base_model(run), thinking, tool_format)
 
 
 def _table(files: Sequence[Path]) -> Table:

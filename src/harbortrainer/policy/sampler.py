@@ -312,7 +312,9 @@ class PolicySampler(Sampler):
     async def _ask(
         self, client: SamplingClient, prompt_T: Sequence[int], params: types.SamplingParams
     ) -> types.SampleResponse:
-        prompt = types.ModelInput.from_ints(list(prompt_T))
+        # `from_ints` checks each id, twice
+        chunk = types.EncodedTextChunk.model_construct(tokens=list(prompt_T))
+        prompt = types.ModelInput.model_construct(chunks=[chunk])
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(TRANSIENT),
             stop=stop_after_attempt(self._attempts),

@@ -138,13 +138,13 @@ def _messages(pairs: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in pairs]
 
 
-# Harbor's TrialConfig is JSON, so an agent finds its LLM by name. One process, one event loop.
-_live: dict[str, TinkerLLM] = {}
+# Harbor's TrialConfig is JSON, so an agent finds by name what it talks to. One process, one event loop.
+_live: dict[str, Any] = {}
 
 
 @contextmanager
-def registered(name: str, llm: TinkerLLM) -> Iterator[None]:
-    """Let the agent of the trial `name` find `llm`. Raises ValueError when the name is in use."""
+def registered(name: str, llm: Any) -> Iterator[None]:
+    """Let the agent of the trial `name` find `llm`, or its session. Raises ValueError when the name is in use."""
     if name in _live:
         raise ValueError(f"a trial named {name!r} is already running")
     _live[name] = llm
@@ -154,6 +154,6 @@ def registered(name: str, llm: TinkerLLM) -> Iterator[None]:
         del _live[name]
 
 
-def live_llm(name: str) -> TinkerLLM:
-    """The LLM of the running trial `name`. Raises KeyError."""
+def live_llm(name: str) -> Any:
+    """What is registered for the running trial `name`. Raises KeyError."""
     return _live[name]

@@ -185,9 +185,9 @@ def unit(metric: str) -> str:
 # columns of the trials' table, and which of them hold texts from a shared list
 COLUMNS = (
     "name", "task", "kind", "step", "folder", "attempt", "outcome", "cause", "stage", "fate", "use", "reward",
-    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds", "suspect", "host",
+    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds", "suspect", "host", "agent",
 )  # fmt: skip
-SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", "suspect", "host")
+SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", "suspect", "host", "agent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class TrialRow:
     advantage: float | None = None
     suspect: str = ""  # why its reward may not come from the work
     host: str = ""  # that ran it, "" = the machine of the run
+    agent: str = ""  # that acted, "" = the policy alone, or unknown
     composed: int | None = None  # the step that its group was composed for, where the ledger names it
 
     @property
@@ -71,6 +72,7 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
             case "started":
                 row = TrialRow(record["trial"], record.get("task", "?"), record.get("attempt", 1))
                 row.started, row.host = record.get("time"), record.get("host", "")
+                row.agent = record.get("agent", "")
                 rows[row.name] = row
             case "ended":
                 _end(rows.setdefault(record["trial"], TrialRow(record["trial"])), record)

@@ -2,8 +2,7 @@
 
 import re
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from harbortrainer.learning.trajectory import Outcome, Turn
 from harbortrainer.policy.api.exchange import Exchange
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.conversation import Listener
+from harbortrainer.policy.conversation import Conversation, Listener
 from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.rollout.agents import PORT, PYTHONS
 from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, ungraded, ungraded_verdict
@@ -64,10 +63,12 @@ class AgentSession:
         self.exchange.deadline = at
 
     async def open(self, container: str) -> None:
-        """Answer inside the container from now on.
+        """Answer inside the container from now on; again after `close`, when the task has another step.
 
         Raises UserError (no way into it), EnvironmentFault, docker.errors.DockerException.
         """
+        self.endpoint.open(self.exchange, self.key)
+        self.exchange.reopen()
         if listener_problem():
             self._relay = await Relay.open(container, PORT, PYTHONS, self._attach)
         else:
@@ -142,17 +143,17 @@ class AgentService:
 
     def session(self, request: TrialRequest, config: Config, sampler: Sampler, listener: Listener) -> AgentSession:
         """Of one trial, with its key."""
-        exchange = Exchange(
+        conversation = Conversation(
             sampler,
-            self.prompts,
+            self.prompts.template,
             max_tokens=config.max_tokens,
             temperature=request.temperature,
             context_limit=config.context_limit,
             seed=request.seed,
             listener=listener,
-            max_turns=config.max_turns,
-            may_compact=config.enable_summarize,
         )
+        turns = config.max_turns
+        exchange = Exchange(conversation, self.prompts, max_turns=turns, may_compact=config.enable_summarize)
         return AgentSession(exchange, self.endpoint, self.endpoint.open(exchange))
 
     def check(self, session: AgentSession, agent: str) -> None:
@@ -166,22 +167,3 @@ def last_words(output: str) -> str:
     """The end of a program's output in one line."""
     text = re.sub(r"\nstderr: None\s*$", "", output)
     return " ".join(text.split())[-LAST_OUTPUT:]
-
-
-# Harbor's TrialConfig is JSON, so an agent finds its session by name. One process, one event loop.
-_live: dict[str, AgentSession] = {}
-
-
-@contextmanager
-def registered_session(name: str, session: AgentSession) -> Iterator[None]:
-    """Let the agent of the trial `name` find its session."""
-    _live[name] = session
-    try:
-        yield
-    finally:
-        del _live[name]
-
-
-def live_session(name: str) -> AgentSession:
-    """The session of the running trial `name`. Raises KeyError."""
-    return _live[name]

@@ -17,9 +17,12 @@ Wire = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One agent. `program`: its command; `memory_mb`: what it takes beside the work, measured and rounded up."""
+    """One agent. `harbors`: module and class in harbor.agents.installed; `program`: its command; `memory_mb`: what it
+    takes beside the work, measured and rounded up.
+    """
 
     name: str
+    harbors: tuple[str, str]
     program: str
     memory_mb: int
     wire: Wire = "openai"
@@ -41,19 +44,16 @@ class Program:
         return {"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": URL, **dict(self.env)}
 
 
+_LITELLM = (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)
+_OPENCODE = (("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1"))
 PROGRAMS = {
     one.name: one
     for one in (
-        Program("mini-swe-agent", "mini-swe-agent", 512, env=(("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)),
-        Program("codex", "codex", 512),
-        Program(
-            "opencode",
-            "opencode",
-            1024,
-            env=(("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")),
-        ),
-        Program("qwen-coder", "qwen", 1024),
-        Program("claude-code", "claude", 512, "anthropic"),
+        Program("mini-swe-agent", ("mini_swe_agent", "MiniSweAgent"), "mini-swe-agent", 512, env=_LITELLM),
+        Program("codex", ("codex", "Codex"), "codex", 512),
+        Program("opencode", ("opencode", "OpenCode"), "opencode", 1024, env=_OPENCODE),
+        Program("qwen-coder", ("qwen_code", "QwenCode"), "qwen", 1024),
+        Program("claude-code", ("claude_code", "ClaudeCode"), "claude", 512, "anthropic"),
     )
 }
 

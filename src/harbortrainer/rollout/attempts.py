@@ -28,8 +28,8 @@ class TrialJournal(Protocol):
 
     quarantined: dict[str, str]
 
-    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "") -> None:
-        """The trial is about to start on this host, "" = the machine of the run."""
+    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
+        """The trial is about to start on this host, "" = this machine; `agent` acts, "" = the policy alone."""
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
@@ -118,7 +118,7 @@ class Attempts:
             before, trajectory = host.outages, None
             observer.moved(request.name, TrialState.WAITING)
             try:
-                await _in_thread(self._begin, request, host.name)
+                await _in_thread(self._begin, request, host.name, room.agent)
                 trajectory = await host.run(request)
                 if trajectory.outcome in FAULTS:
                     await host.suspect()
@@ -149,11 +149,11 @@ class Attempts:
             return f"its task is quarantined: {reason}"
         return f"the run was stopped{self.stop.why and ': '}{self.stop.why}"
 
-    def _begin(self, request: TrialRequest, host: str) -> None:
+    def _begin(self, request: TrialRequest, host: str, agent: str) -> None:
         leftover = request.trials_dir / request.name  # of a process that was killed during this trial
         if leftover.exists():
             shutil.rmtree(leftover)
-        self.journal.started(request.name, request.task.name, request.attempt, host)
+        self.journal.started(request.name, request.task.name, request.attempt, host, agent)
 
     def _end(self, trajectory: Trajectory, disposition: str, keep: OnTrajectory | None) -> None:
         if keep is not None:

@@ -85,10 +85,9 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
     if (program := program_of(config)) is None:
         return environment
     task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
-    shape = "steps" if task.steps else COMPOSE if (task_dir / "environment" / COMPOSE).exists() else ""
-    if shape:
+    if (task_dir / "environment" / COMPOSE).exists():
         raise UserError(
-            f"agent={program.name}: task {task_dir.name} has {shape}, for which only agent={TERMINUS} works; "
+            f"agent={program.name}: task {task_dir.name} has {COMPOSE}, for which only agent={TERMINUS} works; "
             f"tasks_exclude={task_dir.name} leaves it out"
         )
     memory = environment.override_memory_mb

@@ -84,6 +84,10 @@ class HarborRoom:
             run.sampler.follow(self.fleet)
 
     @property
+    def agent(self) -> str:
+        return self.local.context.config.agent
+
+    @property
     def outages(self) -> int:
         return self.fleet.outages
 

@@ -11,24 +11,18 @@ from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCod
 
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import boundary, with_litellm
-from harbortrainer.rollout.agent_session import live_session
+from harbortrainer.policy.tinker_llm import live_llm
+from harbortrainer.rollout.agent_session import AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
-_CLASSES = {
-    "mini-swe-agent": "harbor.agents.installed.mini_swe_agent:MiniSweAgent",
-    "codex": "harbor.agents.installed.codex:Codex",
-    "opencode": "harbor.agents.installed.opencode:OpenCode",
-    "qwen-coder": "harbor.agents.installed.qwen_code:QwenCode",
-    "claude-code": "harbor.agents.installed.claude_code:ClaudeCode",
-}
 
 
 def __getattr__(name: str) -> type[BaseInstalledAgent]:
     """The trainable class of an agent, which Harbor imports by name: only the chosen one's modules are imported."""
     agent = name.replace("_", "-")
-    if agent not in _CLASSES:
+    if agent not in PROGRAMS:
         raise AttributeError(name)
     return trainable(agent)
 
@@ -37,8 +31,8 @@ def __getattr__(name: str) -> type[BaseInstalledAgent]:
 def trainable(agent: str) -> type[BaseInstalledAgent]:
     """Harbor's class of this agent with the methods of `_Trainable`."""
     with_litellm()
-    module, _, name = _CLASSES[agent].partition(":")
-    harbors = getattr(importlib.import_module(module), name)
+    module, name = PROGRAMS[agent].harbors
+    harbors = getattr(importlib.import_module(f"harbor.agents.installed.{module}"), name)
     return cast("type[BaseInstalledAgent]", type(f"Trainable{name}", (_Trainable, harbors), {}))
 
 
@@ -46,7 +40,7 @@ class _Trainable(BaseInstalledAgent):
     """`trial`: the name under which its session is registered."""
 
     def __init__(self, *args: Any, trial: str, **named: Any) -> None:
-        self._session = live_session(trial)
+        self._session: AgentSession = live_llm(trial)
         super().__init__(*args, **named)
 
     @property
@@ -86,6 +80,7 @@ class _Trainable(BaseInstalledAgent):
     async def run(self, instruction: str, environment: Any, context: Any) -> None:
         """One session, ended when the trial is over. A program that fails is noted, and its work is graded."""
         session, reason = self._session, "interrupted"
+        session.failure = ""
         work = asyncio.ensure_future(super().run(instruction, environment, context))
         over = asyncio.ensure_future(session.exchange.ended.wait())
         try:

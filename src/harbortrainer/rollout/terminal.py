@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, override
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 from harbor.environments.base import ExecResult
 
-from harbortrainer.docker.shell import IN_SHELL
+from harbortrainer.docker.command import IN_SHELL
 
 if TYPE_CHECKING:  # imports litellm
     from harbor.agents.terminus_2.terminus_2 import Command

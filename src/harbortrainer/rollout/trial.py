@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
-from harbortrainer.rollout.agent_session import AgentService, AgentSession, registered_session
+from harbortrainer.rollout.agent_session import AgentService, AgentSession
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
@@ -75,7 +74,7 @@ async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory
     with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
         policy = _policy(request, settings, sampler)
         try:
-            with _found_by_agent(request.name, policy):
+            with registered(request.name, policy):
                 ran = await _run(request, settings, policy)
         except asyncio.CancelledError:
             raise TrialCancelled(tuple(policy.turns)) from None
@@ -121,10 +120,6 @@ def _policy(request: TrialRequest, settings: TrialContext, sampler: Sampler) -> 
         seed=request.seed,
         listener=listener,
     )
-
-
-def _found_by_agent(trial: str, policy: Policy) -> AbstractContextManager[None]:
-    return registered_session(trial, policy) if isinstance(policy, AgentSession) else registered(trial, policy)
 
 
 @dataclass(frozen=True, slots=True)

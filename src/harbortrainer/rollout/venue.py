@@ -87,7 +87,10 @@ class Host(Protocol):
 
 
 class Room(Protocol):
-    """A venue in use by one run. `outages`: of all its hosts."""
+    """A venue in use by one run. `agent`: acts in its trials, "" = the policy alone. `outages`: of all its hosts."""
+
+    @property
+    def agent(self) -> str: ...
 
     @property
     def outages(self) -> int: ...

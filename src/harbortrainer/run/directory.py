@@ -132,6 +132,14 @@ def open_run_directory(path: str, field: str = "resume=") -> RunDirectory:
     return run
 
 
+def base_model(run: RunDirectory) -> str:
+    """The model whose tokens the trials are made of: of an evaluation without `model_name` that of its policies."""
+    if name := read_json(run.config).get("model_name"):
+        return name
+    plan = read_json(run.path / PLAN_FILE) if (run.path / PLAN_FILE).is_file() else {}
+    return next((one["model_name"] for one in plan.get("subjects", ()) if one["model_name"]), "")
+
+
 def run_ids(run: RunDirectory) -> RunIds:
     """Read the run's ids. A folder of an earlier version gets them now, and keeps the name that it has at wandb.
 

@@ -60,6 +60,7 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._hosts = HostCounts()
+        self._agents: dict[str, str] = {}  # of trials that run
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
         self._past = Past()
@@ -67,18 +68,20 @@ class Ledger:
         cut_torn_line(path)
         self._read()
 
-    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "") -> None:
+    def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         """Record a start; not fsynced, since a crash of the machine that loses this line also loses the trial.
 
-        `host`: "" = the machine of the run.
+        `host`: "" = the machine of the run. `agent`: "" = the policy alone.
         """
         record = {"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}
-        self._append(record | ({"host": host} if host else {}), durable=False)
+        optional = {"host": host, "agent": agent}
+        self._append(record | {name: value for name, value in optional.items() if value}, durable=False)
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE."""
         seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
-        optional = {"suspect": list(trajectory.suspect), "verification_sec": seconds}
+        agent = self._agents.get(trajectory.trial_name, "")
+        optional = {"agent": agent, "suspect": list(trajectory.suspect), "verification_sec": seconds}
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         optional |= self._hosts.where(trajectory)
         self._append(
@@ -251,6 +254,7 @@ class Ledger:
         match record["event"]:
             case "started":
                 self.counts["started"] += 1
+                self._agents[record["trial"]] = record.get("agent", "")
             case "ended":
                 self._count_end(record)
             case "trained":
@@ -281,6 +285,7 @@ class Ledger:
 
     def _count_end(self, record: Mapping[str, Any]) -> None:
         disposition = record["fate"].split()[0]
+        self._agents.pop(record["trial"], None)
         self.counts["finished"] += disposition != "cancelled"
         self.counts[disposition] += 1
         hit_by_outage = record["fate"].endswith(AFTER_OUTAGE)

@@ -19,7 +19,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.policy.api.normal import tool
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
 from harbortrainer.policy.tools import Tool
-from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, open_run_directory
+from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, base_model, open_run_directory
 from harbortrainer.run.ledger import suspect_trials
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
@@ -119,7 +119,7 @@ def _tools(record: Mapping[str, Any]) -> list[Tool]:
     functions: list[Any] = [one.get("function") for one in declared] if shaped else [None]
     if not all(isinstance(one, dict) for one in functions):
         raise ValueError('"tools" must be a list of objects {"type": "function", "function": {...}}')
-    return [tool(one.get("name"), one.get("description"), one.get("parameters")) for one in functions]
+    return [tool(one) for one in functions]
 
 
 def _of_runs(config: SftConfig, renderer: Renderer) -> tuple[list[Conversation], int]:
@@ -169,7 +169,7 @@ def _check_renderer(run: RunDirectory, renderer: Renderer, model_name: str) -> N
     """Raises UserError when the run's prompts were rendered otherwise, so that its ids mean something else here."""
     policy = read_json(run.effective).get("policy", {}) if run.effective.is_file() else {}
     theirs = Renderer(policy.get("renderer", ""), policy.get("thinking", ""))
-    other = read_json(run.config).get("model_name")
+    other = base_model(run)
     if policy and theirs != renderer:
         raise UserError(
             f"runs={run.path}: sampled with {theirs.name} and thinking {theirs.thinking}, this run has {renderer.name} "

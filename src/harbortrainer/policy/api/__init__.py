@@ -2,7 +2,7 @@
 
     prompts = Prompts(template)                            # one a run; UserError: the template renders no tools
     async with Endpoint() as endpoint:                     # one a run
-        exchange = Exchange(sampler, prompts, max_tokens=..., temperature=..., context_limit=..., max_turns=...)
+        exchange = Exchange(Conversation(sampler, template, ...), prompts, max_turns=...)
         exchange.deadline = loop.time() + seconds          # when the agent starts
         key = endpoint.open(exchange)                      # the agent's API key
         await endpoint.serve(listening_socket, key)        # answers this trial alone; base URL http://127.0.0.1:PORT/v1

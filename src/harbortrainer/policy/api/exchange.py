@@ -8,19 +8,22 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
-from harbortrainer.policy.conversation import ContextFull, Conversation, Listener, Segment
-from harbortrainer.policy.sampler import Sampler
+from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
 from harbortrainer.policy.tools import Message, Tool, signatures
 
 AT_ONCE = 4  # samples of one trial
 MOST_LETTERS_A_TOKEN = 32  # of a prompt; a text with more is too long without being encoded
+MATCHED = "wire_matched"  # turns whose history was known
+JOINED, REPLAYED = "wire_joined", "wire_replayed"  # repeated requests that got the first one's answer: in flight, there
+TWINS = "wire_twins"  # answers with the normal form of another one to the same history
 SIDE_TURNS = 32  # beside the agent's own: titles, summaries, calls of the policy itself
 
 Reason = Literal["max_turns", "context_length", "timeout", "fault", "closed"]
@@ -87,21 +90,11 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Opened:
-    """How a segment began."""
+    """How a segment began: with tokens that another one has too (a branch), or from text."""
 
-    kind: Literal["start", "branch"]
     identity: "Identity"
-    repeated: int  # tokens that another segment has too
+    repeated: int  # tokens that another segment has too; of a foreign one all
     foreign: bool
-
-
-@dataclass(slots=True)
-class _Counts:
-    matched: int = 0  # turns whose history was known
-    joined: int = 0  # repeated requests that got the first one's answer, which was in flight
-    replayed: int = 0  # and those whose answer was there
-    twins: int = 0  # answers with the normal form of another one to the same history
-    refusals: Counter[str] = field(default_factory=Counter)
 
 
 Identity = tuple[str, bool]  # what all segments of one agent share: its tools, and whether it has a system message
@@ -116,44 +109,30 @@ class Exchange:
 
     def __init__(
         self,
-        sampler: Sampler,
+        conversation: Conversation,
         prompts: Prompts,
         *,
-        max_tokens: int,
-        temperature: float,
-        context_limit: int,
-        seed: int | None = None,
-        listener: Listener | None = None,
         max_turns: int = 0,
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
     ) -> None:
-        """`prompts`: of the run. `max_tokens`: of one answer; `context_limit`: of prompt and answer together.
+        """`conversation`: a new one. `prompts`: of the run. `max_turns`: of the agent, `side_turns`: of all others.
 
-        `max_turns`: of the agent, `side_turns`: of all others; 0 = no limit.
-        `may_compact`: a full context is refused without an end, since the agent may shorten its history.
+        0 = no limit. `may_compact`: a full context is refused without an end, since the agent may shorten its history.
         """
-        self.conversation = Conversation(
-            sampler,
-            prompts.template,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            context_limit=context_limit,
-            seed=seed,
-            listener=listener,
-        )
+        self.conversation = conversation
         self.over: Reason | Literal[""] = ""
         self.ended = asyncio.Event()
         self.full = False
         self.fault: Exception | None = None
-        self.ignored: set[str] = set()  # parameters of requests that had no effect
         self._prompts = prompts
         self._max_turns, self._side_turns = max_turns, side_turns
         self._may_compact = may_compact
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._counts = _Counts()
+        self._counts = Counter[str]({MATCHED: 0, JOINED: 0, REPLAYED: 0, TWINS: 0})
         self._nodes: dict[str, _Node] = {}  # by the digest of the conversation up to an answer
+        self._newest: _Asked | None = None
         self._opened: list[_Opened] = []  # of the conversation's segments
         self._agent: Identity | None = None  # of the first request with tools
         self._admitted: Counter[Identity] = Counter()
@@ -169,10 +148,6 @@ class Exchange:
         return self.conversation.turns
 
     @property
-    def segments(self) -> list[Segment]:
-        return self.conversation.segments
-
-    @property
     def side_segments(self) -> tuple[int, ...]:
         """Segments without loss: another tool list than the agent's, or no system message where the agent has one.
 
@@ -186,31 +161,26 @@ class Exchange:
     @property
     def stats(self) -> dict[str, float]:
         """Counts for `Trajectory.stats`; `gate.py` judges them."""
-        counts, side = self._counts, set(self.side_segments)
+        side = set(self.side_segments)
         agent = [one for index, one in enumerate(self._opened) if index not in side]
         unlike = [turn for turn in self.turns if turn.segment in side]
-        tokens = sum(len(one.tokens_T) for one in self.segments if one.index not in side)
+        tokens = sum(len(one.tokens_T) for one in self.conversation.segments if one.index not in side)
         repeated = sum(one.repeated for one in agent)
         counted = {
             "wire_turns": len(self.turns),
-            "wire_segments": len(self.segments),
-            "wire_matched": counts.matched,
+            "wire_segments": len(self._opened),
             "wire_foreign": sum(one.foreign for one in agent),
-            "wire_branches": sum(one.kind == "branch" for one in agent),
+            "wire_branches": sum(one.repeated > 0 and not one.foreign for one in agent),
             "wire_side_turns": len(unlike),
             "wire_side_tokens": sum(len(turn.completion_tokens_T) for turn in unlike),
             "wire_tokens": tokens,
             "wire_repeated_tokens": repeated,
             "wire_tokens_per_unique_token": tokens / (tokens - repeated) if tokens else 0.0,
-            "wire_joined": counts.joined,
-            "wire_replayed": counts.replayed,
-            "wire_twins": counts.twins,
             "tool_calls": self.conversation.tool_calls,
             "tool_fallbacks": self.conversation.tool_fallbacks,
             "tool_bare": self.conversation.tool_bare,
         }
-        counted |= {f"wire_refused_{status}": number for status, number in counts.refusals.items()}
-        return self.conversation.stats | {name: float(value) for name, value in counted.items()}
+        return self.conversation.stats | {name: float(value) for name, value in (counted | self._counts).items()}
 
     # -- its limits
 
@@ -234,9 +204,18 @@ class Exchange:
             for sample in self._running:
                 sample.cancel()
 
+    def reopen(self) -> None:
+        """Answer again after `close`, as from the start: the task has another step. Not after a fault."""
+        if self.fault is None:
+            self.over, self.full = "", False
+            self.ended.clear()
+            for one in (self._admitted, self._samples, self._unread):
+                one.clear()
+            self.deadline = self._deadline
+
     def refused(self, status: int) -> None:
         """Count a request that got no answer."""
-        self._counts.refusals[str(status)] += 1
+        self._counts[f"wire_refused_{status}"] += 1
 
     async def close(self) -> None:
         """End samples in flight; the sampler finishes its own requests. `over` is "closed" if it had no reason."""
@@ -263,14 +242,12 @@ class Exchange:
         Raises Over, Busy, SamplingError, UserError (the template refuses the messages).
         """
         with self.conversation.clocked():
-            found = digests(messages, tools)
-        request = found[-1]
+            asked = self._match(messages, tools)
+        request = asked.digests[-1]
         first = self._samples.get(request)
         if first is not None and (again or request in self._unread):
-            self._counts.replayed += first.done()
-            self._counts.joined += not first.done()
+            self._counts[REPLAYED if first.done() else JOINED] += 1
             return await self._wait(request, first)
-        asked = self._match(messages, tools, found)
         self._admit(asked)
         sample = asyncio.create_task(self._sample(asked, asked_max_tokens))
         self._samples[request] = sample
@@ -280,7 +257,7 @@ class Exchange:
 
     async def count(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """Tokens that the prompt of `say` would have. Raises Over (longer than the context), UserError."""
-        asked = self._match(messages, tools, digests(messages, tools))
+        asked = self._match(messages, tools)
         try:
             return (asked.node.length if asked.node else 0) + len(await self._render(asked))
         except ContextFull as error:
@@ -296,12 +273,21 @@ class Exchange:
             self._unread.add(request)
             raise
 
-    def _match(self, messages: Sequence[Message], tools: Sequence[Tool], found: list[str]) -> _Asked:
+    def _match(self, messages: Sequence[Message], tools: Sequence[Tool]) -> _Asked:
         """Only the last answer counts: its digest stands for everything before it."""
+        found = digests(messages, tools, self._begun(messages, tools))
         known = max((at for at, message in enumerate(messages, 1) if message["role"] == "assistant"), default=0)
         node = self._nodes.get(found[known]) if 0 < known < len(messages) else None
         foreign = known > 0 and node is None and bool(self.turns)
-        return _Asked(messages, tools, found, node, known if node else 0, foreign)
+        self._newest = _Asked(messages, tools, found, node, known if node else 0, foreign)
+        return self._newest
+
+    def _begun(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
+        """Digests of what this request has in common with the newest one: comparing takes a tenth of their time."""
+        if (newest := self._newest) is None or newest.tools != tools:
+            return []
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(newest.messages, messages, strict=False))
+        return newest.digests[: 1 + sum(1 for _ in alike)]
 
     def _admit(self, asked: _Asked) -> None:
         """Count a request against its limit. Raises Over, Busy."""
@@ -364,7 +350,7 @@ class Exchange:
                     self.end("context_length")
             raise Over("context_length", str(error)) from None
         repeated = len(kept_T) or len(new_T) * asked.foreign
-        self._opened.append(_Opened("branch" if kept_T else "start", asked.identity, repeated, asked.foreign))
+        self._opened.append(_Opened(asked.identity, repeated, asked.foreign))
         return segment, turn
 
     async def _render(self, asked: _Asked) -> list[int]:
@@ -381,7 +367,7 @@ class Exchange:
         """Read the newest turn and enter it into the tree."""
         new, declared = asked.messages[asked.known :], () if asked.node else asked.tools
         self.conversation.special_strings += self._prompts.template.strings_hidden(new, declared)
-        self._counts.matched += asked.node is not None
+        self._counts[MATCHED] += asked.node is not None
         form = self._prompts.call_form if asked.tools else None
         answer = self.conversation.read(turn, form, signatures(asked.tools))
         calls = tuple(
@@ -392,6 +378,6 @@ class Exchange:
         functions = [{"function": {"name": one.name, "arguments": one.arguments}} for one in answer.calls]
         said = {"role": "assistant", "content": answer.text, "tool_calls": functions}
         echo = digest_after(asked.digests[-1], said)
-        self._counts.twins += echo in self._nodes
+        self._counts[TWINS] += echo in self._nodes
         self._nodes[echo] = _Node(segment, length, turn.completion_tokens_T)
         return Reply(answer.text, answer.thinking, calls, answer.truncated, length - sampled, sampled)

@@ -6,7 +6,7 @@ Values are those of a parsed JSON body: objects are dictionaries.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harbortrainer.policy.tools import Message, Tool
@@ -52,16 +52,16 @@ def call(name: Any, arguments: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": value}}
 
 
-def tool(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
-    """The declaration of a tool. Raises Malformed."""
-    parameters = parameters or {}
+def tool(declared: Mapping[str, Any], schema: str = "parameters") -> dict[str, Any]:
+    """The declaration of a tool. `schema`: the client's name for its parameters. Raises Malformed."""
+    name, parameters = declared.get("name"), declared.get(schema) or {}
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise Malformed("tools: a function has no name, or parameters that are no object")
     needed = parameters.get("required") or []
     if not isinstance(needed, list) or not all(isinstance(one, str) for one in needed):
         raise Malformed(f"tools: {name} requires something else than a list of names")
     _check_depth(parameters)
-    shown = {"name": name, "description": text_of(description), "parameters": parameters}
+    shown = {"name": name, "description": text_of(declared.get("description")), "parameters": parameters}
     return {"type": "function", "function": shown}
 
 
@@ -73,13 +73,14 @@ def arranged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return ([{"role": "system", "content": system}] if first else []) + rest
 
 
-def digests(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
+def digests(messages: Sequence[Message], tools: Sequence[Tool], known: Sequence[str] = ()) -> list[str]:
     """One for every prefix of the conversation: [0] of the tools alone, [k] of the first k messages with them.
 
     Equal for two echoes of an answer: its thoughts, outer blanks, ids and the spelling of arguments are left out.
+    `known`: the first ones.
     """
-    found = [hashlib.blake2b(_json(tools), digest_size=16).hexdigest()]
-    for message in messages:
+    found = [*known] or [hashlib.blake2b(_json(tools), digest_size=16).hexdigest()]
+    for message in messages[len(found) - 1 :]:
         found.append(digest_after(found[-1], message))
     return found
 

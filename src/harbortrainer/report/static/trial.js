@@ -62,6 +62,7 @@ async function openTrial(run, trial, neighbours = []) {
 function trialFacts(run, trial) {
   const facts = [
     ["task", trial.task],
+    ["agent", trial.agent],
     ["outcome", words(trial.outcome)],
     ["cause", trial.cause],
     ["ended in", words(trial.stage)],

@@ -21,7 +21,7 @@ from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
 class TauRoom:
     """Conversations of one run. What plays its users is the service whose outages count."""
 
-    name = ""
+    name = agent = ""
     metrics: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, run: RunParts, new_user: NewUser | None = None) -> None:

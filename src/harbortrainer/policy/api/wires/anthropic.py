@@ -19,11 +19,8 @@ def read(body: Mapping[str, Any]) -> Ask:
     messages = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
     for message in body["messages"]:
         messages += _messages(message["role"], message["content"])
-    declared = [
-        tool(one["name"], one.get("description"), one["input_schema"])
-        for one in body.get("tools") or ()
-        if "input_schema" in one  # the others run at Anthropic
-    ]
+    tools = [one for one in body.get("tools") or () if "input_schema" in one]  # the others run at Anthropic
+    declared = [tool(one, "input_schema") for one in tools]
     return ask(body, arranged(messages), declared, "max_tokens")
 
 

@@ -13,8 +13,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 def read(body: Mapping[str, Any]) -> Ask:
     """Raises Malformed."""
-    tools = [one["function"] for one in body.get("tools") or () if one.get("type") == "function"]
-    declared = [tool(one["name"], one.get("description"), one.get("parameters")) for one in tools]
+    declared = [tool(one["function"]) for one in body.get("tools") or () if one.get("type") == "function"]
     messages = arranged([_message(message) for message in body["messages"]])
     return ask(body, messages, declared, "max_completion_tokens", "max_tokens")
 

@@ -20,8 +20,7 @@ def read(body: Mapping[str, Any]) -> Ask:
     messages = [{"role": "system", "content": text_of(instructions)}] if instructions else []
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         _add(messages, item)
-    tools = [one for one in body.get("tools") or () if one.get("type") == "function"]
-    declared = [tool(one["name"], one.get("description"), one.get("parameters")) for one in tools]
+    declared = [tool(one) for one in body.get("tools") or () if one.get("type") == "function"]
     return ask(body, arranged(messages), declared, "max_output_tokens")
 
 

@@ -9,12 +9,6 @@ from harbortrainer.policy.api.exchange import Reply
 from harbortrainer.policy.api.normal import Malformed
 from harbortrainer.policy.tools import Message, Tool
 
-# Parameters without effect: the run decides how it samples.
-IGNORED = (
-    "temperature", "top_p", "top_k", "seed", "stop", "stop_sequences", "presence_penalty", "frequency_penalty",
-    "logit_bias", "logprobs", "response_format", "text", "thinking", "reasoning", "reasoning_effort", "output_config",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -25,7 +19,6 @@ class Ask:
     max_tokens: int | None
     stream: bool
     usage: bool  # whether a stream of chat completions ends with token counts
-    ignored: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,10 @@ class Wire:
 
 
 def ask(body: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Tool], *limits: str) -> Ask:
-    """`limits`: names of the field for max_tokens. Raises Malformed."""
+    """`limits`: names of the field for max_tokens. How it samples the run decides: no other parameter has an effect.
+
+    Raises Malformed.
+    """
     if not messages:
         raise Malformed("no messages")
     if body.get("n") not in (None, 1):
@@ -57,12 +53,9 @@ def ask(body: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[To
     asked = next((body[name] for name in limits if body.get(name) is not None), None)
     if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
         raise Malformed(f"{limits[0]}: a positive number of tokens")
-    ignored = {name for name in IGNORED if body.get(name) is not None}
-    if body.get("tool_choice") not in (None, "auto", {"type": "auto"}):
-        ignored.add("tool_choice")
     options = body.get("stream_options")
     usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    return Ask(messages, tools, asked, bool(body.get("stream")), usage, frozenset(ignored))
+    return Ask(messages, tools, asked, bool(body.get("stream")), usage)
 
 
 def error(status: int, code: str, text: str) -> dict[str, Any]:
