@@ -2,26 +2,22 @@
 
 import asyncio
 import json
-import random
-import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
 from harbortrainer.policy.api.exchange import AT_ONCE, SIDE_TURNS, Busy, Exchange, Over, Reply
-from harbortrainer.policy.api.normal import arranged, call, digests
-from harbortrainer.policy.api.prompts import LONG, Prompts
-from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.api.normal import call
+from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
-from tests.support.fakes import CHATML, byte_tokenizer, let_others_act
-from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.fakes import let_others_act
+from tests.support.families import QWEN_TOOLS
 from tests.support.tools import TOOLS, chats, written
 from tests.support.wire_parts import exchange_of
 
@@ -384,42 +380,3 @@ async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
     assert reply.text == broken and not reply.calls and exchange.stats["parse_failures"] == 1
     await exchange.say([*asked, echo(reply), user("no call")], TOOLS)
     assert exchange.stats["wire_segments"] == 1
-
-
-async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread() -> None:
-    threads: list[threading.Thread] = []
-
-    class Watched(ChatTemplate):
-        def first_prompt(self, messages: Any, tools: Any = ()) -> list[int]:
-            threads.append(threading.current_thread())
-            return super().first_prompt(messages, tools)
-
-    prompts = Prompts(Watched(chat_of(QWEN_TOOLS).tokenizer))
-    words = random.Random(0)
-    long = [SYSTEM, user(" ".join(str(words.random()) for _ in range(LONG // 10)))]
-    for asked in ([SYSTEM, user("q")], long, long):
-        group = [exchange_of(["x"], prompts=prompts)[0] for _ in range(2)]
-        await asyncio.gather(*(exchange.say(asked, TOOLS) for exchange in group))
-        assert all(exchange.conversation.cpu_seconds > 0 for exchange in group)
-    main = threading.main_thread()
-    assert [thread is main for thread in threads] == [True, False]
-
-
-def test_a_template_without_tools_is_refused_before_the_run() -> None:
-    with pytest.raises(UserError, match="tool_format=hermes"):
-        Prompts(ChatTemplate(byte_tokenizer(CHATML)))
-
-
-def test_instructions_in_front_are_one_system_message_and_later_ones_the_users() -> None:
-    given = [
-        {"role": role, "content": role[0] + str(n)} for n, role in enumerate(["system", "system", "user", "system"])
-    ]
-    assert arranged(given) == [{"role": "system", "content": "s0\n\ns1"}, user("u2"), user("s3")]
-    assert arranged([user("a")]) == [user("a")]
-
-
-def test_what_the_environment_says_is_matched_to_the_letter() -> None:
-    one, other = digests([user("a"), result("b ")], TOOLS), digests([user("a"), result("b")], TOOLS)
-    assert one[:2] == other[:2] and one[2] != other[2]
-    assert digests([user("a")], TOOLS)[0] != digests([user("a")], TOOLS[:1])[0]
-    assert digests([user("\ud83d")], ())[1] != digests([user("\ud83e")], ())[1]

@@ -131,10 +131,6 @@ class ImageFiles:
                 return None
         return None
 
-    def is_folder(self, path: str) -> bool:
-        found = self.find(path)
-        return found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
-
     def names(self, folder: str) -> set[str]:
         """Names of the image's entries in `folder`."""
         found: set[str] = set()

@@ -1,0 +1,66 @@
+"""First prompts of agents: rendered once a group, long ones in a thread; messages arranged for a template."""
+
+import asyncio
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from harbortrainer.errors import UserError
+from harbortrainer.policy.api.normal import arranged, digests
+from harbortrainer.policy.api.prompts import LONG, Prompts
+from harbortrainer.policy.chat_template import ChatTemplate
+from tests.support.fakes import CHATML, byte_tokenizer
+from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.tools import TOOLS
+from tests.support.wire_parts import exchange_of
+
+SYSTEM = {"role": "system", "content": "You work in a shell."}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def result(text: str) -> dict[str, Any]:
+    return {"role": "tool", "content": text}
+
+
+async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    class Watched(ChatTemplate):
+        def first_prompt(self, messages: Any, tools: Any = ()) -> list[int]:
+            threads.append(threading.current_thread())
+            return super().first_prompt(messages, tools)
+
+    prompts = Prompts(Watched(chat_of(QWEN_TOOLS).tokenizer))
+    words = random.Random(0)
+    long = [SYSTEM, user(" ".join(str(words.random()) for _ in range(LONG // 10)))]
+    for asked in ([SYSTEM, user("q")], long, long):
+        group = [exchange_of(["x"], prompts=prompts)[0] for _ in range(2)]
+        await asyncio.gather(*(exchange.say(asked, TOOLS) for exchange in group))
+        assert all(exchange.conversation.cpu_seconds > 0 for exchange in group)
+    main = threading.main_thread()
+    assert [thread is main for thread in threads] == [True, False]
+
+
+def test_a_template_without_tools_is_refused_before_the_run() -> None:
+    with pytest.raises(UserError, match="tool_format=hermes"):
+        Prompts(ChatTemplate(byte_tokenizer(CHATML)))
+
+
+def test_instructions_in_front_are_one_system_message_and_later_ones_the_users() -> None:
+    given = [
+        {"role": role, "content": role[0] + str(n)} for n, role in enumerate(["system", "system", "user", "system"])
+    ]
+    assert arranged(given) == [{"role": "system", "content": "s0\n\ns1"}, user("u2"), user("s3")]
+    assert arranged([user("a")]) == [user("a")]
+
+
+def test_what_the_environment_says_is_matched_to_the_letter() -> None:
+    one, other = digests([user("a"), result("b ")], TOOLS), digests([user("a"), result("b")], TOOLS)
+    assert one[:2] == other[:2] and one[2] != other[2]
+    assert digests([user("a")], TOOLS)[0] != digests([user("a")], TOOLS[:1])[0]
+    assert digests([user("\ud83d")], ())[1] != digests([user("\ud83e")], ())[1]
