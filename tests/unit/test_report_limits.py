@@ -130,6 +130,15 @@ def test_long_trials_say_what_is_left_out(made: MadeRun, monkeypatch: pytest.Mon
     assert len(shown["tokens"]["turns"]) == 1 and shown["tokens"]["left_out"] == 80 and shown["tokens"]["named"]
 
 
+def test_tokens_of_an_evaluation_of_checkpoints_are_text(made: MadeRun) -> None:
+    """It has no `model_name`; its policies have."""
+    (made.path / "config.json").write_text('{"model_name": null}')
+    (made.path / "plan.json").write_text('{"subjects": [{"model_name": null}, {"model_name": "models/quickstart"}]}')
+    everything = blobs(write_report(made.path))
+    panels = everything["data"]["runs"][0]["panels"].values()
+    assert all(everything[f"panel{number}"]["tokens"]["named"] for number in panels)
+
+
 def test_without_a_tokenizer_ids_are_shown(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     for name in ("", "no/such-model", "no such: model", str(tmp_path)):

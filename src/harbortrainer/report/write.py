@@ -21,6 +21,7 @@ from harbortrainer.report.arguments import MOST_PANELS, ReportArgs
 from harbortrainer.report.panel import Pieces, panel
 from harbortrainer.report.run import RunRecord, read_run, unit
 from harbortrainer.report.trials import choose
+from harbortrainer.run.directory import base_model
 
 _STATIC = Path(__file__).with_name("static")
 _SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "lanes", "costs", "tables", "main")
@@ -116,7 +117,7 @@ def _panels(records: Sequence[RunRecord], most: int) -> list[str]:
     share = most // max(len(records), 1)
     made: list[tuple[RunRecord, int, dict[str, Any]]] = []
     for record in records:
-        pieces = Pieces(str(record.shown["config"].get("model_name") or ""))
+        pieces = Pieces(base_model(record.run) if record.run.config.is_file() else "")
         trials = record.trials
         made += [(record, index, panel(record.run.path, trials[index], pieces)) for index in choose(trials, share)]
     texts = _share_texts([shown for _, _, shown in made])
