@@ -19,6 +19,8 @@ def test_defaults_are_valid():
         ({"group_size": 1}, ["group_size=1", "advantage"]),
         ({"max_tokens": 4096, "context_limit": 4096}, ["max_tokens=4096", "context_limit=4096"]),
         ({"learning_rate": 0.0}, ["learning_rate=0.0"]),
+        ({"learning_rate": float("inf")}, ["learning_rate=inf", "finite"]),
+        ({"max_usd": float("nan")}, ["max_usd=nan", "finite"]),
         ({"batch_size": 0}, ["batch_size=0"]),
         ({"temperature": 0.0}, ["temperature=0.0"]),
         ({"eval_split": 1.0}, ["eval_split=1.0"]),

@@ -86,7 +86,7 @@ def _unknown_field(message: str, fields: Sequence[str]) -> str:
     name = match.group(1) if match else "?"
     if name in FORMER:
         return f"{name}: no longer a setting; {FORMER[name].instead}"
-    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
     return f"{name}: no such field; {hint}"
 
@@ -95,12 +95,21 @@ def _wrong_type(message: str) -> str:
     match = re.search(r"argument '(.*?)' provided for param '([^']+)'", message, re.DOTALL)
     value, name = (match.group(1), match.group(2)) if match else ("?", "?")
     cast = re.search(r"Could not cast '.*?' to (.+)", message)
-    wanted = cast.group(1).strip() if cast else "of another type"
+    wanted = cast.group(1).strip().removesuffix(" | None") if cast else "of another type"
     if wanted.startswith("Literal["):
         wanted = "one of " + wanted.removeprefix("Literal[").rstrip("]").replace("'", "")
-    elif wanted == "Union[int, Literal['auto']]":
-        wanted = "a whole number or auto"
-    return f"{name}={value}: must be {wanted}; see --help"
+    elif wanted.startswith("dict["):
+        return f"{name}={value}: takes names and values; give {name}.NAME=VALUE"
+    return f"{name}={value}: must be {_TYPES.get(wanted, wanted)}; see --help"
+
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple[float, float]": "two numbers with a comma between",
+    "Union[int, Literal['auto']]": "a whole number or auto",
+}
 
 
 def validate(config: Config) -> None:
@@ -144,7 +153,7 @@ def _learning(config: Config) -> Iterator[str]:
         for name in ("clip_low_threshold", "clip_high_threshold"):
             if (value := getattr(config, name)) is not None:
                 yield f"{name}={value}: importance_sampling does not clip; use loss_fn=ppo or leave it out"
-    if config.num_substeps > config.batch_size * config.group_size:
+    if config.num_substeps > config.batch_size * config.group_size > 0:
         yield (
             f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
             f"({config.batch_size} x {config.group_size}); lower it"
