@@ -157,6 +157,7 @@ def run(places: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -
     """Events of a run with the base arguments and these, and the folders it made."""
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("DAYTONA_API_KEY", "d-x")
+    monkeypatch.setenv("KEY", "k")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
 
     async def events(*changes: str) -> list[str]:

@@ -30,6 +30,7 @@ def test_defaults_are_valid():
         ({"loss_fn": "ppo", "clip_low_threshold": 1.5}, ["clip_low_threshold=1.5"]),
         ({"num_substeps": 100}, ["num_substeps=100"]),
         ({"enable_summarize": True, "proactive_summarization_threshold": 40000}, ["proactive_summarization_threshold"]),
+        ({"run_name": "a/b"}, ["run_name=a/b", "name of one folder", "logs_dir"]),
         ({"trial_timeout_sec": -1.0}, ["trial_timeout_sec=-1.0"]),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -230,6 +231,7 @@ def _user(config: Config) -> Iterator[str]:
             yield f"user_model={model}: give user_url=URL of the OpenAI-compatible API that serves it"
         elif not config.user_url.startswith(("http://", "https://")):
             yield f"user_url={config.user_url}: must start with http:// or https://"
+        yield from _key(config, "user_key")
         return
     for name in ("user_url", "user_key"):
         if (value := getattr(config, name)) is not None:
@@ -255,10 +257,21 @@ def _judge(config: Config) -> Iterator[str]:
         yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
     elif not config.reward_weight:
         yield "judge_model: without effect while reward_weight=0; leave it out"
+    else:
+        yield from _key(config, "judge_key")
+
+
+def _key(config: Config, name: str) -> Iterator[str]:
+    """`name`: of a setting that names an environment variable."""
+    variable = getattr(config, name)
+    if variable is not None and not os.environ.get(variable):
+        yield f"{name}={variable}: this environment variable is not set; export it or put it into .env"
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:
     """Problems between settings that every run has."""
+    if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
+        yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
     if config.server_usd_per_hour and config.backend == "tinker":
