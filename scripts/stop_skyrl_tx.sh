@@ -2,6 +2,7 @@
 # Stops the self-hosted server that scripts/start_skyrl_tx.sh started:  scripts/stop_skyrl_tx.sh [PORT]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_first "$@"
 source "$ROOT/scripts/lib/server.sh"
 
 port="${1:-${SKYRL_TX_PORT:-8000}}"

@@ -78,7 +78,7 @@ class Connection:
         return f"serves {self.model}"
 
     def lora_client(self) -> str:
-        self.training = self.service.create_lora_training_client(self.model, rank=4)
+        self.training = self.service.create_lora_training_client(self.model, rank=4).result()
         return self.training.model_id
 
     def tokenizer(self) -> str:
@@ -107,7 +107,7 @@ class Connection:
     def sample(self) -> str:
         import tinker
 
-        client = self.service.create_sampling_client(model_path=self.sampler_path)
+        client = self.service.create_sampling_client(model_path=self.sampler_path).result()
         params = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=0)
         sequence = (
             client.sample(tinker.ModelInput.from_ints(self.tokens_T), num_samples=1, sampling_params=params)

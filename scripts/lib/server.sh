@@ -6,6 +6,9 @@ server_state() {
   case "$state" in /*) echo "$state" ;; *) echo "$ROOT/$state" ;; esac
 }
 
+# The command that stops the server on port $1.
+stop_command() { echo "${SKYRL_TX_STATE:+SKYRL_TX_STATE=$SKYRL_TX_STATE }scripts/stop_skyrl_tx.sh $1"; }
+
 # Prints the id of the live server whose folder is $1; returns 1 when there is none.
 server_pid() {
   local pid
@@ -50,7 +53,7 @@ require_free_port() {
     sleep 0.2
   done
   if pid="$(server_pid "$(server_state "$1")")"; then
-    fail "port $1: a server of ours runs there (process $pid); stop it with scripts/stop_skyrl_tx.sh $1, or set SKYRL_TX_PORT"
+    fail "port $1: a server of scripts/start_skyrl_tx.sh runs there (process $pid); stop it with $(stop_command "$1"), or set SKYRL_TX_PORT"
   fi
   fail "port $1 is in use by another program; set SKYRL_TX_PORT to a free one"
 }
@@ -133,7 +136,7 @@ start_in_background() {
     fi
     sleep 0.2
   done
-  say "log: $log; stop it with scripts/stop_skyrl_tx.sh $port"
+  say "log: $log; stop it with $(stop_command "$port")"
 }
 
 # Prints the URL of the ready server whose folder is $1 (started with --background); returns 1 while it is not ready.

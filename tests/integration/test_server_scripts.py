@@ -40,15 +40,16 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
     output = succeed(START, "--background", tiny_model_dir, env=one_slot)
     port = settings["SKYRL_TX_PORT"]
     assert re.search(rf"ready: http://127.0.0.1:{port} serves \S+ after [\d.]+ s", output)
+    assert f"stop it with SKYRL_TX_STATE={settings['SKYRL_TX_STATE']} scripts/stop_skyrl_tx.sh {port}" in output
     assert len(processes_of(settings["SKYRL_TX_STATE"])) == 2
 
     for _ in range(2):  # the second finds no slot unless the first gave it back
         steps = succeed("scripts/test_skyrl_tx.py", f"http://127.0.0.1:{port}")
-        assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8, steps
+        assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8 and "Warning" not in steps, steps
 
     again = run_script(START, tiny_model_dir, env=settings)
     assert again.returncode == 1
-    assert "a server of ours runs there" in again.stdout
+    assert "a server of scripts/start_skyrl_tx.sh runs there" in again.stdout
     assert f"scripts/stop_skyrl_tx.sh {port}" in again.stdout
 
     os.kill(server_pid(settings), signal.SIGTERM)

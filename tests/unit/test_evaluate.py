@@ -202,7 +202,8 @@ def test_tasks_that_it_was_trained_on_are_refused_with_the_pair(run, tmp_path, c
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
     (tmp_path / "trained" / "count-1").rename(tmp_path / "trained" / "renamed")
     assert run(f"checkpoint={folder}", "allow_family_overlap=true") == 2
-    assert "count-1" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "count-1" in error and "leave the first of each pair out (tasks_exclude)" in error
     assert not (tmp_path / "out").exists()
 
 
