@@ -116,7 +116,7 @@ class RunSettings(ModelSettings):
         "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
     )
     wandb_project: str | None = field(None, "Weights & Biases project; None = off")
-    wandb_name: str | None = field(None, "Weights & Biases run name; None = name of the run directory")
+    wandb_name: str | None = field(None, "run name at wandb_project; None = name of the run directory")
 
 
 @chz.chz

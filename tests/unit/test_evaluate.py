@@ -192,7 +192,7 @@ def test_a_checkpoint_is_chosen_by_its_step(run, recorder, tmp_path, capsys, tex
 def test_a_checkpoint_at_another_backend_is_refused(run, recorder, tmp_path, capsys):
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
     (folder / "config.json").write_text(json.dumps({"model_name": "models/one", "backend": "skyrl-tx"}))
-    assert run(f"checkpoint={folder}", "backend=tinker") == 2
+    assert run(f"checkpoint={folder}", "backend=tinker", "skyrl_tx_url=None") == 2
     error = capsys.readouterr().err
     assert "backend=tinker: the weights of run@5 are on backend=skyrl-tx; give backend=skyrl-tx skyrl_tx_url=" in error
     assert not recorder.kinds("open") and not (tmp_path / "out").exists()

@@ -199,7 +199,7 @@ SPLIT = ("eval_split=0.2",)
 SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "backend": ("tinker", ()),
     "skyrl_tx_url": ("http://elsewhere:1", ()),
-    "tinker_base_url": ("http://cloud:1", ("backend=tinker",)),
+    "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None")),
     "model_name": ("models/two", ()),
     "init_from": ("tinker://m/weights/state-7", ()),
     "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),

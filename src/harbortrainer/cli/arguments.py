@@ -145,8 +145,6 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
-    if config.n_epochs is not None and config.n_epochs < 1:
-        yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
     yield from _sources_of_signal(config)
     if config.group_size == 1 and config.reward_weight:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
@@ -268,10 +266,18 @@ def _key(config: Config, name: str) -> Iterator[str]:
         yield f"{name}={variable}: this environment variable is not set; export it or put it into .env"
 
 
+def _other_backend(config: RunSettings) -> Iterator[str]:
+    """The URL of a server that the run would not use."""
+    name, needed = ("skyrl_tx_url", "skyrl-tx") if config.backend == "tinker" else ("tinker_base_url", "tinker")
+    if config.resume is None and (url := getattr(config, name)):
+        yield f"{name}={url}: not used with backend={config.backend}; set backend={needed} or {name}=None"
+
+
 def run_problems(config: RunSettings) -> Iterator[str]:
     """Problems between settings that every run has."""
     if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
+    yield from _other_backend(config)
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
     if config.server_usd_per_hour and config.backend == "tinker":
