@@ -8,6 +8,7 @@ source "$ROOT/scripts/lib/server.sh"
 port="${1:-${SKYRL_TX_PORT:-8000}}"
 state="$(server_state "$port")"
 pid="$(server_pid "$state")" || {
+  port_free "$port" || fail "port $port is in use, but not by the server of $state; set SKYRL_TX_STATE as at its start"
   say "no server of scripts/start_skyrl_tx.sh runs on port $port"
   exit 0
 }

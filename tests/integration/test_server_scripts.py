@@ -62,6 +62,8 @@ def test_port_of_another_program(settings: dict[str, str], tiny_model_dir: Path)
         other.listen()
         port = str(other.getsockname()[1])
         done = run_script(START, tiny_model_dir, env=settings | {"SKYRL_TX_PORT": port})
+        stopped = run_script("scripts/stop_skyrl_tx.sh", port, env=settings)
+    assert stopped.returncode == 1 and f"port {port} is in use, but not by the server of" in stopped.stdout
     assert done.returncode == 1
     assert done.stdout == f"error: port {port} is in use by another program; set SKYRL_TX_PORT to a free one\n"
 
