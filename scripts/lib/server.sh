@@ -28,6 +28,15 @@ stop_server() {
   kill -KILL "$1" 2>/dev/null || true
 }
 
+# The settings that are numbers are, and the switch is one.
+require_settings() {
+  local name
+  for name in SKYRL_TX_PORT MAX_LORA_ADAPTERS MAX_LORA_RANK TRAIN_MICRO_BATCH_SIZE SAMPLE_MAX_NUM_SEQUENCES SKYRL_TX_CONTEXT_LIMIT; do
+    [[ "${!name:-0}" =~ ^[0-9]+$ ]] || fail "$name=${!name}: must be a whole number"
+  done
+  case "${GRADIENT_CHECKPOINTING:-true}" in true | false) ;; *) fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false" ;; esac
+}
+
 require_server_env() {
   [ -x "$ROOT/server/.venv/bin/python" ] || fail "the server's environment server/.venv is missing; run scripts/setup.sh --server"
 }

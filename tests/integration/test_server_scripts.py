@@ -83,6 +83,19 @@ def test_missing_model(settings: dict[str, str], model: str, words: list[str]) -
     assert all(word in done.stdout for word in words)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MAX_LORA_ADAPTERS", "many", "must be a whole number"),
+        ("SKYRL_TX_PORT", "http", "must be a whole number"),
+        ("GRADIENT_CHECKPOINTING", "yes", "must be true or false"),
+    ],
+)
+def test_wrong_setting(settings: dict[str, str], tiny_model_dir: Path, name: str, value: str, words: str) -> None:
+    done = run_script(START, "--background", tiny_model_dir, env=settings | {name: value})
+    assert (done.returncode, done.stdout) == (1, f"error: {name}={value}: {words}\n")
+
+
 def test_model_name_with_two_slashes(settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "c").mkdir(parents=True)
     link = ROOT / ".state" / "two"
