@@ -57,6 +57,9 @@ KILL = (  # its pattern does not match the command line that it stands in
     "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '/opt/[a]gents' && kill -9 ${p#/proc/}; done; "
     "sleep 5"
 )
+SPOIL = (  # the agent's log: JSON of another form, and no text
+    "for f in $(find /logs/agent -type f); do echo '[1]' > $f; done; printf '\\377' > /logs/agent/trajectory.json"
+)
 _NUMBERS = itertools.count()  # each trial of this process has a name of its own
 Said = Callable[[Request], Any] | Sequence[str]
 
@@ -298,7 +301,7 @@ CASES = {
     "fault": Case(_then_lost, Outcome.INFRASTRUCTURE_ERROR, None),
     "fault once": Case(_lost_once, Outcome.COMPLETED, attempts=2),
     "429": Case(_floods, Outcome.COMPLETED),
-    "killed": Case(_runs(f"{HELLO}; {KILL}"), Outcome.POLICY_ERROR),
+    "killed": Case(_runs(f"{HELLO}; {SPOIL}; {KILL}"), Outcome.POLICY_ERROR),
     "never asked": Case(lambda live: ["never"], Outcome.INFRASTRUCTURE_ERROR, None, _breaks),
     "malformed": Case(_malformed, Outcome.COMPLETED),
     "asks itself": Case(_asks_itself, Outcome.COMPLETED),

@@ -17,6 +17,8 @@ from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
+LOG_BYTES = 64 << 20  # of an agent's log; all trials wait while a larger one is read
+_SHAPES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, OSError)
 
 
 def __getattr__(name: str) -> type[BaseInstalledAgent]:
@@ -63,6 +65,15 @@ class _Trainable(BaseInstalledAgent):
 
     async def install(self, environment: Any) -> None:
         """Installs nothing: `setup` has found the program."""
+
+    def populate_context_post_run(self, context: Any) -> None:
+        """Harbor's reading of the agent's log, which a killed agent cuts off and the policy may have written."""
+        try:
+            if sum(file.stat().st_size for file in self.logs_dir.rglob("*") if file.is_file()) <= LOG_BYTES:
+                super().populate_context_post_run(context)
+        except _SHAPES as error:
+            self.logger.warning(f"agent={self.name()}: its log could not be read: {type(error).__name__}")
+        context.model_usage = context.model_usage or {}  # else Harbor reads trajectory.json, whoever wrote it
 
     @boundary
     async def setup(self, environment: Any) -> None:
