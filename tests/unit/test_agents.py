@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from harbortrainer.docker.capacity import capacity
 from harbortrainer.docker.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.policy.api.exchange import Over
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
@@ -26,6 +28,7 @@ from tests.conftest import ROOT
 from tests.support import agent_endings
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task
+from tests.support.tools import TOOLS
 from tests.support.wire_parts import exchange_of
 
 TURN = Turn(0, (1, 2), (3,), (-0.5,), 0)
@@ -108,7 +111,7 @@ def result(reward: float | None = 1.0, fault: Any = None) -> Any:
 
 
 def session(
-    *turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None, full: bool = False
+    *turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None, full: str = ""
 ) -> AgentSession:
     exchange, _ = exchange_of(["never"])
     exchange.conversation.turns.extend(turns)
@@ -123,8 +126,8 @@ def session(
     ({"stop_reason": "timeout"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
     ({"stop_reason": "interrupted"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
     ({"failure": "exit 9:  Killed\nstderr: None"}, 1.0, Outcome.POLICY_ERROR, 1.0, "the agent failed: exit 9: Killed"),
-    ({"full": True, "failure": "x"}, 1.0, Outcome.CONTEXT_LENGTH, 1.0, ""),
-    ({"full": True, "stop_reason": "max_turns"}, 1.0, Outcome.MAX_TURNS, 1.0, ""),
+    ({"full": "9 tokens", "failure": "x"}, 1.0, Outcome.CONTEXT_LENGTH, 1.0, ""),
+    ({"full": "9 tokens", "stop_reason": "max_turns"}, 1.0, Outcome.MAX_TURNS, 1.0, ""),
     ({"fault": SamplingError("gone"), "failure": "x"}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "sampling: gone"),
     ({"fault": ValueError("bug")}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "ValueError: bug"),
     ({}, None, Outcome.VERIFIER_ERROR, None, "the verifier left no reward"),
@@ -143,6 +146,22 @@ def test_an_agent_that_never_asked_shows_its_last_words() -> None:
     assert session().classify(result())[1] == "the agent never asked the policy"
 
 
+async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() -> None:
+    """Its program failed, not the policy, which has done nothing yet."""
+    exchange, _ = exchange_of(["A title"], context_limit=2000, may_compact=True)
+    await exchange.say([{"role": "user", "content": "Title for: q"}])
+    ended = AgentSession(exchange, endpoint=None, key="k", failure="exit 1", stop_reason="done")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Over):
+        await exchange.say([{"role": "user", "content": "word " * 3000}], TOOLS)
+    outcome, detail, reward = ended.classify(result(0.0))
+    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    why = r"the prompt has \d{4,5} tokens and context_limit is 2000"
+    words = f"the agent's first prompt leaves no room for an answer: {why}"
+    assert re.fullmatch(f"{words}: exit 1", detail)
+    with pytest.raises(UserError, match=f"^agent=codex: context_limit=2000: {words}: exit 1; raise context_limit$"):
+        ended.check_first_prompt("codex")
+
+
 def trial(number: int, outcome: Outcome = Outcome.COMPLETED, detail: str = "", **stats: float) -> Trajectory:
     return Trajectory(f"t{number}", f"n{number}", (TURN,), 1.0, outcome, detail, stats={"wire_turns": 1.0} | stats)
 
@@ -154,6 +173,9 @@ def test_the_same_failure_in_a_fifth_of_a_batch_is_the_agents(caplog: pytest.Log
         check_agents([*fine, *failed])
     check_agents([*fine, *fine, *failed])  # 12 %
     check_agents([*fine[:4], *failed[:2]])  # two may be chance
+    titled = [replace(one, turns=(TURN, replace(TURN, segment=1)), side_segments=(0,)) for one in failed]
+    with pytest.raises(EnvironmentFault, match="3 of 14 trials ended after one answer"):
+        check_agents([*fine, *titled])
     check_agents([*fine, *(replace(one, turns=(TURN, TURN)) for one in failed)])  # they have worked before
     check_agents([replace(one, stats={}) for one in failed])  # Terminus-2
     assert caplog.text == ""
