@@ -77,7 +77,7 @@ class AgentSession:
         self.endpoint.open(self.exchange, self.key)
         self.exchange.reopen()
         if listener_problem():
-            self._relay = await Relay.open(container, PORT, PYTHONS, self._attach)
+            self._relay = await Relay.open(container, PORT, PYTHONS, self._attach, self.exchange.fail)
         else:
             await self.endpoint.serve(await call(listen_in, container, PORT), self.key)
 

@@ -104,8 +104,8 @@ class Exchange:
     """One trial's policy for an agent in a container. One event loop; `say` may run several times at once.
 
     `over`: why the trial gets no more answers, "" = it does; `ended` is set then. `full`: why the agent's newest
-    request was too long, "" = it was not; this ends nothing where it may compact. `fault`: a SamplingError, or an error
-    of this program.
+    request was too long, "" = it was not; this ends nothing where it may compact. `fault`: a SamplingError, an error of
+    this program, or what `fail` was told.
     """
 
     def __init__(
@@ -204,6 +204,11 @@ class Exchange:
         if reason in ("timeout", "fault", "closed"):
             for sample in self._running:
                 sample.cancel()
+
+    def fail(self, fault: Exception) -> None:
+        """End the trial by a fault that is not the policy's; the first one is kept."""
+        self.fault = self.fault or fault
+        self.end("fault")
 
     def reopen(self) -> None:
         """Answer again after `close`, as from the start: the task has another step. Not after a fault."""
@@ -315,8 +320,7 @@ class Exchange:
         self._running.discard(sample)
         error = None if sample.cancelled() else sample.exception()
         if isinstance(error, Exception) and not isinstance(error, Over | UserError):
-            self.fault = self.fault or error
-            self.end("fault")
+            self.fail(error)
 
     async def _sample(self, asked: _Asked, asked_max_tokens: int | None) -> Reply:
         node = asked.node
