@@ -29,7 +29,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
-from harbortrainer.rollout.agents import PORT, check_agent
+from harbortrainer.rollout.agents import PORT, PROGRAMS, check_agent
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import TrialContext, run_trial
 from harbortrainer.rollout.venue import TrialRequest
@@ -51,7 +51,7 @@ SELF = '{"messages":[{"role":"user","content":"hi"}]}'
 ASK = (  # bash that calls the model API with its own agent's key, without another program
     f"exec 3<>/dev/tcp/127.0.0.1/{PORT}; printf 'POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\n"
     f"Authorization: Bearer %s\\r\\nContent-Length: {len(SELF)}\\r\\nConnection: close\\r\\n\\r\\n%s' "
-    f"\"$OPENAI_API_KEY\" '{SELF}' >&3; cat <&3"
+    f"\"${{OPENAI_API_KEY:-$ANTHROPIC_API_KEY}}\" '{SELF}' >&3; cat <&3"
 )
 KILL = (  # its pattern does not match the command line that it stands in
     "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '/opt/[a]gents' && kill -9 ${p#/proc/}; done; "
@@ -68,9 +68,9 @@ Said = Callable[[Request], Any] | Sequence[str]
 class Shell:
     """How an agent's policy runs a command and ends.
 
-    `full`: a context_limit that its first prompt fills by a third, 0 = not known: only "ok" is played;
-    `more`: what the tool demands beside the command; `last`: the command that ends the session, "" = an answer without
-    a call does.
+    `full`: a context_limit that its first prompt fills by a third, 0 = it does not end there, since it shortens what it
+    has read (qwen-coder) or its history (opencode): tests play only "ok"; `more`: what the tool demands beside the
+    command; `last`: the command that ends the session, "" = an answer without a call does.
     """
 
     tool: str
@@ -85,7 +85,7 @@ AGENTS = {
     "codex": Shell("exec_command", "cmd", 70_000),
     "opencode": Shell("bash", "command", 0, more={"description": "work"}),
     "qwen-coder": Shell("run_shell_command", "command", 0, more={"is_background": False}),
-    "claude-code": Shell("Bash", "command", 0, more={"description": "work"}),
+    "claude-code": Shell("Bash", "command", 188_000, more={"description": "work"}),
 }
 BESIDE = "I answer myself."  # to every request without tools: the policy's own, and titles
 
@@ -100,6 +100,13 @@ def demand_packed(agents: Iterable[str]) -> None:
             check_agent(Config(model_name="fake/policy", tasks_dir=".", **given))
         except UserError as error:
             raise SystemExit(f"error: {error}") from None
+
+
+def demand_full(keys: Iterable[tuple[str, str]]) -> None:
+    """End the program with a line that names the first (agent, ending) that lacks the `Shell.full` it needs."""
+    for agent, name in keys:
+        if CASES[name].fields in (_small, _small_compacting) and not AGENTS[agent].full:
+            raise SystemExit(f"error: {agent} shortens its history before a full context ends it; leave out {name!r}")
 
 
 def call(agent: str, command: str, *, spaced: bool = False) -> str:
@@ -274,7 +281,7 @@ def _disconnects(live: Live) -> Said:
 def _breaks(agent: str, folder: Path) -> dict[str, Any]:
     """A pack whose program breaks before its first call, as Harbor's own install of mini-swe-agent does."""
     (folder / "pack" / "bin").mkdir(parents=True)
-    program = folder / "pack" / "bin" / agent
+    program = folder / "pack" / "bin" / PROGRAMS[agent].program
     program.write_text("#!/bin/sh\necho ModuleNotFoundError: No module named mcp\nexit 1\n")
     program.chmod(0o755)
     return {"agents_dir": str(folder / "pack")}

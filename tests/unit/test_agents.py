@@ -75,6 +75,16 @@ def test_a_benchmark_names_the_agent_that_is_not_packed(pack: Path, monkeypatch:
         agent_endings.demand_packed(["codec"])
 
 
+def test_a_benchmark_names_an_ending_that_an_agent_does_not_have(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pack / "bin" / "opencode").write_text("#!/bin/sh\n")
+    monkeypatch.setattr(agent_endings, "PACK", pack)
+    monkeypatch.setattr(sys, "argv", ["agent_endings", "--agents", "codex,opencode", "--endings", "ok,context+"])
+    with pytest.raises(
+        SystemExit, match=r"^error: opencode shortens its history .*; leave out 'context, may compact'$"
+    ):
+        importlib.import_module("bench.agent_endings").main()
+
+
 def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack: Path) -> None:
     task = write_task(tmp_path / "hello", toml=MEMORY)
     own = {"mounts": [{"type": "bind", "source": "/data", "target": "/data"}]}
