@@ -1,6 +1,7 @@
 """Connections carried out of a container: the program that runs there, in a process of this machine."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 import subprocess
@@ -97,6 +98,25 @@ async def test_connections_are_carried_whole_and_apart(opened: tuple[Relay, int]
     sent = [bytes([number]) * size for number, size in enumerate((1, 70_000, 1_000_000, 3))]
     answers = await asyncio.gather(*map(client, sent))
     assert [sorted(answer) for answer in answers] == [sorted(data + data) for data in sent]
+
+
+async def test_what_a_client_still_sends_after_its_server_has_closed_opens_no_connection(
+    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that is refused by its length: its rest would be read as requests."""
+    one, _ = opened
+    served: list[socket.socket] = []
+
+    async def refuse(connected: socket.socket) -> None:
+        served.append(connected)
+        connected.close()
+
+    monkeypatch.setattr(one, "_serve", refuse)
+    for _ in range(2):
+        with contextlib.suppress(ConnectionError):
+            await one._take(7, b"GET / HTTP/1.1")
+        await asyncio.gather(*one._carrying)
+    assert len(served) == 1
 
 
 async def test_a_connection_that_says_nothing_disturbs_no_other(opened: tuple[Relay, int]) -> None:

@@ -46,6 +46,7 @@ class Relay:
         self._exec_id, self._lost = exec_id, lost
         self._closing = False
         self._pipes: dict[int, asyncio.StreamWriter] = {}
+        self._ended: set[int] = set()  # connections that the server has closed; what their clients still send is lost
         self._carrying: set[asyncio.Task[None]] = set()
         self._words = b""
         self._work: asyncio.Task[None] | None = None
@@ -133,7 +134,7 @@ class Relay:
     async def _take(self, number: int, data: bytes) -> None:
         pipe = self._pipes.get(number)
         if pipe is None:
-            if not data:
+            if not data or number in self._ended:
                 return
             here, there = socket.socketpair()
             reader, pipe = await asyncio.open_connection(sock=here)
@@ -153,6 +154,7 @@ class Relay:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 await self._send(number, data)
+        self._ended.add(number)
         self._pipes.pop(number).close()
         with contextlib.suppress(ConnectionError):
             await self._send(number, b"")
