@@ -68,9 +68,9 @@ Said = Callable[[Request], Any] | Sequence[str]
 class Shell:
     """How an agent's policy runs a command and ends.
 
-    `full`: a context_limit that its first prompt fills by a third, 0 = it does not end there, since it shortens what it
-    has read (qwen-coder) or its history (opencode): tests play only "ok"; `more`: what the tool demands beside the
-    command; `last`: the command that ends the session, "" = an answer without a call does.
+    `full`: a context_limit that its first prompt fills by a third, 0 = it does not end there, since it shortens its
+    history (qwen-coder at some 92,000 tokens, opencode where it may): tests play only "ok"; `more`: what the tool demands
+    beside the command; `last`: the command that ends the session, "" = an answer without a call does.
     """
 
     tool: str
@@ -106,7 +106,7 @@ def demand_full(keys: Iterable[tuple[str, str]]) -> None:
     """End the program with a line that names the first (agent, ending) that lacks the `Shell.full` it needs."""
     for agent, name in keys:
         if CASES[name].fields in (_small, _small_compacting) and not AGENTS[agent].full:
-            raise SystemExit(f"error: {agent} shortens its history before a full context ends it; leave out {name!r}")
+            raise SystemExit(f"error: no full context of {agent} is known (Shell.full); leave out {name!r}, or {agent}")
 
 
 def call(agent: str, command: str, *, spaced: bool = False) -> str:

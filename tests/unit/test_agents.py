@@ -80,7 +80,8 @@ def test_a_benchmark_names_an_ending_that_an_agent_does_not_have(pack: Path, mon
     monkeypatch.setattr(agent_endings, "PACK", pack)
     monkeypatch.setattr(sys, "argv", ["agent_endings", "--agents", "codex,opencode", "--endings", "ok,context+"])
     with pytest.raises(
-        SystemExit, match=r"^error: opencode shortens its history .*; leave out 'context, may compact'$"
+        SystemExit,
+        match=r"^error: no full context of opencode is known .*; leave out 'context, may compact', or opencode$",
     ):
         importlib.import_module("bench.agent_endings").main()
 
