@@ -69,8 +69,8 @@ class Shell:
     """How an agent's policy runs a command and ends.
 
     `full`: a context_limit that its first prompt fills by a third, 0 = it does not end there, since it shortens its
-    history (qwen-coder at some 92,000 tokens, opencode where it may): tests play only "ok"; `more`: what the tool demands
-    beside the command; `last`: the command that ends the session, "" = an answer without a call does.
+    history (qwen-coder at some 92,000 tokens, opencode where it may): tests play only "ok"; `more`: what the tool
+    demands beside the command; `last`: the command that ends the session, "" = an answer without a call does.
     """
 
     tool: str
