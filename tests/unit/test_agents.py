@@ -1,5 +1,6 @@
 """Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
 
+import asyncio
 import importlib
 import json
 import re
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harbor.agents.installed.base import BaseInstalledAgent
 
 from harbortrainer.config import Config
 from harbortrainer.docker.capacity import capacity
@@ -19,6 +21,7 @@ from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.api.exchange import Over
 from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.rollout import installed
 from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
@@ -171,6 +174,40 @@ async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() 
     assert re.fullmatch(f"{words}: exit 1", detail)
     with pytest.raises(UserError, match=f"^agent=codex: context_limit=2000: {words}: exit 1; raise context_limit$"):
         ended.check_first_prompt("codex")
+
+
+class Harbors(BaseInstalledAgent):
+    """Stands for one of Harbor's agents: after its program it copies files whose size the policy decides."""
+
+    @staticmethod
+    def name() -> str:
+        return "slow"
+
+    async def run(self, instruction: str, environment: Any, context: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            context.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_an_agents_own_clean_up_takes_no_time_of_its_trial_and_no_cancellation(
+    cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
+    monkeypatch.setattr(installed, "CLEAN_SEC", 1000 if cancelled else 0.01)
+    ended, cleans = session(TURN, stop_reason=""), asyncio.Event()
+    ended.exchange.end("max_turns")
+    agent = object.__new__(type("Trained", (installed._Trainable, Harbors), {}))
+    agent._session = ended
+    running = asyncio.create_task(agent.run("", None, cleans))
+    await cleans.wait()
+    if cancelled:
+        running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=10)
+    assert done and running.cancelled() is cancelled
+    assert ended.stop_reason == "max_turns"
 
 
 def trial(number: int, outcome: Outcome = Outcome.COMPLETED, detail: str = "", **stats: float) -> Trajectory:
