@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import pytest
 from harbor.agents.installed.base import BaseInstalledAgent
 
 from harbortrainer.config import Config
+from harbortrainer.docker import listener
 from harbortrainer.docker.capacity import capacity
 from harbortrainer.docker.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.api.exchange import Over
 from harbortrainer.policy.sampler import SamplingError
-from harbortrainer.rollout import installed
+from harbortrainer.rollout import agent_session, installed
 from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
@@ -208,6 +210,25 @@ async def test_an_agents_own_clean_up_takes_no_time_of_its_trial_and_no_cancella
     done, _ = await asyncio.wait({running}, timeout=10)
     assert done and running.cancelled() is cancelled
     assert ended.stop_reason == "max_turns"
+
+
+@pytest.mark.parametrize("pid", [2**30, os.getpid()])
+async def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
+    pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ssh -L` gives the socket file of another machine's daemon: its processes have other numbers here, or none."""
+    state = {"State": {"Pid": pid}, "HostnamePath": "/var/lib/docker/containers/0123/hostname"}
+    monkeypatch.setattr(listener, "engine", lambda: SimpleNamespace(inspect_container=lambda _: state))
+    monkeypatch.setattr(agent_session, "listener_problem", lambda: "")
+    opened: list[str] = []
+
+    async def relay(container: str, *_: Any) -> Any:
+        opened.append(container)
+
+    monkeypatch.setattr(agent_session.Relay, "open", relay)
+    one, endpoint = session(TURN), SimpleNamespace(open=lambda *_: "k")
+    await replace(one, endpoint=endpoint).open("c")  # pyright: ignore[reportArgumentType]
+    assert opened == ["c"]
 
 
 def trial(number: int, outcome: Outcome = Outcome.COMPLETED, detail: str = "", **stats: float) -> Trajectory:

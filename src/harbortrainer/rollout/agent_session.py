@@ -76,10 +76,11 @@ class AgentSession:
         """
         self.endpoint.open(self.exchange, self.key)
         self.exchange.reopen()
-        if listener_problem():
+        listener = None if listener_problem() else await call(listen_in, container, PORT)
+        if listener is None:
             self._relay = await Relay.open(container, PORT, PYTHONS, self._attach, self.exchange.fail)
         else:
-            await self.endpoint.serve(await call(listen_in, container, PORT), self.key)
+            await self.endpoint.serve(listener, self.key)
 
     async def _attach(self, connected: socket.socket) -> None:
         await self.endpoint.attach(connected, self.key)
