@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.models.agent.context import AgentContext
 
 from harbortrainer.config import Config
 from harbortrainer.docker import listener
@@ -191,6 +193,38 @@ class Harbors(BaseInstalledAgent):
         finally:
             context.set()
             await asyncio.Event().wait()
+
+
+def reads_a_list(context: AgentContext) -> None:
+    _: Any = [][0]
+
+
+def reads_a_cost(value: Any) -> Any:
+    return lambda context: setattr(context, "cost_usd", value)
+
+
+@pytest.mark.parametrize(
+    ("reads", "size", "cost"),
+    [
+        (reads_a_cost(0.5), 0, 0.5),
+        (reads_a_cost(0.5), 9, None),
+        (reads_a_list, 0, None),
+        (reads_a_cost("\ud800"), 0, None),
+        (reads_a_cost([]), 0, None),
+    ],
+)
+def test_what_harbor_reads_of_an_agents_log_can_be_stored(
+    reads: Any, size: int, cost: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "LOG_BYTES", 8)
+    (tmp_path / "session.jsonl").write_text("x" * size)
+    made = type("Trained", (installed._Trainable, Harbors), {})
+    monkeypatch.setattr(Harbors, "populate_context_post_run", lambda _, context: reads(context))
+    agent = object.__new__(made)
+    agent.logs_dir, agent.logger = tmp_path, logging.getLogger("test")
+    agent.populate_context_post_run(context := AgentContext())
+    assert (context.cost_usd, context.model_usage) == (cost, {})
+    assert context.model_dump_json(warnings="error")
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

@@ -70,7 +70,10 @@ class _Trainable(BaseInstalledAgent):
         """Harbor's reading of the agent's log, which a killed agent cuts off and the policy may have written."""
         try:
             if sum(file.stat().st_size for file in self.logs_dir.rglob("*") if file.is_file()) <= LOG_BYTES:
-                super().populate_context_post_run(context)
+                super().populate_context_post_run(read := type(context)())
+                read.model_dump_json(warnings="error")  # what Harbor cannot store would end its trial without a result
+                for name, value in read:
+                    setattr(context, name, value)
         except _SHAPES as error:
             self.logger.warning(f"agent={self.name()}: its log could not be read: {type(error).__name__}")
         context.model_usage = context.model_usage or {}  # else Harbor reads trajectory.json, whoever wrote it
