@@ -15,6 +15,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.setting import settings, shown
 from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.session import dry_run, run_sft
+from harbortrainer.sft.trainer import SftTrainer
 from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, mark_suspects, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
@@ -115,6 +116,23 @@ async def test_it_ends_early_and_its_newest_checkpoint_is_the_best(tmp_path: Pat
     more = await run(tmp_path, "patience=4", losses=(0.3, 0.29, 0.28, 0.27, 0.26, 0.25))
     assert more.kinds("restore") == [{"kind": "restore", "step": 2}]
     assert rows(tmp_path)[-1]["global_step"] == 10 and steps(tmp_path)[-1] == 10
+
+
+async def test_killed_before_it_keeps_the_best_a_resume_does(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(_: SftTrainer) -> None:
+        raise RuntimeError("killed")
+
+    given = (f"data={data}", *PATIENT, "patience=2")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(SftTrainer, "_keep_best", killed)
+        await run(tmp_path, *given, losses=(0.9, 0.5, 0.4, 0.6, 0.7))
+    assert steps(tmp_path)[-1] == 3, "a state that is not the best"
+    again = await run(tmp_path)
+    assert again.status == 0 and steps(tmp_path)[-1] == 2  # type: ignore[attr-defined]
+    assert [row["global_step"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
+    assert not (await run(tmp_path)).kinds("restore"), "now it is complete"
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])

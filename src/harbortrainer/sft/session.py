@@ -20,7 +20,7 @@ from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_sa
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, held, new_run_directory, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
-from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, waited
+from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, best_step, waited
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.training.outage import create_or_restore, delete_orphans
@@ -66,7 +66,8 @@ class Prepared:
             return False
         rows = read_lines(self.earlier.metrics)
         converged = bool(self.config.patience) and waited(rows) >= self.config.patience
-        return converged or latest.step >= self.total_steps
+        # a process that was killed at its end has left states behind the best one
+        return latest.step >= self.total_steps or (converged and latest.step <= (best_step(rows) or 0))
 
     @property
     def notes(self) -> list[str]:
