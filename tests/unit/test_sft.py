@@ -81,6 +81,16 @@ async def test_each_request_is_longest_first(tmp_path: Path, data: Path) -> None
     assert len(lengths) == 5 and lengths == sorted(lengths, reverse=True)
 
 
+async def test_files_of_one_name_hold_conversations_of_their_own(tmp_path: Path) -> None:
+    texts = {"a": "short", "b": "a much longer answer"}
+    for folder, text in texts.items():
+        (tmp_path / folder).mkdir()
+        write_conversations(tmp_path / folder / "talks.jsonl", [conversation("a question", text)])
+    files = [str(tmp_path / folder / "talks.jsonl") for folder in texts]
+    recorder = await run(tmp_path, f"data={','.join(files)}", "batch_size=2", "max_steps=1", "loss_norm=sequence_mean")
+    assert [sum(datum["weights"]) for datum in recorder.kinds("datum")] == pytest.approx([0.5, 0.5], abs=1e-3)
+
+
 async def test_all_batches_are_full(tmp_path: Path, data: Path) -> None:
     recorder = await run(tmp_path, f"data={data}", "batch_size=4", "n_epochs=1")
     assert [call["datums"] for call in recorder.kinds("forward_backward")] == [4, 4, 4]
