@@ -146,8 +146,12 @@ async def test_killed_before_it_keeps_the_best_a_resume_does(
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
-async def test_stopped_and_resumed_it_trains_each_step_once(tmp_path: Path, data: Path, after: int) -> None:
-    given = (f"data={data}", "batch_size=4", "n_epochs=2", "save_every=0")
+@pytest.mark.parametrize("measured", [(), ("eval_split=0.2", "eval_every=1")])
+async def test_stopped_and_resumed_it_trains_each_step_once(
+    tmp_path: Path, data: Path, after: int, measured: tuple[str, ...]
+) -> None:
+    """With held-out conversations the stop ends the measurement after the step, which the next process makes."""
+    given = (f"data={data}", "batch_size=4", "n_epochs=2", "save_every=0", *measured)
     whole = await run(tmp_path / "whole", *given)
     stop = Stop()
     first = Recorder()
@@ -168,7 +172,10 @@ async def test_stopped_and_resumed_it_trains_each_step_once(tmp_path: Path, data
     kinds = ("datum", "optim_step")
     for kind in kinds:
         assert [*first.kinds(kind), *second.kinds(kind)] == whole.kinds(kind)
-    assert [row["global_step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
+    same = ("global_step", "sft/nll", "sft/held_out_nll", "train/tokens", "spend/tokens")
+    logged, wanted = ([[row.get(name) for name in same] for row in rows(at)] for at in (tmp_path, tmp_path / "whole"))
+    assert logged == wanted
+    assert not (tmp_path / "runs" / "r" / "pending_row.json").exists()
 
 
 async def test_a_resume_with_other_conversations_is_refused(tmp_path: Path, data: Path) -> None:

@@ -62,7 +62,7 @@ class Prepared:
     def finished(self) -> bool:
         """Whether the run to resume has nothing left to do."""
         latest = CheckpointLog(self.earlier.checkpoints).latest() if self.earlier is not None else None
-        if self.earlier is None or latest is None:
+        if self.earlier is None or latest is None or self.earlier.pending_row.exists():
             return False
         rows = read_lines(self.earlier.metrics)
         converged = bool(self.config.patience) and waited(rows) >= self.config.patience
