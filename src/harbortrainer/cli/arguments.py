@@ -49,7 +49,7 @@ def read_arguments[T](
 
 
 def _with_keys(saved: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]:
-    """The saved values; a mapping of which `named` gives a key (NAME.KEY=VALUE) becomes its keys, which chz can join."""
+    """The saved values; a mapping of which `named` gives a key (NAME.KEY=VALUE) becomes its keys, as chz joins them."""
     keyed = {name.partition(".")[0] for word in named if "." in (name := word.lstrip("-").split("=", 1)[0])}
     found: dict[str, Any] = {}
     for name, value in saved.items():
