@@ -14,7 +14,7 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import EvalArgs
-from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, Place, Spoken
 from harbortrainer.policy.judge import EndpointJudge, conversation_text, instructions, judgement, read_taxonomy
@@ -81,6 +81,25 @@ def test_weights_of_categories_are_added_and_metrics_say_what_was_found() -> Non
     assert batch.metrics["shaping/taxonomy/repeats"] == pytest.approx(1 / 3)
     assert batch.metrics["shaping/mean"] == pytest.approx((0.05 - 0.25 - 0.1 + 0.125 + 0.1) / 3)
     assert not any(name.startswith("shaping") for name in assemble([], Config(model_name="m", tasks_dir="x")).metrics)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "shaping", "signal"),
+    [
+        ([1.0, 1.0], judged(1, -1), True),
+        ([1.0, 1.0], judged(1, 1), False),
+        ([1.0, 1.0], judged(1, None), False),
+        ([1.0, 0.9], judged(-1, 0), False),  # the judge's 0.1 makes them equal
+        ([1.0, 0.0], judged(0, 0), True),
+    ],
+)
+def test_oversampling_counts_a_group_by_the_rewards_that_it_is_trained_with(
+    rewards: list[float], shaping: list[dict[str, float]], signal: bool
+) -> None:
+    one = group(rewards, shaping)
+    config = Config(**{**{name: getattr(CONFIG, name) for name in settings(Config)}, "oversample_max": 2})
+    assert has_signal(one, config) is signal
+    assert bool(assemble([one], config).sequences_D) is signal
 
 
 def test_only_the_assembling_of_a_batch_reads_shaping() -> None:

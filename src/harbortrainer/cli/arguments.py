@@ -34,7 +34,8 @@ def read_arguments[T](
     named = [_named(kind, word) for word in argv if not _is_plain(word)]
     taken, left = _by_field(kind, plain, words)
     try:
-        blueprint = Blueprint(kind).apply(dict(saved or {}), layer_name="saved").apply(taken, layer_name="words")
+        earlier = _with_keys(saved or {}, named)
+        blueprint = Blueprint(kind).apply(earlier, layer_name="saved").apply(taken, layer_name="words")
         return blueprint.make_from_argv([*named, *left], allow_hyphens=True)
     except ExtraneousBlueprintArg as error:
         raise UserError(_unknown_field(str(error), tuple(settings(kind)))) from None
@@ -46,6 +47,15 @@ def read_arguments[T](
         raise UserError(_wrong_type(str(error))) from None
     except ValueError as error:  # chz raises it for an argument without "="
         raise UserError(" ".join(str(error).split())) from None
+
+
+def _with_keys(saved: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]:
+    """The saved values; a mapping of which `named` gives a key (NAME.KEY=VALUE) becomes its keys, as chz joins them."""
+    keyed = {name.partition(".")[0] for word in named if "." in (name := word.lstrip("-").split("=", 1)[0])}
+    found: dict[str, Any] = {}
+    for name, value in saved.items():
+        found |= {f"{name}.{key}": one for key, one in value.items()} if name in keyed else {name: value}
+    return found
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
