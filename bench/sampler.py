@@ -12,7 +12,7 @@
     kill     vLLM killed with `prompts` in flight until all are answered; --state is the server's SKYRL_TX_STATE
 
 The weights are an adapter after one training step. Each measure is a JSON line on the screen and in --out, also one
-that fails; the others still run.
+that fails, with what it has reached; the others still run.
 """
 
 import argparse
@@ -58,14 +58,14 @@ def measures(bench: Bench, state: Path | None) -> dict[str, Measure]:
 
 
 async def measured(name: str, bench: Bench, measure: Measure, limit_sec: float) -> dict[str, Any]:
-    began = time.monotonic()
+    began, bench.reached = time.monotonic(), {}
     try:
         async with asyncio.timeout(limit_sec):
             before = await bench.compile_sec()
             found = await measure()
             found["compile_sec"] = round(await bench.compile_sec() - before, 2)
     except FAILURES as error:
-        found = {"failed": f"{type(error).__name__}: {error}"[:300] or "no answer"}
+        found = {"failed": f"{type(error).__name__}: {error}"[:300] or "no answer", **bench.reached}
     return {"measure": name, **found, "took_sec": round(time.monotonic() - began, 2)}
 
 

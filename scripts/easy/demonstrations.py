@@ -7,6 +7,7 @@ own, the words are in no task of terminal-easy. The author writes valid JSON and
 mistake, but takes the right command in SHARE of the conversations only: which command is right is left to the rewards.
 """
 
+import argparse
 import json
 import random
 import sys
@@ -79,7 +80,7 @@ def conversations(count: int, seed: int, share: float) -> Iterator[tuple[Case, l
         yield case, conversation(case, rng, share)
 
 
-def write(out: Path, count: int = 2560, seed: int = 1, share: float = 0.35) -> None:
+def write(out: Path, count: int, seed: int, share: float) -> None:
     write_records(out, ({"messages": messages} for _, messages in conversations(count, seed, share)))
 
 
@@ -91,12 +92,18 @@ def write_records(out: Path, records: Iterable[Mapping[str, Any]]) -> None:
     print(f"{out}: {len(lines)} conversations of {len(EASY_KINDS)} kinds")
 
 
-def from_command_line(module: str, write: Callable[..., None]) -> None:
-    """Call `write` with FILE, COUNT, SEED and SHARE. Exits without FILE."""
-    if len(sys.argv) < 2:
-        sys.exit(f"usage: python -m {module} FILE [COUNT=2560] [SEED=1] [SHARE=0.35]")
-    values = [convert(text) for convert, text in zip((int, int, float), sys.argv[2:], strict=False)]
-    write(Path(sys.argv[1]), *values)
+def from_command_line(module: str, write: Callable[[Path, int, int, float], None]) -> None:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=sys.modules["__main__"].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("count", type=int, nargs="?", default=2560, help="conversations (%(default)s)")
+    parser.add_argument("seed", type=int, nargs="?", default=1, help="of the tasks and the author (%(default)s)")
+    parser.add_argument("share", type=float, nargs="?", default=0.35, help="in which the author is right (%(default)s)")
+    given = parser.parse_args()
+    write(given.file, given.count, given.seed, given.share)
 
 
 if __name__ == "__main__":

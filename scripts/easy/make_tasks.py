@@ -6,8 +6,8 @@ Always the same tasks: datasets/DIGESTS has their digests. The repository has no
 many training tasks times TIMES, the same held-out tasks. Training tasks share words then.
 """
 
+import argparse
 import random
-import sys
 from pathlib import Path
 
 from scripts.easy.kinds import EASY_KINDS
@@ -15,7 +15,7 @@ from scripts.easy.words import SEED, EnglishWords, pools
 from scripts.quickstart.cases import Case, make_case
 from scripts.quickstart.make_tasks import HELD_OUT_LIST, dockerfile, write_task
 
-DIRECTORY = "datasets/terminal-easy"
+DIRECTORY = Path("datasets/terminal-easy")
 TRAINING, HELD_OUT = 8, 4  # tasks of each kind
 SHARING = 2  # tasks of each kind whose files are in one environment: the set needs 6 images
 NEXT = 100  # between the numbers of a kind's first training tasks and its next ones
@@ -77,10 +77,14 @@ def _place(name: str) -> int:
     return (_number(name) - 1) // SHARING
 
 
-def main(directory: Path, times: int = 1) -> None:
-    names = write_tasks(directory, times)
-    print(f"{directory}: {len(names)} tasks, {sum(map(held_out, names))} of them held out")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, nargs="?", default=DIRECTORY, help="%(default)s")
+    parser.add_argument("times", type=int, nargs="?", default=1, help="as many training tasks times this")
+    given = parser.parse_args()
+    names = write_tasks(given.directory, given.times)
+    print(f"{given.directory}: {len(names)} tasks, {sum(map(held_out, names))} of them held out")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else DIRECTORY), *map(int, sys.argv[2:3]))
+    main()

@@ -63,7 +63,7 @@ def record(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"messages": messages, "tools": [TOOL]}
 
 
-def write(out: Path, count: int = 2560, seed: int = 1, share: float = 0.35) -> None:
+def write(out: Path, count: int, seed: int, share: float) -> None:
     write_records(out, (record(messages) for _, messages in conversations(Agent(), count, seed, share)))
 
 

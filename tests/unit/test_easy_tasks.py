@@ -10,7 +10,7 @@ from harbortrainer.tasks.folders import load_tasks
 from harbortrainer.tasks.split import families, split_tasks
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
-from scripts.easy import demonstrations
+from scripts.easy import demonstrations, make_tasks
 from scripts.easy.kinds import EASY_KINDS
 from scripts.easy.make_tasks import HELD_OUT, TRAINING, held_out, make_cases, write_tasks
 from scripts.easy.words import pools
@@ -140,5 +140,14 @@ def test_the_share_of_right_commands_is_the_one_asked_for() -> None:
 
 def test_demonstrations_are_those_of_their_seed(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        demonstrations.write(tmp_path / name, 24, seed)
+        demonstrations.write(tmp_path / name, 24, seed, 0.35)
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() != (tmp_path / "c").read_text()
+
+
+def test_help_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["program", "--help"])
+    for program in (lambda: demonstrations.from_command_line("demonstrations", demonstrations.write), make_tasks.main):
+        with pytest.raises(SystemExit, match="0"):
+            program()
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """vLLM's transfers for a GPU machine: code of other GPUs is taken out, parts are checked; numbers of bench.sampler."""
 
+import asyncio
 import json
 import os
 import re
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import sampler_start
 
-from bench.sampler import NAMES, SMALL, measures
-from bench.sampler_measures import Bench, agreement, engine_of, share_cached
+from bench.sampler import NAMES, SMALL, measured, measures
+from bench.sampler_measures import Answer, Bench, agreement, engine_of, share_cached
 from scripts.gpu.fat_binary import MAGIC, entries, trim
 from scripts.models.tiny_model import SHAPES, header, pieces, places
 
@@ -192,3 +194,34 @@ def test_samplers_are_compared_by_their_bars(tmp_path: Path) -> None:
     assert " ".join(said[0].split()) == "cold cold_sec vLLM 4 JAX 10 vLLM / JAX at most 0.5: 0.4"
     assert said[1].endswith("at most 0.2: -") and said[3].startswith("publish publish_sec")
     assert 'JAX failed: {"idle": "OSError: no"}' in said
+
+
+class _Stuck(Bench):
+    """Answers `answers` samples, then none."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__("http://127.0.0.1:1", "models/quickstart", SMALL, 0)
+        self.answers = answers
+
+    async def compile_sec(self) -> float:
+        return 5.0
+
+    async def _sampler_state(self) -> dict[str, Any]:
+        return {}
+
+    async def _sample(self, prompt: list[int], tokens: int | None = None) -> Answer:
+        await asyncio.sleep(0.01)  # as long as a fast sample
+        self.answers -= 1
+        if self.answers < 0:
+            await asyncio.Event().wait()
+        return Answer(prompt[:8], [0.0] * 8)
+
+
+def test_a_measure_that_its_limit_ends_keeps_the_turns_that_all_trials_have_ended() -> None:
+    bench = _Stuck(2 * SMALL.trials + 1)
+    line = asyncio.run(measured("trials", bench, bench.trials, 0.2))
+    assert line["failed"].startswith("TimeoutError")
+    assert len(line["turn_ends_sec"]) == 2 and line["turn_compiled_sec"] == [0.0, 0.0]
+    whole = _Stuck(SMALL.turns * SMALL.trials)
+    line = asyncio.run(measured("trials", whole, whole.trials, 5))
+    assert len(line["turn_ends_sec"]) == SMALL.turns and line["trials_sec"] == line["turn_ends_sec"][-1]

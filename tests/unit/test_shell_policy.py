@@ -80,6 +80,6 @@ def test_the_author_of_demonstrations_writes_valid_calls_and_is_right_in_the_sha
             assert case.words & shown and not case.words & (training | unseen)
             right += work.arguments["command"] == case.right
         assert abs(right / len(found) - share) < 0.1 and (0 < share < 1 or right == share * len(found))
-    demonstrations.write(tmp_path / "new" / "talks.jsonl", 12, 1)
+    demonstrations.write(tmp_path / "new" / "talks.jsonl", 12, 1, 0.35)
     lines = (tmp_path / "new" / "talks.jsonl").read_text().splitlines()
     assert len(lines) == 12 and all(json.loads(line)["tools"] == [TOOL] for line in lines)
