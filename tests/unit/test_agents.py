@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -302,23 +301,6 @@ def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
     with pytest.raises(UserError, match="its programs of codex are not those that the run began with"):
         check_pack(one, versions)
     assert pack_digest(config()) == ""
-
-
-def test_terminus_needs_neither_litellm_nor_a_web_server() -> None:
-    script = "import sys, harbortrainer.rollout.harbor_room, harbortrainer.rollout.agent; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert {"litellm", "starlette", "uvicorn", "harbortrainer.policy.api.service"}.isdisjoint(loaded)
-    assert "harbortrainer.policy.api.exchange" in loaded
-
-
-def test_the_help_of_a_run_needs_neither_litellm_nor_a_web_server() -> None:
-    script = (
-        "import sys; from harbortrainer.cli.main import main; code = main(['train', '--help']); "
-        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert {"litellm", "starlette", "uvicorn", "harbor"}.isdisjoint(done.stderr.split())
-    assert "agents_dir" in done.stdout
 
 
 def test_the_agents_memory_counts_before_a_run_and_for_auto(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import FORMER
 from harbortrainer.train import parse
-from tests.conftest import ROOT
 
 BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]
 FIRST_LINE = (
@@ -141,17 +138,6 @@ def test_a_wrong_command_is_one_line(words: list[str], told: str, capsys: pytest
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {told}") and error.count("\n") == 1, error
-
-
-def test_nothing_heavy_is_imported_before_the_words_are_right() -> None:
-    program = (
-        "import sys; from harbortrainer.cli.main import _TABLE, _load, main\n"
-        "main(['--help'])\n"
-        "for command in _TABLE.values(): _load(command.kind), command.read and _load(command.read)\n"
-        "print([name for name in ('harbor', 'tinker', 'docker', 'transformers', 'wandb') if name in sys.modules])"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_words_without_a_name_and_paths_that_look_like_fields() -> None:
