@@ -97,7 +97,8 @@ async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -
     try:
         await environment.ensure_dirs(["/logs/verifier"])
         made = (
-            "cd /logs/verifier && echo 1 > reward.txt && ln -s /etc/passwd leak && mkfifo pipe && ln -s ../../../x up"
+            "cd /logs/verifier && echo 1 > reward.txt && ln -s /etc/passwd leak && ln -P leak leak2 && mkfifo pipe && "
+            "ln -s ../../../x up"
         )
         assert (await environment.exec(made)).return_code == 0
         for source, target in (("/logs/verifier", tmp_path / "a"), ("/logs/verifier/.", tmp_path / "b")):

@@ -7,8 +7,10 @@ Small uploads and downloads of folders pass through the open shell, at a tenth o
 import base64
 import gzip
 import io
+import os
 import shlex
 import shutil
+import stat
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -129,11 +131,23 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _harmless(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
-    """The member, or None to leave it out: an agent may have made links and devices that tar refuses to unpack."""
+    """The member, or None to leave it out: an agent may have made links and devices that tar refuses to unpack.
+
+    A hard link to one of those would be unpacked as what it links to, without this filter.
+    """
     try:
-        return transfer_tar_filter(member, destination)
+        kept = transfer_tar_filter(member, destination)
     except tarfile.FilterError:
         return None
+    return None if member.islnk() and not _is_file(f"{destination}/{member.linkname}") else kept
+
+
+def _is_file(path: str) -> bool:
+    """Whether a file was unpacked there, not a link."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _unpack(archive: IO[bytes], target: Path) -> bool:
