@@ -1,16 +1,18 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from docker.errors import ImageNotFound
+import requests
+from docker.errors import DockerException, ImageNotFound
 from docker.types import Mount
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
@@ -95,6 +97,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
         self.start_disturbed = False  # several removals at once may have made it slow
+        self.lost = ""  # why a download failed, if the container or its daemon had gone away
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
@@ -299,11 +302,29 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        await self._files.download_file(source_path, Path(target_path))
+        async with self._noting_loss():
+            await self._files.download_file(source_path, Path(target_path))
 
     @boundary
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await self._files.download_dir(source_dir, Path(target_dir))
+        async with self._noting_loss():
+            await self._files.download_dir(source_dir, Path(target_dir))
+
+    @contextlib.asynccontextmanager
+    async def _noting_loss(self) -> AsyncIterator[None]:
+        """Harbor goes on without an artifact that it could not download: `lost` tells whose fault that was."""
+        try:
+            yield
+        except (OSError, RuntimeError, DockerException) as error:
+            if isinstance(error, requests.RequestException) or not await self._is_up():
+                self.lost = f"container {self._name} or its daemon went away: {' '.join(str(error).split())[:200]}"
+            raise
+
+    async def _is_up(self) -> bool:
+        try:
+            return await call(is_running, self._name)
+        except (DockerException, requests.RequestException):
+            return False
 
 
 def found_no_process(output: Output) -> bool:
