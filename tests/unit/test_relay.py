@@ -12,7 +12,7 @@ import pytest
 
 from harbortrainer.docker import relay
 from harbortrainer.docker.relay import Relay
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.errors import UserError
 
 PROGRAM = Path(relay.__file__).with_name("relay_program.py")
 started: list[subprocess.Popen[bytes]] = []
@@ -127,7 +127,7 @@ async def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
-        with pytest.raises(EnvironmentFault, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
+        with pytest.raises(RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
             await Relay.open("c", port, (), echo)
 
 

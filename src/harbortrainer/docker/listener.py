@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.errors import EnvironmentFault
 
 BACKLOG = 64
 _PROC = Path("/proc")
@@ -44,7 +43,10 @@ def _may_enter() -> bool:
 
 
 def listen_in(container: str, port: int) -> socket.socket:
-    """127.0.0.1:`port` as the container sees it. Raises EnvironmentFault, docker.errors.DockerException."""
+    """127.0.0.1:`port` as the container sees it.
+
+    Raises RuntimeError, also when a process of the container has the port; docker.errors.DockerException.
+    """
     state = engine().inspect_container(container)
     # of the container, or of the one whose network it shares
     pid, mounted = int(state["State"]["Pid"]), Path(state["HostnamePath"]).parent.name
@@ -53,9 +55,7 @@ def listen_in(container: str, port: int) -> socket.socket:
     thread.start()
     thread.join()
     if isinstance(made[0], OSError):
-        raise EnvironmentFault(
-            f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}"
-        )
+        raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}")
     return made[0]
 
 

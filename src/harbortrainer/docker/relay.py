@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.first_shell import duplex
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.errors import UserError
 
 START_SEC = 30.0  # for an exec on a busy machine
 END_SEC = 2.0  # for the program to see that its input has ended; what is left is ended with the agent's processes
@@ -41,7 +41,7 @@ class Relay:
     async def open(cls, container: str, port: int, pythons: Sequence[str], serve: Serve) -> "Relay":
         """Listen at 127.0.0.1:`port` in the container. `pythons`: programs to run with, the first that is there.
 
-        Raises UserError without a Python, EnvironmentFault, docker.errors.DockerException.
+        Raises UserError without a Python, RuntimeError, docker.errors.DockerException.
         """
         raw, early = await call(_exec, container, port, pythons)
         relay = cls(*await asyncio.open_connection(sock=raw), serve)
@@ -52,7 +52,7 @@ class Relay:
                     f"container {container}: its image has no python3, which carries the agent's requests to a trainer "
                     "that is not root beside the daemon; set agents_dir=FOLDER (scripts/agents/pack), or run as root"
                 )
-            raise EnvironmentFault(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
+            raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
         return relay
 
     async def _start(self, early: bytes) -> bool:

@@ -65,7 +65,7 @@ class AgentSession:
     async def open(self, container: str) -> None:
         """Answer inside the container from now on; again after `close`, when the task has another step.
 
-        Raises UserError (no way into it), EnvironmentFault, docker.errors.DockerException.
+        Raises UserError (no way into it), RuntimeError, docker.errors.DockerException.
         """
         self.endpoint.open(self.exchange, self.key)
         self.exchange.reopen()
