@@ -66,7 +66,7 @@ async def test_no_state_passes_from_command_to_command(shells: Shells) -> None:
 
 
 async def test_an_images_variables_reach_its_commands(docker_ready: str) -> None:
-    """The shell has variables of its own: one of an image with such a name had the shell's value in tests and agents."""
+    """The shell has variables of its own; an image's of such a name had the shell's value in tests and for agents."""
     given = {letter: f"{letter} of the image" for letter in "BCSZpr"} | {"TMOUT": "1"}
     name = container_name("test-shell")
     image = await task_image(Path("unused"), docker_ready)
