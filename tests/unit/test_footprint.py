@@ -16,7 +16,7 @@ FOOTPRINT = Footprint({"/usr/bin/jq": "PROGRAM"})
 async def test_a_daemon_that_fails_says_nothing_about_a_solution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Without its footprint what the policy had to install is put back, and its work earns 0 for the rest of the run."""
+    """Without its footprint what the policy had to install is put back, and its work earns 0 until the run ends."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     failures = [error] * 3  # of four tries
 
