@@ -86,9 +86,10 @@ class AgentSession:
     def classify(self, result: "TrialResult") -> Verdict:
         """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
         exchange = self.exchange
-        if exchange.fault is not None:
-            prefix = SAMPLING if isinstance(exchange.fault, SamplingError) else f"{type(exchange.fault).__name__}: "
-            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(exchange.fault), None
+        # a conversation's own: its request was given up at the end of its time
+        if (failed := exchange.fault or exchange.conversation.fault) is not None:
+            prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
+            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(failed), None
         fault = ungraded(result)
         if fault is not None:
             return ungraded_verdict(result, fault)
