@@ -279,8 +279,8 @@ async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_
 
     async def lost_after_its_agent(config: Any) -> Any:
         async def lose(_: object) -> None:
-            assert isinstance(environment := trial.agent_environment, DockerEngineEnvironment)
-            lost.append(environment.container)
+            assert isinstance(trial.agent_environment, DockerEngineEnvironment)
+            lost.append(trial.agent_environment.container)
             await asyncio.to_thread(cleaning.remove_container, lost[-1])
 
         trial = await new_trial(config)
