@@ -85,6 +85,23 @@ async def test_own_deadline_stops_the_agent_and_lets_the_work_be_graded(tmp_path
     assert len(rig.llm.turns) == 1
 
 
+async def test_an_environment_that_hangs_is_no_timeout_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harbortrainer.rollout.terminal.EXEC_MARGIN_SEC", 0.01)
+    rig = Rig(tmp_path, [answer("ls\n", wait=0)])
+    execute = rig.environment.exec
+
+    async def hang(command: str, **named: Any) -> Any:
+        if "send-keys" in command:
+            await asyncio.Event().wait()
+        return await execute(command, **named)
+
+    rig.environment.exec = hang
+    with pytest.raises(RuntimeError, match="did not answer the terminal"):
+        await rig.run()
+
+
 @pytest.mark.parametrize("answers_others", [False, True])
 async def test_time_that_a_silent_server_took_is_not_the_policys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers_others: bool
