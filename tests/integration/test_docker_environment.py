@@ -109,6 +109,30 @@ async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -
         await drain()
 
 
+async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harbortrainer.docker.files.SHELL_SEC", 1.0)
+    environment = environment_of(write_task(tmp_path / "replaced"), RUN)
+    await environment.start(force_build=False)
+    try:
+        replaced = (
+            "echo made > /app/made; for p in tar base64; do printf '#!/bin/sh\nsleep 1000' > $(command -v $p); done"
+        )
+        assert (await environment.exec(replaced)).return_code == 0
+        (tmp_path / "given").mkdir()
+        (tmp_path / "given" / "file").write_text("given")
+        await environment.upload_dir(tmp_path / "given", "/app")
+        await environment.upload_file(tmp_path / "given" / "file", "/app/other")
+        await environment.download_dir("/app", tmp_path / "taken")
+        assert {one.name: one.read_text() for one in (tmp_path / "taken").iterdir()} == {
+            "made": "made\n", "file": "given", "other": "given",
+        }  # fmt: skip
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
 async def test_a_network_is_taken_and_given_back_while_running(tmp_path: Path) -> None:
     environment = environment_of(write_task(tmp_path / "network"), RUN)
     await environment.start(force_build=False)
