@@ -133,6 +133,22 @@ async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
         await drain()
 
 
+async def test_a_shell_that_is_lost_while_a_verifier_runs_is_a_fault(tmp_path: Path) -> None:
+    """Many verifiers write 0 first, and 1 at their end. While the agent acts, it may have killed the shell itself."""
+    environment = environment_of(write_task(tmp_path / "lost"), RUN)
+    await environment.start(force_build=False)
+    try:
+        lose = "echo 0 > /logs/verifier/reward.txt; kill -9 $PPID; sleep 1; echo 1 > /logs/verifier/reward.txt"
+        await environment.open_agent_phase()
+        assert (await environment.exec(lose)).return_code == 137
+        await environment.close_agent_phase(final=True)
+        with pytest.raises(RuntimeError, match="the connection to it went down while a command ran"):
+            await environment.exec(lose)
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
 async def test_a_network_is_taken_and_given_back_while_running(tmp_path: Path) -> None:
     environment = environment_of(write_task(tmp_path / "network"), RUN)
     await environment.start(force_build=False)

@@ -255,7 +255,8 @@ class DockerEngineEnvironment(BaseEnvironment):
     ) -> ExecResult:
         """Run a command as `bash -c` (`sh -c` without bash); in / when the agent has removed the working directory.
 
-        Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran.
+        Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran; also when its shell
+        ended and no agent acts, which could have killed it.
         """
         merged = self._merge_env(env) or {}
         extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
@@ -267,8 +268,9 @@ class DockerEngineEnvironment(BaseEnvironment):
             )
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
-        if output.shell_died and not await call(is_running, self._name):
-            raise RuntimeError(f"container {self._name} went down while a command ran in it")
+        # the agent may have killed the shell; a verifier's reward that stands there already may not be its last word
+        if output.shell_died and not (self._phases.acting and await call(is_running, self._name)):
+            raise RuntimeError(f"container {self._name} or the connection to it went down while a command ran in it")
         if self._pids_limit and found_no_process(output):
             await self._phases.relieve(self._pids_limit)
             output = replace(output, return_code=NO_PROCESS)
