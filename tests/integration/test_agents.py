@@ -5,6 +5,7 @@ Endings: test_agent_endings.py.
 
 import asyncio
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -64,6 +65,27 @@ async def test_each_step_of_a_task_is_a_session_of_the_agent_with_its_own_turns(
     second = ended.client.requests[2].prompt_T
     text = chat_of(QWEN_TOOLS).tokenizer.decode(second)
     assert "step 1." in text and "step 0." not in text and second == list(trajectory.turns[2].new_tokens_T)
+
+
+async def test_a_policy_that_takes_the_endpoints_port_between_steps_loses_its_trial_only(tmp_path: Path) -> None:
+    """Its program waits until the first step's endpoint is closed; the run used to end when the second one opened."""
+    program = f"""import socket, time
+while True:
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind(("127.0.0.1", {PORT}))
+        taken.listen()
+        time.sleep(1000)
+    except OSError:
+        taken.close()
+        time.sleep(0.001)
+"""
+    take = f"setsid {PYTHONS[0]} -c {shlex.quote(program)} >/dev/null 2>&1 </dev/null & sleep 1"
+    said = [call("mini-swe-agent", take), *script("mini-swe-agent", [])]
+    ended = await run(tmp_path, "mini-swe-agent", lambda live: said, steps=["echo 1 > /logs/verifier/reward.txt\n"] * 2)
+    trajectory = ended.trajectory
+    assert trajectory.reward is None and f"cannot listen at port {PORT}" in trajectory.detail
 
 
 async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the_number(tmp_path: Path) -> None:

@@ -155,6 +155,12 @@ def test_the_exchange_says_how_a_trial_ended(
     assert session(TURN, **given).classify(result(graded)) == (outcome, detail, reward)
 
 
+def test_a_request_that_no_answer_came_to_at_the_end_of_its_time_is_the_servers_fault() -> None:
+    ended = session(TURN, stop_reason="timeout")
+    ended.exchange.conversation.fault = SamplingError("silent")
+    assert ended.classify(result(0.0)) == (Outcome.INFRASTRUCTURE_ERROR, "sampling: silent", None)
+
+
 def test_an_agent_that_never_asked_shows_its_last_words() -> None:
     outcome, detail, reward = session(failure="noise " * 100 + "No module named mcp").classify(result())
     assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)

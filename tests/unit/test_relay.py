@@ -204,7 +204,7 @@ async def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
-        with pytest.raises(EnvironmentFault, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
+        with pytest.raises(RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
             await Relay.open("c", port, (), echo, faults.append)
 
 

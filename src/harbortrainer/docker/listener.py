@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.errors import EnvironmentFault
 
 BACKLOG = 64
 _PROC = Path("/proc")
@@ -49,7 +48,7 @@ def _may_enter() -> bool:
 def listen_in(container: str, port: int) -> socket.socket | None:
     """127.0.0.1:`port` as the container sees it; None = its processes are not on this machine.
 
-    Raises EnvironmentFault, docker.errors.DockerException.
+    Raises RuntimeError, also when a process of the container has the port; docker.errors.DockerException.
     """
     state = engine().inspect_container(container)
     # of the container, or of the one whose network it shares
@@ -59,9 +58,7 @@ def listen_in(container: str, port: int) -> socket.socket | None:
     thread.start()
     thread.join()
     if isinstance(made[0], OSError):
-        raise EnvironmentFault(
-            f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}"
-        )
+        raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}")
     return made[0]
 
 

@@ -55,7 +55,7 @@ class Relay:
     async def open(cls, container: str, port: int, pythons: Sequence[str], serve: Serve, lost: Lost) -> "Relay":
         """Listen at 127.0.0.1:`port` in the container. `pythons`: programs to run with, the first that is there.
 
-        Raises UserError without a Python, EnvironmentFault, docker.errors.DockerException.
+        Raises UserError without a Python, RuntimeError, docker.errors.DockerException.
         """
         raw, early, exec_id = await call(_exec, container, port, pythons)
         relay = cls(*await asyncio.open_connection(sock=raw), exec_id, serve, lost)
@@ -71,7 +71,7 @@ class Relay:
                     f"container {container}: its image has no python3, which carries the agent's requests to a trainer "
                     "that is not root beside the daemon; set agents_dir=FOLDER (scripts/agents/pack), or run as root"
                 )
-            raise EnvironmentFault(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
+            raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
         return relay
 
     async def _start(self, early: bytes) -> bool:

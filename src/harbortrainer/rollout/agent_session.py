@@ -72,7 +72,7 @@ class AgentSession:
     async def open(self, container: str) -> None:
         """Answer inside the container from now on; again after `close`, when the task has another step.
 
-        Raises UserError (no way into it), EnvironmentFault, docker.errors.DockerException.
+        Raises UserError (no way into it), RuntimeError, docker.errors.DockerException.
         """
         self.endpoint.open(self.exchange, self.key)
         self.exchange.reopen()
@@ -94,9 +94,10 @@ class AgentSession:
     def classify(self, result: "TrialResult") -> Verdict:
         """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
         exchange = self.exchange
-        if exchange.fault is not None:
-            prefix = SAMPLING if isinstance(exchange.fault, SamplingError) else f"{type(exchange.fault).__name__}: "
-            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(exchange.fault), None
+        # a conversation's own: its request was given up at the end of its time
+        if (failed := exchange.fault or exchange.conversation.fault) is not None:
+            prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
+            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(failed), None
         fault = ungraded(result)
         if fault is not None:
             return ungraded_verdict(result, fault)
