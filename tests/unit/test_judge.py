@@ -227,6 +227,7 @@ def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, wor
         ({"taxonomy": "t.json"}, "taxonomy=t.json: without effect while judge_model=None"),
         ({"judge_model": "j"}, "judge_model=j: give judge_url=URL"),
         ({"judge_model": "j", "judge_url": "j/v1"}, "judge_url=j/v1: must start with http"),
+        ({"judge_model": "j", "judge_url": "http://j", "judge_key": "NOT_SET"}, "judge_key=NOT_SET: this environment"),
         ({"judge_model": "j", "judge_url": "http://j", "judge_weight": 0.0}, "judge_weight=0: the judge has no effect"),
     ],
 )
@@ -292,6 +293,27 @@ async def test_no_evaluation_calls_the_judge_or_differs_by_it(
     assert recorders["on"].kinds("datum") != recorders["off"].kinds("datum"), "training differs by it"
     on, off = ([row.get("reward/mean") for row in rows(tmp_path / name)] for name in ("on", "off"))
     assert on == off, "the grade is the benchmark's"
+
+
+async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    async def away(_: FakeEndpoint) -> None:
+        raise UserError("judge_url=here: does not answer")
+
+    monkeypatch.setattr(FakeEndpoint, "check", away)
+    with pytest.raises(UserError, match="does not answer"):
+        await fake_run(config_of(tmp_path / "runs", "max_steps=1", *ON), Recorder())
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+async def test_a_taxonomy_that_is_missing_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(UserError, match=r"taxonomy=nowhere\.json: cannot be read"):
+        await fake_run(config_of(tmp_path / "runs", "taxonomy=nowhere.json", *ON), recorder)
+    assert not recorder.kinds("health") and not recorder.kinds("open")
 
 
 async def test_a_run_killed_between_judge_and_update_never_asks_again(

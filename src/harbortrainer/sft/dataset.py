@@ -110,15 +110,25 @@ def _of_file(file: str, called: str, template: ChatTemplate) -> Iterator[Convers
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = _json(line)
             messages = record.get("messages") if isinstance(record, dict) else None
             if not isinstance(messages, list):
                 raise ValueError('must be an object with a list "messages"')
             task, tools = record.get("task"), _tools(record)
             name = f"{called}:{number}"
             yield of_messages(messages, template, name=name, task=str(task) if task else None, source=file, tools=tools)
-        except ValueError as error:  # json.JSONDecodeError is one
+        except ValueError as error:
             raise UserError(f"data={file}: line {number}: {error}") from None
+
+
+def _json(line: bytes) -> Any:
+    """Raises ValueError, which names the column."""
+    try:
+        return json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON object ({error.msg} at column {error.colno}); mend or delete the line") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1}); convert the file") from None
 
 
 def _tools(record: Mapping[str, Any]) -> list[Tool]:
