@@ -55,6 +55,38 @@ require_free_port() {
   fail "port $1 is in use by another program; set SKYRL_TX_PORT to a free one"
 }
 
+# require_whole NAME VALUE LEAST: a whole number of LEAST or more.
+require_whole() {
+  [[ "$2" =~ ^(0|[1-9][0-9]{0,9})$ ]] && [ "$2" -ge "$3" ] || fail "$1=$2: needs a whole number, $3 or more"
+}
+
+# Checks the settings that only the server would refuse, with a traceback or a page of usage.
+require_settings() {
+  require_whole MAX_LORA_ADAPTERS "${MAX_LORA_ADAPTERS:-4}" 2 # one of them is the base model's
+  require_whole MAX_LORA_RANK "${MAX_LORA_RANK:-32}" 1
+  require_whole TRAIN_MICRO_BATCH_SIZE "${TRAIN_MICRO_BATCH_SIZE:-8}" 0
+  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-16}" 0
+  require_whole SESSION_TIMEOUT "${SESSION_TIMEOUT:-60}" 1
+  require_whole SKYRL_TX_CONTEXT_LIMIT "${SKYRL_TX_CONTEXT_LIMIT:-0}" 0
+  require_whole SKYRL_TX_KEEP_SEC "${SKYRL_TX_KEEP_SEC:-900}" 1
+  require_whole SKYRL_TX_KEEP_MB "${SKYRL_TX_KEEP_MB:-1024}" 1
+  require_whole VLLM_MAX_DEATHS "${VLLM_MAX_DEATHS:-3}" 1
+  require_whole VLLM_CPU_REPLICAS "${VLLM_CPU_REPLICAS:-1}" 1
+  [[ "${GRADIENT_CHECKPOINTING:-true}" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: true or false"
+  [[ "${FRESH:-0}" =~ ^[01]$ ]] || fail "FRESH=$FRESH: 1 or 0"
+  [[ "${VLLM_MEM:-0}" =~ ^(0|0?\.[0-9]+|1|1\.0+)$ ]] || fail "VLLM_MEM=$VLLM_MEM: needs a share of a GPU's memory, such as 0.45"
+}
+
+# One server at a time uses the folder $1: the lock is open until this process and the server, which inherits it, have ended.
+lock_state() {
+  local pid
+  mkdir -p "$1"
+  exec 9>"$1/lock"
+  if flock -w 2 9; then return; fi # a server that was just killed may need a moment to let go
+  pid="$(server_pid "$1")" || pid=unknown
+  fail "SKYRL_TX_STATE=$1: a server uses this folder (process $pid); stop it with SKYRL_TX_STATE=$1 scripts/stop_skyrl_tx.sh, or set another SKYRL_TX_STATE"
+}
+
 # GPUs where nvidia-smi works; else the CPU, which JAX splits into TP devices.
 choose_device() {
   local gpus

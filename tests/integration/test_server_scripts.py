@@ -50,6 +50,11 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
     assert again.returncode == 1
     assert "a server of ours runs there" in again.stdout
     assert f"scripts/stop_skyrl_tx.sh {port}" in again.stdout
+    beside = run_script(START, tiny_model_dir, env=settings | {"SKYRL_TX_PORT": str(free_port()), "FRESH": "1"})
+    assert (beside.returncode, len(beside.stdout.splitlines())) == (1, 1)
+    state = settings["SKYRL_TX_STATE"]
+    assert f"SKYRL_TX_STATE={state}: a server uses this folder (process {server_pid(settings)})" in beside.stdout
+    assert Path(state, "tinker.db").exists()
 
     os.kill(server_pid(settings), signal.SIGTERM)
     assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), GONE_SEC), "still there after SIGTERM"
@@ -78,6 +83,26 @@ def test_missing_model(settings: dict[str, str], model: str, words: list[str]) -
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 1
     assert all(word in done.stdout for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("SKYRL_TX_PORT", "abc", "a whole number, 1 or more"),
+        ("SKYRL_TX_PORT", "70000", "65535 or less"),
+        ("MAX_LORA_ADAPTERS", "1", "a whole number, 2 or more"),
+        ("MAX_LORA_RANK", "8x", "a whole number, 1 or more"),
+        ("SESSION_TIMEOUT", "0", "a whole number, 1 or more"),
+        ("SKYRL_TX_KEEP_SEC", "0", "a whole number, 1 or more"),
+        ("SKYRL_TX_CONTEXT_LIMIT", "-1", "a whole number, 0 or more"),
+        ("GRADIENT_CHECKPOINTING", "yes", "true or false"),
+        ("VLLM_MEM", "45", "a share of a GPU's memory"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(settings: dict[str, str], name: str, value: str, rule: str) -> None:
+    done = run_script(START, "models/quickstart", env=settings | {name: value})
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 1)
+    assert done.stdout.startswith(f"error: {name}={value}: ") and rule in done.stdout
 
 
 def test_model_name_with_two_slashes(settings: dict[str, str], tmp_path: Path) -> None:
