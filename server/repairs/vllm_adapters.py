@@ -26,7 +26,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from repairs.handover import TENSORS, adapter_name, complete_config, offered
+from repairs.handover import TENSORS, adapter_name, complete_config, offered, version
 from repairs.vllm_client import Away, Gone, Refused, Vllm
 
 KEEP = 8  # adapters registered at once; server/sampler.py gives vLLM room for more (--max-cpu-loras)
@@ -45,11 +45,6 @@ class Adapter:
     users: int = 0
     unpacked: bool = False
     on: set[Vllm] = field(default_factory=set)
-
-
-def version(file: Path) -> str:
-    """Differs for every file ever saved under a name. Raises FileNotFoundError."""
-    return f"{file.stat().st_mtime_ns:x}"
 
 
 class Adapters:

@@ -138,7 +138,7 @@ def leave_waiting(server: Server, request_id: str) -> None:
     """As if this sample, as vllm_requests stores it, had waited for vLLM, without which the server starts now."""
     ((found,),) = query(server, "SELECT request_data FROM futures WHERE request_id = ?", request_id)
     data = json.loads(found)
-    data["sampling_params"]["seed_given"], data["weights"] = False, "1"
+    data["sampling_params"]["seed_given"] = False
     unanswered = "status = 'PENDING', result_data = NULL, completed_at = NULL"
     query(
         server,
