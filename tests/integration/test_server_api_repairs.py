@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,3 +242,21 @@ def test_samples_that_wait_while_their_name_is_saved_again_are_not_of_the_new_we
     for one in waiting:
         refused(raw.settle(one), request["model_path"], "is gone")
     raw.settle(raw.post("asample", **request)).raise_for_status()
+
+
+@OURS
+def test_a_damaged_sampler_fails_alone(raw: Raw, adapter: str) -> None:
+    damaged = sampler_of(raw, adapter, "damaged")
+    for name in ("x", "y", "z"):  # so that the engine has the first one no more
+        sampler_of(raw, adapter, name)
+    file = small_server.checkpoints_base(raw.url) / adapter / "sampler_weights" / "damaged.tar.gz"
+    saved = file.stat()
+    file.write_bytes(b"x" * saved.st_size)
+    os.utime(file, ns=(saved.st_atime_ns, saved.st_mtime_ns))
+    small_server.send(raw.url, signal.SIGSTOP, engine_only=True)
+    try:
+        waiting = [raw.post("asample", **damaged), raw.sample(TOKENS, max_tokens=2)]
+    finally:
+        small_server.send(raw.url, signal.SIGCONT, engine_only=True)
+    refused(raw.settle(waiting[0]), "ReadError")
+    raw.settle(waiting[1]).raise_for_status()
