@@ -83,8 +83,8 @@ lock_state() {
   mkdir -p "$1"
   exec 9>"$1/lock"
   if flock -w 2 9; then return; fi # a server that was just killed may need a moment to let go
-  pid="$(server_pid "$1")" || pid=unknown
-  fail "SKYRL_TX_STATE=$1: a server uses this folder (process $pid); stop it with SKYRL_TX_STATE=$1 scripts/stop_skyrl_tx.sh, or set another SKYRL_TX_STATE"
+  pid="$(server_pid "$1")" || true
+  fail "SKYRL_TX_STATE=$1: a server uses this folder (process ${pid:-unknown}); stop it with SKYRL_TX_STATE=$1 scripts/stop_skyrl_tx.sh, or set another SKYRL_TX_STATE"
 }
 
 # GPUs where nvidia-smi works; else the CPU, which JAX splits into TP devices.
