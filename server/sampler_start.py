@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -108,6 +109,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
             supervisor.wait(STOP_SEC)
         except subprocess.TimeoutExpired:
             supervisor.kill()
+        shutil.rmtree(plan.handed, ignore_errors=True)  # a supervisor that was killed has left it
 
 
 def end_with(supervisor: "subprocess.Popen[bytes]", stopping: threading.Event) -> None:

@@ -20,6 +20,7 @@ Processor = Callable[[Requests], dict[str, Any]]
 # What a request can provoke in skyrl and JAX (its runtime errors are RuntimeErrors, out of memory among them)
 FAILURES = (ValueError, TypeError, LookupError, AssertionError, OSError, RuntimeError)
 FAILURES += (EOFError, zlib.error, tarfile.TarError, SafetensorError)  # a damaged checkpoint
+FAILURES += (ArithmeticError,)  # a number beyond 32 bits
 stock_process = TinkerEngine.process_batch_requests
 
 

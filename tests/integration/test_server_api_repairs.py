@@ -1,5 +1,6 @@
 """Repairs of the server's API: each defect is on the published server (at night) and not on ours."""
 
+import contextlib
 import json
 import math
 import os
@@ -212,6 +213,16 @@ def sampler_of(raw: Raw, model_id: str, name: str) -> dict[str, Any]:
     return {"model_path": path, "prompt": prompt, "sampling_params": {"max_tokens": 2}}
 
 
+@contextlib.contextmanager
+def engine_stopped(url: str) -> Iterator[None]:
+    """Requests wait within the block and are computed together after it."""
+    small_server.send(url, signal.SIGSTOP, engine_only=True)
+    try:
+        yield
+    finally:
+        small_server.send(url, signal.SIGCONT, engine_only=True)
+
+
 @OURS
 def test_a_sampler_that_was_used_is_refused_as_soon_as_its_time_is_over(raw: Raw, adapter: str) -> None:
     request = sampler_of(raw, adapter, "used")
@@ -231,13 +242,10 @@ def test_a_sampler_that_was_used_is_refused_as_soon_as_its_time_is_over(raw: Raw
 def test_samples_that_wait_while_their_name_is_saved_again_are_not_of_the_new_weights(raw: Raw, adapter: str) -> None:
     """More than a wave has room for: a save is computed between two waves."""
     request = sampler_of(raw, adapter, "again")
-    small_server.send(raw.url, signal.SIGSTOP, engine_only=True)
-    try:
+    with engine_stopped(raw.url):
         waiting = [raw.post("asample", **request) for _ in range(3 * int(SMALL_SERVER["SAMPLE_MAX_NUM_SEQUENCES"]))]
         raw.http.delete(f"/training_runs/{adapter}/checkpoints/sampler_weights/again").raise_for_status()
         saving = raw.post("save_weights_for_sampler", model_id=adapter, path="again")
-    finally:
-        small_server.send(raw.url, signal.SIGCONT, engine_only=True)
     raw.settle(saving).raise_for_status()
     for one in waiting:
         refused(raw.settle(one), request["model_path"], "is gone")
@@ -253,10 +261,26 @@ def test_a_damaged_sampler_fails_alone(raw: Raw, adapter: str) -> None:
     saved = file.stat()
     file.write_bytes(b"x" * saved.st_size)
     os.utime(file, ns=(saved.st_atime_ns, saved.st_mtime_ns))
-    small_server.send(raw.url, signal.SIGSTOP, engine_only=True)
-    try:
+    with engine_stopped(raw.url):
         waiting = [raw.post("asample", **damaged), raw.sample(TOKENS, max_tokens=2)]
-    finally:
-        small_server.send(raw.url, signal.SIGCONT, engine_only=True)
     refused(raw.settle(waiting[0]), "ReadError")
+    raw.settle(waiting[1]).raise_for_status()
+
+
+@OURS
+@pytest.mark.parametrize(("seed", "n"), [(2**31, 1), (-(2**31) - 1, 1), (2**31 - 1, 2), (2**70, 1)])
+def test_a_seed_that_the_engine_cannot_take(raw: Raw, tiny_model_dir: Path, seed: int, n: int) -> None:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    params = {"max_tokens": 2, "seed": seed}
+    refused(
+        raw.post("asample", base_model=str(tiny_model_dir), prompt=prompt, sampling_params=params, num_samples=n),
+        f"seed={seed}: must be a number of 32 bits",
+    )
+
+
+@OURS
+def test_a_sample_with_a_number_that_is_too_large_fails_alone(raw: Raw) -> None:
+    with engine_stopped(raw.url):
+        waiting = [raw.sample(TOKENS, max_tokens=2, stop=[2**40]), raw.sample(TOKENS, max_tokens=2)]
+    refused(raw.settle(waiting[0]), "OverflowError")
     raw.settle(waiting[1]).raise_for_status()
