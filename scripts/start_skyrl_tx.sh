@@ -50,7 +50,7 @@ if [[ "${1:-}" =~ ^[0-9]+$ ]]; then tp="$1" && shift; fi
 cd "$ROOT"
 port="${SKYRL_TX_PORT:-8000}" host="${SKYRL_TX_HOST:-127.0.0.1}"
 require_whole SKYRL_TX_PORT "$port" 1
-[ "$port" -le 65535 ] || fail "SKYRL_TX_PORT=$port: needs 65535 or less"
+[ "$port" -le 65535 ] || fail "SKYRL_TX_PORT=$port: must be 65535 or less"
 require_whole TP "$tp" 1
 require_settings
 state="$(server_state "$port")"

@@ -6,6 +6,9 @@ server_state() {
   case "$state" in /*) echo "$state" ;; *) echo "$ROOT/$state" ;; esac
 }
 
+# The command that stops the server on port $1.
+stop_command() { echo "${SKYRL_TX_STATE:+SKYRL_TX_STATE=$SKYRL_TX_STATE }scripts/stop_skyrl_tx.sh $1"; }
+
 # Prints the id of the live server whose folder is $1; returns 1 when there is none.
 server_pid() {
   local pid
@@ -50,14 +53,14 @@ require_free_port() {
     sleep 0.2
   done
   if pid="$(server_pid "$(server_state "$1")")"; then
-    fail "port $1: a server of ours runs there (process $pid); stop it with scripts/stop_skyrl_tx.sh $1, or set SKYRL_TX_PORT"
+    fail "port $1: a server of scripts/start_skyrl_tx.sh runs there (process $pid); stop it with $(stop_command "$1"), or set SKYRL_TX_PORT"
   fi
   fail "port $1 is in use by another program; set SKYRL_TX_PORT to a free one"
 }
 
 # require_whole NAME VALUE LEAST: a whole number of LEAST or more.
 require_whole() {
-  [[ "$2" =~ ^(0|[1-9][0-9]{0,9})$ ]] && [ "$2" -ge "$3" ] || fail "$1=$2: needs a whole number, $3 or more"
+  [[ "$2" =~ ^(0|[1-9][0-9]{0,9})$ ]] && [ "$2" -ge "$3" ] || fail "$1=$2: must be a whole number, $3 or more"
 }
 
 # Checks the settings that only the server would refuse, with a traceback or a page of usage.
@@ -72,9 +75,9 @@ require_settings() {
   require_whole SKYRL_TX_KEEP_MB "${SKYRL_TX_KEEP_MB:-1024}" 1
   require_whole VLLM_MAX_DEATHS "${VLLM_MAX_DEATHS:-3}" 1
   require_whole VLLM_CPU_REPLICAS "${VLLM_CPU_REPLICAS:-1}" 1
-  [[ "${GRADIENT_CHECKPOINTING:-true}" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: true or false"
-  [[ "${FRESH:-0}" =~ ^[01]$ ]] || fail "FRESH=$FRESH: 1 or 0"
-  [[ "${VLLM_MEM:-0}" =~ ^(0|0?\.[0-9]+|1|1\.0+)$ ]] || fail "VLLM_MEM=$VLLM_MEM: needs a share of a GPU's memory, such as 0.45"
+  [[ "${GRADIENT_CHECKPOINTING:-true}" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false"
+  [[ "${FRESH:-0}" =~ ^[01]$ ]] || fail "FRESH=$FRESH: must be 1 or 0"
+  [[ "${VLLM_MEM:-0}" =~ ^(0|0?\.[0-9]+|1|1\.0+)$ ]] || fail "VLLM_MEM=$VLLM_MEM: must be a share of a GPU's memory, such as 0.45"
 }
 
 # One server at a time uses the folder $1: the lock is open until this process and the server, which inherits it, have ended.
@@ -165,7 +168,7 @@ start_in_background() {
     fi
     sleep 0.2
   done
-  say "log: $log; stop it with scripts/stop_skyrl_tx.sh $port"
+  say "log: $log; stop it with $(stop_command "$port")"
 }
 
 # Prints the URL of the ready server whose folder is $1 (started with --background); returns 1 while it is not ready.

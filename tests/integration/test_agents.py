@@ -5,6 +5,7 @@ Endings: test_agent_endings.py.
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,12 +17,14 @@ from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.listener import listener_problem
+from harbortrainer.docker.relay import Relay
 from harbortrainer.doctor.agents import agent_lines
-from harbortrainer.errors import UserError
+from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.rollout.agents import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
-from tests.support.agent_endings import HELLO, PACK, RUN, TEST, WORK, call, run, script, solves
-from tests.support.docker_parts import containers
+from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
+from tests.support.docker_parts import containers, started, write_task
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tiers import first
 from tests.support.trial_parts import make_task
@@ -92,6 +95,31 @@ async def test_a_trainer_that_is_not_root_reaches_its_agent_through_a_relay(
     assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
     assert ended.stat("wire_tokens_per_unique_token") == 1.0
     assert len(trajectory.turns) == len(ended.client.requests) == len(WORK) + 1
+
+
+async def test_a_relay_whose_stream_is_lost_is_a_fault_and_one_that_is_killed_is_not(tmp_path: Path) -> None:
+    """Else the trial would be graded: an agent that cannot ask fails as one that the policy has killed."""
+    faults: list[EnvironmentFault] = []
+    programs = {"type": "bind", "source": str(PACK), "target": MOUNT, "read_only": True}
+
+    async def never(_: socket.socket) -> None:
+        raise AssertionError("no connection is made here")
+
+    async with started(write_task(tmp_path / "hello"), RUN, mounts=[programs]) as environment:
+        killed = await Relay.open(environment.container, PORT, PYTHONS, never, faults.append)
+        assert killed._work is not None
+        await environment.exec(KILL.replace("sleep 5", "true"), user="root")
+        await asyncio.wait_for(killed._work, 60)
+        assert faults == []
+        await killed.close()
+        lost = await Relay.open(environment.container, PORT, PYTHONS, never, faults.append)
+        assert lost._work is not None
+        lost._writer.transport.abort()
+        await asyncio.wait_for(lost._work, 60)
+        assert [str(one) for one in faults] == [
+            "the agent's way to its endpoint was lost: the stream of its exec was cut"
+        ]
+        await lost.close()
 
 
 async def test_the_doctor_starts_the_program_in_the_tasks_images(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server
         ({"SAMPLER": "vllm", "VLLM_GPUS": "1", "JAX_PLATFORMS": "cpu"}, "VLLM_GPUS=1: this server runs on the CPU"),
         (
             {"SAMPLER": "vllm", "VLLM_CPU_REPLICAS": "0", "JAX_PLATFORMS": "cpu"},
-            "VLLM_CPU_REPLICAS=0: needs a whole number, 1 or more",
+            "VLLM_CPU_REPLICAS=0: must be a whole number, 1 or more",
         ),
     ],
 )

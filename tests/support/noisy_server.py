@@ -19,6 +19,7 @@ from tests.support.recorded_run import Answer
 VOCABULARY, WIDTH, RANK = 256, 24, 4
 BASE = np.random.default_rng(1).normal(size=(VOCABULARY, WIDTH)) * 0.6
 FEATURES = np.random.default_rng(2).normal(size=(VOCABULARY, WIDTH)) / WIDTH**0.5 * 2
+LOGITS = FEATURES @ BASE.T * 3  # of the base model: row t is that after token t
 URL = "http://nowhere"
 
 
@@ -53,13 +54,15 @@ class Adapter:
     def scores(self, tokens: Sequence[int], scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Logprobs of all tokens after each of `tokens`, shape (len, VOCABULARY), and their features."""
         x = FEATURES[list(tokens)]
-        logits = x @ BASE.T * 3 + scale * (x @ self.a.T) @ self.b.T
-        logits = logits - logits.max(axis=1, keepdims=True)
+        logits = LOGITS[list(tokens)] + scale * (x @ self.a.T) @ self.b.T
+        logits -= logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), x
 
-    def gradient(self, tokens: Sequence[int], slopes: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-        """Of the sum of slopes times logprobs of the next tokens."""
-        logprobs, x = self.scores(tokens[:-1], scale)
+    def gradient(
+        self, scores: tuple[np.ndarray, np.ndarray], tokens: Sequence[int], slopes: np.ndarray, scale: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of the sum of slopes times logprobs of the next tokens. `scores`: after each but the last of `tokens`."""
+        logprobs, x = scores
         errors = -np.exp(logprobs)
         errors[np.arange(len(x)), list(tokens[1:])] += 1
         errors *= slopes[:, None]
@@ -77,8 +80,9 @@ class Server:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.numerics.seed)
-        fresh = Adapter.fresh().gradient(TOKENS, np.ones(len(TOKENS) - 1), 1.0)
-        self.scale = self.numerics.norm / float(np.sqrt(sum((part**2).sum() for part in fresh)))
+        fresh = Adapter.fresh()
+        parts = fresh.gradient(fresh.scores(TOKENS[:-1], 1.0), TOKENS, np.ones(len(TOKENS) - 1), 1.0)
+        self.scale = self.numerics.norm / float(np.sqrt(sum((part**2).sum() for part in parts)))
 
     def heard(self, values: np.ndarray) -> np.ndarray:
         return values + self.rng.normal(size=values.shape) * self.numerics.noise
@@ -129,23 +133,23 @@ class Training:
         inputs = {name: np.array(value.data, float) for name, value in datum.loss_fn_inputs.items()}
         targets = inputs["target_tokens"].astype(int)
         tokens = [*datum.model_input.to_ints(), int(targets[-1])]
-        exact, _ = self.adapter.scores(tokens[:-1], self.server.scale)
-        logprobs = self.server.heard(exact[np.arange(len(targets)), targets])
+        scores = self.adapter.scores(tokens[:-1], self.server.scale)
+        logprobs = self.server.heard(scores[0][np.arange(len(targets)), targets])
         if "clip settings" in self.server.numerics.wrong:
             config = {}
         loss, slopes = loss_of(loss_fn, config, logprobs, inputs)
         weights = inputs.get("weights", np.ones(len(targets)))
         divisor = weights.sum() if "example mean" in self.server.numerics.wrong else 1.0
         divisor *= n_datums if "mean of a call" in self.server.numerics.wrong else 1.0
-        for total, part in zip(self._parts(self.pending), self._noisy(tokens, slopes / divisor), strict=True):
+        parts = self.adapter.gradient(scores, tokens, slopes / divisor, self.server.scale)
+        for total, part in zip(self._parts(self.pending), map(self._noisy, parts), strict=True):
             total += part
         tensors = {"logprobs": logprobs, "elementwise_loss": loss}
         return {name: tinker.TensorData.from_numpy(value.astype(np.float32)) for name, value in tensors.items()}
 
-    def _noisy(self, tokens: Sequence[int], slopes: np.ndarray) -> list[np.ndarray]:
-        parts = self.adapter.gradient(tokens, slopes, self.server.scale)
+    def _noisy(self, part: np.ndarray) -> np.ndarray:
         size = self.server.numerics.gradient
-        return [part + self.server.rng.normal(size=part.shape) * size * np.abs(part) for part in parts]
+        return part + self.server.rng.normal(size=part.shape) * size * np.abs(part)
 
     @staticmethod
     def _parts(adapter: Adapter) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """What every unit test is spared."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import certifi
@@ -8,14 +9,11 @@ import pytest
 END = "-----END CERTIFICATE-----\n"
 
 
-@pytest.fixture(scope="session")
-def one_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session", autouse=True)
+def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An HTTP client reads all that the machine trusts when it is made; a whole fake run makes several clients."""
     path = tmp_path_factory.mktemp("certificates") / "one.pem"
     path.write_text(Path(certifi.where()).read_text().partition(END)[0] + END)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def few_certificates(one_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An HTTP client reads all that the machine trusts when it is made; a whole fake run makes several clients."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(one_certificate))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(path))
+        yield

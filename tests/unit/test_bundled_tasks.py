@@ -11,7 +11,7 @@ from harbortrainer.docker.images import content_digest
 from harbortrainer.tasks.folders import find_fault, load_tasks
 from harbortrainer.tasks.split import families, overlaps
 from harbortrainer.tasks.venue import identify
-from scripts.dataset_index import DATASETS, LEVELS, TERMINAL, digests, easy_digests, entries, held_out, write_index
+from scripts.dataset_index import DATASETS, LEVELS, TERMINAL, digests, entries, write_index
 
 FOLDER = DATASETS / TERMINAL
 ENTRIES = entries(FOLDER)
@@ -81,12 +81,13 @@ def test_all_tasks_share_the_helpers_of_their_tests() -> None:
 
 def test_what_is_listed_is_what_is_there(tmp_path: Path) -> None:
     """Otherwise: python -m scripts.dataset_index"""
-    assert (DATASETS / "DIGESTS").read_text() == digests() + easy_digests()
-    assert (FOLDER / "held_out.txt").read_text() == held_out(ENTRIES)
     copied = tmp_path / "datasets"
     shutil.copytree(DATASETS, copied, ignore=shutil.ignore_patterns("terminal-easy"))
+    for name in (listed := ("DIGESTS", f"{TERMINAL}/held_out.txt")):
+        (copied / name).unlink()
     write_index(copied)
-    assert (copied / "README.md").read_text() == (DATASETS / "README.md").read_text()
+    for name in (*listed, "README.md"):
+        assert (copied / name).read_text() == (DATASETS / name).read_text(), name
 
 
 def test_a_changed_file_changes_the_digest(tmp_path: Path) -> None:

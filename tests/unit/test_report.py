@@ -21,8 +21,15 @@ STATIC = Path("src/harbortrainer/report/static")
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    """One run for the tests that write nothing but its page."""
+    return small_run(tmp_path_factory.mktemp("made") / "run")
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> MadeRun:
+def own(tmp_path: Path) -> MadeRun:
+    """A run for a test that changes it."""
     return small_run(tmp_path / "run")
 
 
@@ -70,13 +77,13 @@ def test_the_bands_are_the_intervals_of_the_batchs_tasks(made: MadeRun) -> None:
     )
 
 
-def test_the_funnel_is_the_ledgers(made: MadeRun) -> None:
-    made.ledger.resumed(1)
-    made.train(1)  # made again: its trials count twice, its update once
-    records = read_lines(made.path / "ledger.jsonl")
+def test_the_funnel_is_the_ledgers(own: MadeRun) -> None:
+    own.ledger.resumed(1)
+    own.train(1)  # made again: its trials count twice, its update once
+    records = read_lines(own.path / "ledger.jsonl")
     shown = funnel(records)
     together = {key: sum(part.get(key, 0) for part in shown.values()) for part in shown.values() for key in part}
-    counts = Ledger(made.path / "ledger.jsonl").counts
+    counts = Ledger(own.path / "ledger.jsonl").counts
     assert together == {key: counts[key] for key in together} and together["trained"] > 0
     assert all(count == 0 for key, count in counts.items() if key not in together)
     assert shown["evaluation"]["started"] == 12
@@ -134,13 +141,13 @@ def test_a_page_needs_no_other_file(made: MadeRun) -> None:
     assert not re.search(r'(src|href)="(?!data:,)', text)
 
 
-def test_runs_are_compared_on_one_page(made: MadeRun, tmp_path: Path) -> None:
+def test_runs_are_compared_on_one_page(own: MadeRun, tmp_path: Path) -> None:
     other = MadeRun(tmp_path / "elsewhere" / "other run", tasks=1, group=2, turns=1)
     other.train(0)
-    page = write_report(made.path, other.path, out=tmp_path / "both.html")
+    page = write_report(own.path, other.path, out=tmp_path / "both.html")
     runs = blobs(page)["data"]["runs"]
     assert [(run["name"], run["root"]) for run in runs] == [("run", "run/"), ("other run", "elsewhere/other%20run/")]
-    assert only_run(write_report(made.path))["root"] == ""
+    assert only_run(write_report(own.path))["root"] == ""
 
 
 def test_packed_values_come_back_and_are_no_markup() -> None:
@@ -149,11 +156,11 @@ def test_packed_values_come_back_and_are_no_markup() -> None:
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))
 
 
-def test_what_a_continued_run_changed_is_told(made: MadeRun) -> None:
+def test_what_a_continued_run_changed_is_told(own: MadeRun) -> None:
     change = {"learning_rate": {"before": 1e-4, "now": 1e-5}}
-    append_line(made.path / "config_changes.jsonl", {"time": 1.0, "from_step": 1, "changes": change})
+    append_line(own.path / "config_changes.jsonl", {"time": 1.0, "from_step": 1, "changes": change})
     expected = {"step": 2, "field": "learning_rate", "before": 1e-4, "now": 1e-5}
-    assert only_run(write_report(made.path))["changes"] == [expected]
+    assert only_run(write_report(own.path))["changes"] == [expected]
 
 
 def test_axes_have_units(made: MadeRun) -> None:

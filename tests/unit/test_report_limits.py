@@ -23,6 +23,12 @@ def made(tmp_path: Path) -> MadeRun:
     return small_run(tmp_path / "run")
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    """One run for the tests that write nothing but its page."""
+    return small_run(tmp_path_factory.mktemp("unchanged") / "run")
+
+
 def test_a_run_without_steps_evaluation_or_trials_has_a_page(tmp_path: Path) -> None:
     run = tmp_path / "empty"
     run.mkdir()
@@ -70,6 +76,8 @@ def test_damaged_trials_leave_a_note(made: MadeRun) -> None:
     assert shown["messages"] == [] and shown["notes"] == [
         f"no tokens: {name}.npz: damaged trajectory file (File is not a zip file)"
     ]
+    (folder / "agent" / "trajectory.json").write_text('{"steps": ' + "[" * 100_000)  # the policy may write there
+    assert panel(made.path, TrialRow(name), Pieces(""))["messages"] == []
     assert leave_report(made.path).startswith("report: ")
 
 
@@ -85,21 +93,21 @@ def test_panels_are_limited_and_the_most_telling_come_first() -> None:
     assert choose([], 60) == []
 
 
-def test_timelines_are_those_of_the_last_batches_first(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(only_run(write_report(made.path))["timelines"]) == ["eval_000000", "step_000000", "step_000001"]
+def test_timelines_are_those_of_the_last_batches_first(unchanged: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(only_run(write_report(unchanged.path))["timelines"]) == ["eval_000000", "step_000000", "step_000001"]
     monkeypatch.setattr(run_module, "MOST_FILES", 12)
-    assert list(only_run(write_report(made.path))["timelines"]) == ["step_000001"]
+    assert list(only_run(write_report(unchanged.path))["timelines"]) == ["step_000001"]
     assert spread(list(range(6))) == [5, 0, 2, 1, 3, 4]
 
 
-def test_a_page_holds_as_many_panels_as_asked_for(made: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(made.path), "panels=4", f"out={made.path / 'few.html'}"]) == 0
+def test_a_page_holds_as_many_panels_as_asked_for(unchanged: MadeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(unchanged.path), "panels=4", f"out={unchanged.path / 'few.html'}"]) == 0
     assert capsys.readouterr().out.strip().endswith("few.html")
-    assert len(only_run(made.path / "few.html")["panels"]) == 4
+    assert len(only_run(unchanged.path / "few.html")["panels"]) == 4
 
 
-def test_wrong_arguments_are_one_line(made: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([str(tmp_path)], [str(made.path), "panels=x"], ["panels=1"], [str(made.path)] * 2):
+def test_wrong_arguments_are_one_line(unchanged: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([str(tmp_path)], [str(unchanged.path), "panels=x"], ["panels=1"], [str(unchanged.path)] * 2):
         assert main(["report", *arguments]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1
@@ -112,20 +120,21 @@ def test_texts_are_cut_in_the_middle() -> None:
     assert short.startswith("x" * 20) and short.endswith("y" * 10) and "170 characters" in short
 
 
-def test_panels_stop_where_the_page_is_full(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panels_stop_where_the_page_is_full(unchanged: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "MOST_BYTES", 30_000)
-    everything = blobs(write_report(made.path))
+    everything = blobs(write_report(unchanged.path))
     shown = everything["data"]["runs"][0]["panels"]
     assert 0 < len(shown) < 36 and len(everything) == len(shown) + 2  # the data and the shared texts
     empty = len(page("run", packed(everything["data"]), []))
-    assert (made.path / "report.html").stat().st_size < empty + 30_000 + 100 * len(everything)  # a tag for each panel
+    size = (unchanged.path / "report.html").stat().st_size
+    assert size < empty + 30_000 + 100 * len(everything)  # a tag for each panel
 
 
-def test_long_trials_say_what_is_left_out(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_trials_say_what_is_left_out(unchanged: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panel_module, "MOST_MESSAGES", 2)
     monkeypatch.setattr(panel_module, "MOST_TOKENS", 900)
     name = "s000001-p00-g00"
-    shown = panel(made.path, TrialRow(name), Pieces("models/quickstart"))
+    shown = panel(unchanged.path, TrialRow(name), Pieces("models/quickstart"))
     assert len(shown["messages"]) == 2 and shown["notes"] == ["1 messages in the middle are left out"]
     assert len(shown["tokens"]["turns"]) == 1 and shown["tokens"]["left_out"] == 80 and shown["tokens"]["named"]
 

@@ -1,11 +1,8 @@
 """Domains of tau2 in this process: databases, tools, the guarded calculator, the grade, tasks and their split."""
 
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,6 @@ from harbortrainer.venues.tau.calculator import refusal
 from harbortrainer.venues.tau.domain import Call, World, domain
 from harbortrainer.venues.tau.exchange import MOST_ERRORS, MOST_STEPS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
-from tests.conftest import ROOT
 from tests.support.tau_parts import needs_tau2
 
 pytestmark = needs_tau2
@@ -229,23 +225,3 @@ def test_another_version_or_no_package_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     package.data_folder.cache_clear()
     assert package.data_folder().is_dir()
-
-
-IMPORTS = """
-import sys
-from harbortrainer.tasks.sources import find_sources, load_sources
-import harbortrainer.training.session
-load_sources(find_sources("datasets/quickstart"))
-assert not [name for name in sys.modules if name.partition(".")[0] in ("tau2", "loguru")]
-tasks = load_sources(find_sources("tau:mock"))
-import os
-assert "FROM_DOTENV" not in os.environ and len(tasks) == 9
-assert not {"litellm", "pandas"} & sys.modules.keys(), "the domains need neither"
-"""
-
-
-def test_tau2_is_imported_only_for_its_tasks_and_quietly(tmp_path: Any) -> None:
-    (tmp_path / ".env").write_text("FROM_DOTENV=1\n")
-    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
-    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -133,6 +133,7 @@ class TrainableTerminus2(Terminus2):
             self._policy.stop_reason = reason
             self._policy.parse_failures = failures = self._answers.failures
             context.metadata = {**(context.metadata or {}), "stop_reason": reason, "parse_failures": failures}
+            context.model_usage = {}  # else Harbor reads it from a file that the policy may have written
 
     @override
     async def _execute_commands(self, commands: list[Command], session: TmuxSession) -> tuple[bool, str]:

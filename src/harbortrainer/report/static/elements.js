@@ -19,12 +19,14 @@ async function unpack(id) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
+const english = new Intl.NumberFormat("en", { maximumFractionDigits: 6 }); // one for a page: to make one is slow
+
 function number(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e12) return value.toLocaleString("en");
+  if (Number.isInteger(value) && size < 1e12) return english.format(value);
   if (size >= 1e6 || size < 1e-3) return value.toExponential(Math.max(digits - 2, 1));
-  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 6 });
+  return english.format(Number(value.toPrecision(digits)));
 }
 
 function duration(seconds) {

@@ -1,0 +1,72 @@
+"""What a process imports for what it does. A new process takes a second: one does everything, the lightest first."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.tau_parts import needs_tau2
+
+WEB = {"litellm", "starlette", "uvicorn", "openai", "anthropic", "harbortrainer.policy.api.service"}
+PROGRAM = """
+import json, os, pathlib, sys
+seen = {}
+from harbortrainer.cli.main import _TABLE, _load, main
+main(["--help"])
+for command in _TABLE.values(): _load(command.kind), command.read and _load(command.read)
+seen["commands"] = [*sys.modules]
+assert main(["train", "--help"]) == 0
+seen["help"] = [*sys.modules]
+import harbortrainer.rollout.harbor_room, harbortrainer.rollout.agent
+seen["terminus"] = [*sys.modules]
+import harbortrainer.training.session, harbortrainer.rollout.rollouts, harbortrainer.venues.harbor
+import harbortrainer.rollout.trial, harbortrainer.policy.api.exchange, harbortrainer.policy.api.gate
+seen["agents"] = [*sys.modules]
+from harbortrainer.tasks.sources import find_sources, load_sources
+assert load_sources(find_sources("datasets/quickstart"))
+seen["folders"] = [*sys.modules]
+pathlib.Path(".env").write_text("FROM_DOTENV=1")  # a command reads it, and the domains must not
+if "tau" in sys.argv:
+    assert len(load_sources(find_sources("tau:mock"))) == 9
+    seen["tau"] = [*sys.modules]
+assert "FROM_DOTENV" not in os.environ
+pathlib.Path("seen.json").write_text(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Modules of the process after each thing; "tau" where tau2 is installed."""
+    folder = tmp_path_factory.mktemp("imports")
+    (folder / "datasets").symlink_to(ROOT / "datasets")
+    program = [sys.executable, "-c", PROGRAM, *([] if needs_tau2.args[0] else ["tau"])]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "agents_dir" in done.stdout, "the help of a run"
+    return {what: set(names) for what, names in json.loads((folder / "seen.json").read_text()).items()}
+
+
+def test_nothing_heavy_is_imported_before_the_words_are_right(modules: dict[str, set[str]]) -> None:
+    assert modules["commands"].isdisjoint({"harbor", "tinker", "docker", "transformers", "wandb"})
+
+
+def test_the_help_of_a_run_needs_neither_litellm_nor_a_web_server(modules: dict[str, set[str]]) -> None:
+    assert modules["help"].isdisjoint({*WEB, "harbor"})
+
+
+def test_terminus_needs_neither_litellm_nor_a_web_server(modules: dict[str, set[str]]) -> None:
+    assert modules["terminus"].isdisjoint(WEB)
+    assert "harbortrainer.policy.api.exchange" in modules["terminus"]
+
+
+def test_runs_of_agents_in_this_process_import_no_web_server(modules: dict[str, set[str]]) -> None:
+    assert modules["agents"].isdisjoint(WEB)
+
+
+@needs_tau2
+def test_tau2_is_imported_only_for_its_tasks_and_quietly(modules: dict[str, set[str]]) -> None:
+    assert modules["folders"].isdisjoint({"tau2", "loguru"})
+    assert "tau2" in modules["tau"]
+    assert modules["tau"].isdisjoint({"litellm", "pandas"}), "the domains need neither"
