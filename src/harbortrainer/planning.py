@@ -27,6 +27,7 @@ from harbortrainer.policy.users import MOST_TOKENS, SCRIPTED
 from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.ledger import KILLED
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note
@@ -137,7 +138,7 @@ def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
         try:
             if batches := list(_batches(RunDirectory(path), plan)):
                 runs[path.name] = batches
-        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+        except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             log.warning("%s is left out of the estimate: %s", path, reason)
         if len(runs) == NEWEST:
@@ -252,10 +253,11 @@ def _batch(
     records: Sequence[Mapping[str, Any]], evaluation: bool, trained: float, seconds: float, unique: float
 ) -> PastBatch:
     since = {record["trial"]: record["time"] for record in records if record["event"] == "started"}
-    spent = Spending(trained=trained)
+    spent, last = Spending(trained=trained), 0.0
     for record in records:
+        last = last if record.get("cause") == KILLED else record["time"]  # the next process closes a killed trial
         if record["event"] == "ended":
-            lasted = max(0.0, record["time"] - since.get(record["trial"], record["time"]))
+            lasted = max(0.0, last - since.get(record["trial"], last))
             spent += Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, lasted)
             spent = sum((Spending.of_record(record, name) for name in BESIDE), spent)
     slots = {TrialName.parse(name).first for name in since}

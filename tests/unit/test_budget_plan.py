@@ -16,7 +16,9 @@ from harbortrainer.cli.main import main
 from harbortrainer.config import Config, Endpoint
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.planning import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
+from harbortrainer.run.ledger import KILLED
 from harbortrainer.train import checked
 from tests.support.recorded_run import Recorder, fake_outside, fake_run
 
@@ -129,6 +131,15 @@ def test_a_range_is_from_the_smallest_to_the_largest_batch() -> None:
     assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {}) is None
 
 
+def test_the_time_until_a_killed_run_is_continued_is_no_container_time() -> None:
+    names = [str(TrialName("step", 0, 0, member)) for member in range(2)]
+    records: list[dict[str, Any]] = [{"event": "started", "trial": name, "time": 0.0} for name in names]
+    usual = {"event": "ended", "prompt_tokens": 0, "sampled_tokens": 0, "cause": ""}
+    records.append(usual | {"trial": names[0], "time": 60.0})
+    records.append(usual | {"trial": names[1], "time": 1e6, "cause": KILLED})
+    assert planning._batch(records, False, 0.0, 1.0, 0.0).spent.container_sec == 120
+
+
 async def test_a_run_of_other_settings_or_tasks_and_a_damaged_one_say_nothing(
     planner: Planner, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,9 +147,12 @@ async def test_a_run_of_other_settings_or_tasks_and_a_damaged_one_say_nothing(
     await planner.process("run_name=damaged", "max_trials=7")
     ledger = planner.logs / "damaged" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace("graded", "Graded", 1))
+    (planner.logs / "of-another-program").mkdir()
+    (planner.logs / "of-another-program" / "config.json").write_text("[]")
     found = await planner.plan()
     assert found["forecast"]["source"].startswith("limits only")
     assert "damaged is left out of the estimate" in caplog.text and "other is" not in caplog.text
+    assert "of-another-program is left out of the estimate" in caplog.text
 
 
 async def test_a_stopped_run_is_planned_from_where_it_is_and_nothing_of_it_is_touched(

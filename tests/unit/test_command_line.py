@@ -10,6 +10,7 @@ from harbortrainer.cli.main import load_environment, main, run_command
 from harbortrainer.config import FIELDS
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import UserError
+from harbortrainer.evaluation.arguments import ExportArgs
 from harbortrainer.report.arguments import ReportArgs
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
@@ -127,6 +128,7 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
         (["tasks", "lst", "."], "lst: no such command; one of check"),
         (["evaluate", "shwo"], "shwo: no such command; one of show, export"),
         (["evaluate", "show"], "missing: dir (give DIR)"),
+        (["evaluate", "export", ".", "last"], "step=last: must be a whole number"),
         (["report"], "missing: run_dir (give RUN_DIR)"),
         (["report", "a", "panels=-1"], "panels=-1: must be 0 or more"),
         (["replay"], "missing: run_dir (give RUN_DIR)"),
@@ -143,6 +145,8 @@ def test_a_wrong_command_is_one_line(words: list[str], told: str, capsys: pytest
 def test_words_without_a_name_and_paths_that_look_like_fields() -> None:
     args = read_arguments(ReportArgs, ["runs/lr=1,b", "panels=3", "two"], ("run_dir",))
     assert (args.run_dir, args.panels) == (("runs/lr=1,b", "two"), 3)
+    named = read_arguments(ExportArgs, ["runs/lr=1,b", "3"], ("dir", "step"))
+    assert (named.dir, named.step) == ("runs/lr=1,b", 3)
 
 
 def test_resume_of_no_run_directory(tmp_path):

@@ -1,12 +1,14 @@
 """What became of every trial: durable lines, closed after a kill, counted once however often a step is repeated."""
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harbortrainer.budget.account import Account
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
@@ -119,6 +121,22 @@ def test_a_trial_whose_file_was_written_when_the_process_was_killed_has_finished
     ended = {r["trial"]: (r["fate"], r["reward"]) for r in read_lines(tmp_path / "ledger.jsonl") if "fate" in r}
     assert ended == {A: ("graded", 0.5), B: ("dropped", None), C: ("cancelled", None)}
     assert again.counts["finished"] == 2
+
+
+def test_the_time_until_the_next_process_is_not_the_trials(tmp_path: Path) -> None:
+    """It was killed before the ledger's line, and continued a week later: containers and clocks stood still."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.started(A, "t", 1)
+    file = write_trajectory(tmp_path / "trajectories" / "step_000003", trajectory(A))
+    (started,) = read_lines(tmp_path / "ledger.jsonl")
+    week, account = 7 * 24 * 3600, Account()
+    (tmp_path / "ledger.jsonl").unlink()
+    append_line(tmp_path / "ledger.jsonl", started | {"time": started["time"] - week}, checked=True)
+    os.utime(file, (0, started["time"] - week + 60))
+    Ledger(tmp_path / "ledger.jsonl", account.count)
+    assert account.total.container_sec == pytest.approx(60, abs=0.01)
+    assert account.hours == pytest.approx(60 / 3600, abs=0.01)
+    assert read_lines(tmp_path / "ledger.jsonl")[-1]["time"] == pytest.approx(started["time"] - week + 60, abs=0.01)
 
 
 def test_a_steps_line_says_what_became_of_every_graded_trial(tmp_path: Path) -> None:

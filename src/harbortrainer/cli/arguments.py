@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import chz
 from chz.blueprint import (
     Blueprint,
+    Castable,
     ExtraneousBlueprintArg,
     InvalidBlueprintArg,
     MissingBlueprintArg,
@@ -88,7 +89,7 @@ def _by_field(kind: type, plain: Sequence[str], words: Sequence[str]) -> tuple[d
         if typing.get_origin(chz.chz_fields(kind)[name].final_type) is tuple:
             taken[name], left = tuple(left), []
         else:
-            taken[name] = left.pop(0)
+            taken[name] = Castable(left.pop(0))
     return taken, left
 
 

@@ -77,13 +77,17 @@ class Ledger:
         optional = {"host": host, "agent": agent}
         self._append(record | {name: value for name, value in optional.items() if value}, durable=False)
 
-    def ended(self, trajectory: Trajectory, disposition: str) -> None:
-        """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE."""
+    def ended(self, trajectory: Trajectory, disposition: str, at: float | None = None) -> None:
+        """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE.
+
+        `at`: when, in Unix seconds; None = now.
+        """
         seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
         agent = self._agents.get(trajectory.trial_name, "")
         optional = {"agent": agent, "suspect": list(trajectory.suspect), "verification_sec": seconds}
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         optional |= self._hosts.where(trajectory)
+        optional |= {} if at is None else {"time": round(at, 3)}
         self._append(
             {
                 "event": "ended",
@@ -243,7 +247,8 @@ class Ledger:
             stored = next((path for folder in folders if (path := folder / f"{name}.npz").exists()), None)
             if stored is not None:  # killed between the file and this ledger's line
                 trajectory = read_trajectory(stored)
-                self.ended(trajectory, "dropped" if trajectory.reward is None else "graded")
+                fate = "dropped" if trajectory.reward is None else "graded"
+                self.ended(trajectory, fate, stored.stat().st_mtime)  # it has cost nothing since
                 continue
             lost = Trajectory(record["task"], name, (), None, Outcome.CANCELLED, KILLED, attempt=record["attempt"])
             self.ended(lost, "cancelled")
