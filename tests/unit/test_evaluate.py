@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -321,6 +322,12 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch
     assert "e000000-p03-g01" in capsys.readouterr().out
     assert main(["evaluate", "show", out, "e000000-p00-g00"]) == 0
     assert "the terminal" in capsys.readouterr().out
+    file = tmp_path / "out" / "trajectories" / "eval_000000" / "e000000-p00-g00.npz"
+    typed = "\x1b[2J and [/brackets]"
+    write_trajectory(file.parent, replace(read_trajectory(file), detail=typed, suspect=(typed,)))
+    assert main(["evaluate", "show", out, "e000000-p00-g00"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and shown.count("[2J and [/brackets]") == 2
     assert main(["evaluate", "show", out, "nobody"]) == 2
     assert main(["evaluate", "show"]) == 2
 

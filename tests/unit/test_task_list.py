@@ -30,6 +30,27 @@ def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureF
     assert "c" * 90 in line
 
 
+def test_brackets_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_task(
+        tmp_path / "set" / "one", toml='[metadata]\ncategory = "[/web] [bold]"\n', head='schema_version = "1.4"\n'
+    )
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
+    assert "[/web] [bold]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "toml", ["metadata = 3\n", "[metadata]\ncategory = 2020-01-01\n", "steps = 3\n", "environment = 3\n"]
+)
+def test_a_task_whose_settings_are_of_another_form_is_listed(
+    toml: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = write_task(tmp_path / "set" / "one")
+    (task / "task.toml").write_text(toml)
+    for command in (["list"], ["list", "--json"], ["show"], ["show", "--json"]):
+        assert main(["tasks", *command, str(tmp_path / "set")]) == 0
+        assert "one" in capsys.readouterr().out
+
+
 def test_a_check_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep = _keeping(Cache(tmp_path, {}), 2)
     keep(TaskReport("one", "/one", "d1", oracle=[1.0]))

@@ -38,7 +38,7 @@ def wide_console(least: int = 120) -> "Console":
     """A console as wide as the terminal; without a terminal at least `least` columns wide."""
     from rich.console import Console
 
-    console = Console(highlight=False, emoji=False)
+    console = Console(highlight=False, emoji=False, markup=False)  # names and texts of users may have brackets
     if not console.is_terminal:
         console.width = max(least, console.width)
     return console

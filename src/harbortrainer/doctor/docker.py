@@ -88,9 +88,9 @@ def _line(one: Candidate, result: str) -> Row:
 
 
 def _show(lines: list[Row], removed: bool) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not lines:
-        console.print("nothing to remove", markup=False)
+        console.print("nothing to remove")
         return
     table = Table(show_edge=False, pad_edge=False)
     for name in ("kind", "name", "why"):
@@ -103,7 +103,7 @@ def _show(lines: list[Row], removed: bool) -> None:
         cells = [line["kind"], line["name"], line["why"], _age(line["used"]), f"{line['bytes'] / MB:.1f}"]
         table.add_row(*cells, *([line["result"]] if removed else []))
     console.print(table)
-    console.print(_summary(lines, removed), markup=False)
+    console.print(_summary(lines, removed))
 
 
 def _summary(lines: list[Row], removed: bool) -> str:

@@ -15,6 +15,7 @@ from harbortrainer.tasks.task import Task
 
 QUARANTINE_FILE = "quarantine.txt"
 _RECIPES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
+_TABLES = ("metadata", "environment", "solution")  # of task.toml, that are read here; `find_fault` names a wrong one
 _HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
 FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh",
@@ -84,11 +85,12 @@ def find_fault(path: Path) -> str | None:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The task.toml of a task directory; {} when it cannot be read."""
+    """The task.toml of a task directory, without those of _TABLES that are no tables; {} when it cannot be read."""
     try:
-        return tomllib.loads((path / "task.toml").read_text())
+        found = tomllib.loads((path / "task.toml").read_text())
     except (OSError, ValueError):
         return {}
+    return {name: value for name, value in found.items() if name not in _TABLES or isinstance(value, dict)}
 
 
 def digest(path: Path) -> str:
