@@ -206,6 +206,7 @@ def test_a_file_of_prices_in_any_of_its_forms(tmp_path: Path, value: Any) -> Non
     [
         ("{", "no JSON"),
         ('{"other": {}}', "has no model m"),
+        ('[{"tinker_id": ["m"]}]', "has no model m"),
         ('{"m": {"prefill": 1, "sample": 2}}', "needs prefill, sample and train"),
         ('{"m": {"prefill": -1, "sample": 2, "train": 3}}', "prefill=-1"),
         ('{"m": {"prefill": "much", "sample": 2, "train": 3}}', "needs prefill, sample and train"),

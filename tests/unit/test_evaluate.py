@@ -181,6 +181,20 @@ def test_the_last_checkpoint_stays_the_one_it_was(run, recorder, tmp_path):
     assert recorder.kinds("restore") == [{"kind": "restore", "path": "tinker://m/weights/s5"}]
 
 
+def test_a_run_that_is_gone_is_named_when_its_evaluation_continues(run, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
+    assert run(f"checkpoint={folder}") == 0
+    shutil.rmtree(folder)
+    assert run(f"checkpoint={folder}") == 2
+    assert f"error: checkpoint={folder}: no run directory" in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder_of_an_evaluation(run, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert run(f"out={tmp_path / 'file'}") == 2
+    assert f"error: out={tmp_path / 'file'}: exists and is no evaluation" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["@7", "@5"])
 def test_a_checkpoint_is_chosen_by_its_step(run, recorder, tmp_path, capsys, text):
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5, 10)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.report.run import unit
@@ -148,6 +149,16 @@ def test_runs_are_compared_on_one_page(own: MadeRun, tmp_path: Path) -> None:
     runs = blobs(page)["data"]["runs"]
     assert [(run["name"], run["root"]) for run in runs] == [("run", "run/"), ("other run", "elsewhere/other%20run/")]
     assert only_run(write_report(own.path))["root"] == ""
+
+
+@pytest.mark.parametrize("out", ["nowhere/page.html", "folder"])
+def test_a_page_that_cannot_be_written_is_one_line(
+    out: str, own: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    assert main(["report", str(own.path), f"out={tmp_path / out}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: out={tmp_path / out}: no page was made") and error.count("\n") == 1
 
 
 def test_packed_values_come_back_and_are_no_markup() -> None:

@@ -105,7 +105,7 @@ def _models_of(path: str) -> Mapping[Any, Any]:
     except ValueError as error:
         raise UserError(f"prices={path}: no JSON ({error}); see docs/cost.md for its form") from None
     if isinstance(value, list):
-        value = {entry.get("tinker_id"): entry for entry in value if isinstance(entry, dict)}
+        value = {str(entry.get("tinker_id")): entry for entry in value if isinstance(entry, dict)}
     models = value.get("models", value) if isinstance(value, dict) else {}
     return models if isinstance(models, dict) else {}
 

@@ -113,8 +113,8 @@ def _saved(out: str | None) -> Mapping[str, Any]:
         return {}
     run = RunDirectory(Path(out).expanduser())
     if not run.config.is_file():
-        if run.path.exists() and any(run.path.iterdir()):
-            raise UserError(f"out={out}: a folder that is no evaluation; choose one that is empty or new")
+        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise UserError(f"out={out}: exists and is no evaluation; choose a folder that is empty or new")
         return {}
     saved = read_json(run.config)
     if "trials" not in saved:

@@ -30,7 +30,7 @@ from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, run_ids
+from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, open_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
@@ -144,8 +144,9 @@ def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: s
 
 
 def _refuse_elsewhere(subject: Subject, backend: str) -> None:
-    """Raises UserError when the run saved its weights at another backend."""
-    theirs = read_json(RunDirectory(Path(subject.run)).config).get("backend", backend) if subject.run else backend
+    """Raises UserError when the run saved its weights at another backend, or is gone since the evaluation began."""
+    run = open_run_directory(subject.run, "checkpoint=") if subject.run else None
+    theirs = backend if run is None else read_json(run.config).get("backend", backend)
     if theirs != backend:
         how = f"backend={theirs}" + (" skyrl_tx_url=URL" if theirs == "skyrl-tx" else "")
         raise UserError(f"backend={backend}: the weights of {subject.name} are on backend={theirs}; give {how}")

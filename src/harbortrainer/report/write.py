@@ -151,12 +151,18 @@ def _link(record: RunRecord, target: Path) -> str:
 
 
 async def report(args: ReportArgs) -> int:
-    """Exit status 0. Raises UserError for a folder without a run, or one named twice."""
+    """Exit status 0. Raises UserError for a folder without a run, one named twice, or a file that cannot be written."""
     runs = [Path(name) for name in args.run_dir]
     if len({path.resolve() for path in runs}) < len(runs):
         raise UserError("run_dir: the same folder is named twice; name each run once")
     out = runs[0] / "comparison.html" if len(runs) > 1 else None
     if args.out is not None:
         out = Path(args.out)
-    print(await asyncio.to_thread(write_report, *runs, out=out, panels=args.panels))
+    try:
+        print(await asyncio.to_thread(write_report, *runs, out=out, panels=args.panels))
+    except OSError as error:
+        raise UserError(
+            f"out={out or runs[0] / NAME}: no page was made ({error.strerror}: {error.filename}); name a file in a "
+            "folder in which you may write"
+        ) from None
     return 0
