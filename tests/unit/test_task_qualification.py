@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harbortrainer.cli.arguments import read_arguments
-from harbortrainer.errors import UserError
-from harbortrainer.qualify import findings
+from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.qualify import check, findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import ATTACKS, empty_work, imported_work, prewritten, replaced_tools, together
 from harbortrainer.qualify.check import Cache
@@ -153,7 +153,10 @@ def test_what_scripts_fetch_is_noted_and_comments_are_not(tmp_path: Path) -> Non
     assert [one.detail for one in findings.fetches(task)] == ["its scripts call apt-get install, curl, uvx"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("1\n", 1), ("0.5", 0.5), ('{"a": 0, "reward": 1}', 1)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1\n", 1), ("0.5", 0.5), ('{"a": 0, "reward": 1}', 1), ('{"reward": 1.0.0}', 1), ('{"reward": 2e+1}', 20)],
+)
 def test_rewards_are_read_as_harbor_does(text: str, value: float) -> None:
     assert reward_of(text) == value
 
@@ -193,6 +196,33 @@ def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.Lo
     with pytest.raises(UserError, match="no Harbor task"):
         load_tasks(str(tmp_path))
     assert write_quarantine(tmp_path, [], "abc") == 0 and not (tmp_path / QUARANTINE_FILE).exists()
+
+
+def test_a_quarantined_task_may_have_any_name(tmp_path: Path) -> None:
+    names = ["#c", "a b", "c", "d%20"]
+    for number, name in enumerate(names):
+        write_task(tmp_path / f"t{number}", head='schema_version = "1.4"\n').rename(tmp_path / name)
+    bad = [Quarantined(task.name, task.digest, "flaky") for task in load_tasks(str(tmp_path)) if task.name != "c"]
+    assert write_quarantine(tmp_path, bad, []) == 3
+    assert [task.name for task in load_tasks(str(tmp_path))] == ["c"]
+    assert write_quarantine(tmp_path, [], names) == 0
+
+
+async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object) -> TaskReport:
+        raise EnvironmentFault("Docker is gone")
+
+    monkeypatch.setattr(check, "qualify", lost)
+    monkeypatch.setattr(check, "_preflight", lambda *_: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = write_task(tmp_path / "t")
+    args = CheckArgs(dirs=(str(task),), environment_type="daytona")
+    with pytest.raises(EnvironmentFault, match="Docker is gone"):
+        await check.qualify_all([task], args)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"^XDG_CACHE_HOME: .* \(Not a directory\); "):
+        await check.qualify_all([task], args)
 
 
 def test_folders_and_flags_on_the_command_line() -> None:

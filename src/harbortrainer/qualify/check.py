@@ -24,6 +24,7 @@ from harbortrainer.docker.host import DockerHost, RemoteHost
 from harbortrainer.docker.images import N_PARALLEL_BUILDS
 from harbortrainer.docker.preflight import check_docker
 from harbortrainer.durable.files import cache_folder, replace_text
+from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.commands import task_folders
@@ -32,6 +33,7 @@ from harbortrainer.qualify.qualify import qualify
 from harbortrainer.qualify.trials import QualificationTrials
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
+from harbortrainer.stopping import first_error
 from harbortrainer.tasks.folders import Quarantined, digest, find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
@@ -55,9 +57,19 @@ class Cache:
         findings = [Finding(one["kind"], Level(one["level"]), one["detail"]) for one in found.pop("findings")]
         return replace(TaskReport(**found, findings=findings), name=task.name, path=str(task), cached=True)
 
+    def open(self) -> None:
+        """Create the folder. Raises UserError when it cannot be written."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._folder).close()
+        except OSError as error:
+            raise UserError(
+                f"XDG_CACHE_HOME: reports cannot be written to {self._folder} ({error.strerror}); let it name a folder "
+                "in which you may write"
+            ) from None
+
     def put(self, report: TaskReport) -> None:
-        """Raises OSError when the folder cannot be written."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Write the report to the open cache. Raises OSError."""
         replace_text(self._file(report.digest), json.dumps(asdict(report)))
 
     def _file(self, digest: str) -> Path:
@@ -85,6 +97,8 @@ async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[TaskReport
     )
     known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
     missing = [path for path in paths if known.get(path) is None]
+    if missing:
+        cache.open()
     made = dict(zip(missing, await _qualify(missing, args, _keeping(cache, len(missing))), strict=True))
     return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
 
@@ -128,6 +142,8 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(kept(path)) for path in paths]
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
         finally:
             daemon.close()
             await drain()

@@ -135,10 +135,13 @@ def fetches(task: Path) -> list[Finding]:
     return found
 
 
+_NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+
+
 def reward_of(written: str) -> float:
     """The reward in a file's text, as Harbor reads it; NaN = none."""
-    numbers = re.findall(r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?", written)
-    named = re.search(r'"reward"\s*:\s*(-?[\d.eE+-]+)', written)
+    numbers = re.findall(_NUMBER, written)
+    named = re.search(rf'"reward"\s*:\s*({_NUMBER})', written)
     return float(named.group(1)) if named else float(numbers[0]) if numbers else math.nan
 
 

@@ -2,11 +2,13 @@
 
 import hashlib
 import logging
+import re
 import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
@@ -123,15 +125,18 @@ class Quarantined:
 
 
 def read_quarantine(folder: Path) -> dict[str, Quarantined]:
-    """A folder's list by name. A line is `NAME DIGEST REASON`, DIGEST may be `-`; # begins a comment line."""
+    """A folder's list by name. A line is `NAME DIGEST REASON`; # begins a comment line.
+
+    DIGEST may be `-`. Of NAME, white space, # and % are percent-encoded.
+    """
     file = folder / QUARANTINE_FILE
     if not file.is_file():
         return {}
     found: dict[str, Quarantined] = {}
-    for line in file.read_text().splitlines():
+    for line in file.read_text(errors="replace").splitlines():
         if line.strip() and not line.startswith("#"):
             name, digest, reason = (*line.split(maxsplit=2), "-", "")[:3]
-            found[name] = Quarantined(name, digest.removeprefix("-"), reason)
+            found[unquote(name)] = Quarantined(unquote(name), digest.removeprefix("-"), reason)
     return found
 
 
@@ -143,7 +148,10 @@ def write_quarantine(folder: Path, bad: Iterable[Quarantined], good: Iterable[st
     if not kept:
         file.unlink(missing_ok=True)
         return 0
-    lines = (f"{one.name} {one.digest or '-'} {' '.join(one.reason.split())}\n" for _, one in sorted(kept.items()))
+    names = {name: re.sub(r"[\s#%]", lambda odd: quote(odd[0]), name) for name in sorted(kept)}
+    lines = (
+        f"{text} {kept[name].digest or '-'} {' '.join(kept[name].reason.split())}\n" for name, text in names.items()
+    )
     replace_text(file, _HEAD + "".join(lines))
     return len(kept)
 
