@@ -347,6 +347,18 @@ async def test_a_state_stays_until_its_evaluation_says_whether_it_is_among_the_b
     assert [record["step"] for record in read_lines(run.directory.checkpoints)] == [3, 6]
 
 
+def test_a_row_that_was_logged_before_a_kill_leaves_the_disk(tmp_path: Path) -> None:
+    """Otherwise a complete run would never be known as complete."""
+    run = RunDirectory(tmp_path)
+    rows = StepRows(run, MetricsLog(run), Budget())
+    rows.open(3, {"reward/mean": 0.5})
+    rows.keep()
+    stored = run.pending_row.read_text()
+    rows.log(3, {})
+    run.pending_row.write_text(stored)
+    assert StepRows(run, MetricsLog(run), Budget()).kept(3) == [] and not run.pending_row.exists()
+
+
 def test_rows_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     rows = StepRows(run, MetricsLog(run), Budget())
