@@ -22,6 +22,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.setting import Resume
 from harbortrainer.tasks.curriculum import Curriculum
+from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
 from tests.support.tiers import first
@@ -151,6 +152,17 @@ def test_the_plan_names_a_warm_up_longer_than_the_run(warmup_steps: int) -> None
     plan = RunPlan(config(warmup_steps=warmup_steps, num_substeps=2), [], [], [], 4, None, Pricing())
     named = [line for line in plan.length_note if line.startswith("warmup_steps=9: the run has 8 optimizer steps")]
     assert len(named) == len(plan.length_note) == (warmup_steps == 9)
+
+
+def test_the_plan_names_settings_without_effect() -> None:
+    given = {"eval_group_size": 2, "eval_temperature": 0.5, "proactive_summarization_threshold": 100}
+
+    def named(held_out: list[Task], **more: Any) -> list[str]:
+        plan = RunPlan(config(**given, **more), [], held_out, [], 4, None, Pricing())
+        return [line.partition(": without effect")[0] for line in plan.length_note]
+
+    assert named([]) == ["eval_group_size=2", "eval_temperature=0.5", "proactive_summarization_threshold=100"]
+    assert named([Task("t", Path("t"), "d")], enable_summarize=True) == []
 
 
 def test_a_resumed_run_keeps_it() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.budget.budget import Pricing, pricing_of
-from harbortrainer.config import Config
+from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, sync_folder
 from harbortrainer.durable.jsonl import read_lines
@@ -22,6 +22,7 @@ from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger
+from harbortrainer.setting import shown
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
@@ -48,8 +49,8 @@ class RunPlan:
 
     @property
     def length_note(self) -> tuple[str, ...]:
-        """Lines on settings that the length leaves without effect, and on the trials that may come on top."""
-        lines: list[str] = []
+        """Lines on settings that the length and others leave without effect, and on trials that may come on top."""
+        lines = [*self._idle]
         if self.total_steps < self.config.max_steps:
             lines.append(
                 f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
@@ -65,6 +66,17 @@ class RunPlan:
             more = spare * self.config.group_size
             lines.append(f"oversample_max={spare}: where groups are constant, a step runs up to {more} trials more")
         return tuple(lines)
+
+    @property
+    def _idle(self) -> Iterator[str]:
+        """Lines on settings without effect beside the others."""
+        names = () if self.held_out else ("eval_group_size", "eval_temperature")
+        why = dict.fromkeys(names, "no task is held out; set eval_split or eval_tasks")
+        if not self.config.enable_summarize:
+            why["proactive_summarization_threshold"] = "set enable_summarize=true"
+        for name, fix in why.items():
+            if (value := getattr(self.config, name)) != SETTINGS[name].default:
+                yield f"{name}={shown(value)}: without effect: {fix}, or leave it out"
 
     @property
     def finished(self) -> bool:
