@@ -22,6 +22,7 @@ from harbortrainer.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, tr
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
+from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.tasks.folders import load_tasks
 from harbortrainer.tasks.split import SPLIT_FILE, split_record
@@ -155,6 +156,21 @@ def test_a_fault_is_no_failure_of_the_policy(run, recorder, tmp_path, capsys):
     assert len(recorder.kinds("trial")) == 1
     (policy,) = result(tmp_path / "out")["policies"]
     assert policy["ungraded"] == 0
+
+
+def test_tasks_that_were_quarantined_are_repeated_on_request(run, recorder, tmp_path):
+    """A network that was away for a while makes a verifier fail as often as a broken one."""
+    assert run() == 0
+    folder = tmp_path / "out" / "trajectories" / "eval_000000"
+    ledger = Ledger(tmp_path / "out" / "ledger.jsonl")
+    for name in ("e000000-p01-g00", "e000000-p01-g01"):
+        lost = replace(read_trajectory(folder / f"{name}.npz"), reward=None, outcome=Outcome.VERIFIER_ERROR)
+        write_trajectory(folder, lost)
+        ledger.ended(lost, "quarantined")
+    assert run() == 1 and recorder.kinds("trial") == []
+    assert run("retry_ungraded=true") == 0
+    assert len(recorder.kinds("trial")) == 2
+    assert [policy["ungraded"] for policy in result(tmp_path / "out")["policies"]] == [0]
 
 
 def test_two_policies_are_compared_on_the_same_tasks(run, recorder, tmp_path, capsys):

@@ -194,6 +194,14 @@ def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backen
     )
 
 
+def _ledger(args: EvalArgs, run: RunDirectory) -> Ledger:
+    """With retry_ungraded no task of it is quarantined: faults have left these trials ungraded, too."""
+    ledger = Ledger(run.ledger)
+    if args.retry_ungraded:
+        ledger.quarantined.clear()
+    return ledger
+
+
 async def _run(
     args: EvalArgs,
     plan: EvalPlan,
@@ -206,7 +214,7 @@ async def _run(
     level: Level | None,
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
-    config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
+    config, ledger, run_id = plan.config, _ledger(args, run), run_ids(run).run_id
     powers = backend is not None and backend.kind.answers_of_powers
     sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
     found: list[list[results.TaskResult]] = []
