@@ -12,6 +12,7 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from harbortrainer.report.curve import draw_curve
 from harbortrainer.run import trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
@@ -20,6 +21,7 @@ from harbortrainer.run.trajectories import read_batch, read_trajectory, write_tr
 from harbortrainer.tasks.task import Task
 from harbortrainer.training import plan
 from harbortrainer.training.plan import installed_versions
+from harbortrainer.watch.display import Display
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.disk
@@ -163,10 +165,18 @@ def test_run_name_that_exists_says_how_to_resume(tmp_path):
     assert run.batch("step", 12).name == "step_000012"
 
 
-def test_metrics_of_nothing_are_zeros():
+def test_metrics_of_nothing_are_zeros_and_an_evaluation_without_a_grade_has_no_reward(tmp_path, capsys):
     assert batch_metrics([])["reward/mean"] == 0.0
-    assert eval_metrics([])["eval/reward_mean"] == 0.0
     empty = TrajectoryGroup("t", (), (trajectory(reward=None, turns=()),))
+    for groups_P in ([], [empty]):
+        row = eval_metrics(groups_P)
+        assert not [name for name in row if name.startswith("eval/reward")]
+        assert (row["eval/tasks"], row["eval/trials_ungraded"]) == (0, len(groups_P))
+    Display().evaluation(3, eval_metrics([empty]))
+    assert "held-out after step 3: reward unknown (0 tasks, 0 trials)  ungraded 1" in capsys.readouterr().out
+    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | eval_metrics([empty]))
+    draw_curve(tmp_path / "metrics.jsonl", tmp_path, "r")
+    assert (tmp_path / "reward_curve.png").exists()
     assert batch_metrics([empty])["group/trials_lost"] == 1.0
     json.dumps(batch_metrics([empty]))
 

@@ -104,16 +104,15 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Held-out reward: mean over tasks of the task's mean, standard error and 95% interval over tasks, ungraded trials.
 
     The interval covers every reward that the ungraded trials could have earned.
-    Without a graded task the mean is 0 and there is no interval.
+    Without a graded task there is neither: faults are no reward of 0.
     """
     kept = [t for group in groups_P for t in group.trajectories_G]
     ungraded_P = [len(g.lost) for g in groups_P]
     reward = estimate_reward([g.rewards_G for g in groups_P], ungraded_P)
-    interval = {"eval/reward_low": reward.low, "eval/reward_high": reward.high} if reward.n_tasks else {}
+    stderr = reward.stderr if reward.n_tasks > 1 else 0.0
+    numbers = {"mean": reward.mean, "stderr": stderr, "low": reward.low, "high": reward.high}
     return {
-        "eval/reward_mean": reward.mean if reward.n_tasks else 0.0,
-        "eval/reward_stderr": reward.stderr if reward.n_tasks > 1 else 0.0,
-        **interval,
+        **({f"eval/reward_{name}": value for name, value in numbers.items()} if reward.n_tasks else {}),
         "eval/tasks": float(reward.n_tasks),
         "eval/trials": float(len(kept)),
         "eval/trials_ungraded": float(sum(ungraded_P)),
