@@ -109,9 +109,12 @@ class ChatTemplate:
     @cached_property
     def call_form(self) -> CallForm:
         """How answers call tools. Raises UserError when the template does not render tools or their results."""
-        if self._hermes:
-            return call_form_of_hermes(self._render)
-        return find_form(self._render, lambda text: self.answer(self._encode(text)).text)
+        try:
+            if self._hermes:
+                return call_form_of_hermes(self._render)
+            return find_form(self._render, lambda text: self.answer(self._encode(text)).text)
+        except UserError as error:
+            raise UserError(str(error).replace("model_name:", f"model_name={self._model}:", 1)) from None
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of a whole conversation and the header of the next answer. Special strings in it become text.
@@ -197,6 +200,10 @@ class ChatTemplate:
         except UserError:
             return not self._hermes
 
+    @property
+    def _model(self) -> str:
+        return str(self.tokenizer.name_or_path)
+
     def _hidden(
         self, messages: Sequence[Message], tools: Sequence[Tool]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str] | None]:
@@ -210,7 +217,10 @@ class ChatTemplate:
         conversation = [{"role": "user", "content": "x"}, {"role": ASSISTANT, "content": MARKER}, *new]
         _, marker, after = self._render(conversation, tools).partition(MARKER)
         if not marker:
-            raise UserError("model_name: the chat template drops earlier answers, so turns cannot be joined exactly")
+            raise UserError(
+                f"model_name={self._model}: the chat template drops earlier answers, so turns cannot be joined exactly; "
+                "use another model"
+            )
         return after
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
@@ -228,7 +238,7 @@ class ChatTemplate:
                 **self._options,
             )
         except (TemplateError, TypeError) as error:
-            raise UserError(f"model_name: the chat template refuses a conversation: {error}") from error
+            raise UserError(f"model_name={self._model}: the chat template refuses a conversation: {error}") from error
 
     def _encode(self, text: str, hidden: Sequence[str] | None = None) -> list[int]:
         """`hidden`: special strings of the contents, for which `text` has stand-ins; None = they have none."""

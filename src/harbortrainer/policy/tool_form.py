@@ -114,7 +114,10 @@ def call_form_of_hermes(render: Render) -> CallForm:
     """The Hermes form, once the template shows the system message and results. Raises UserError."""
     shown = render([{"role": "system", "content": "s"}, _ASKED], [PROBE])
     if _NAME not in shown:
-        raise UserError("model_name: the chat template does not show a system message, which tool_format=hermes needs")
+        raise UserError(
+            "model_name: the chat template does not show a system message, which tool_format=hermes needs; use another "
+            "model"
+        )
     check_results(render)
     return CallForm()
 
