@@ -17,7 +17,7 @@ from harbortrainer.backend.terms import agree
 from harbortrainer.budget.account import BESIDE, Spending
 from harbortrainer.budget.budget import Budget, no_price
 from harbortrainer.budget.forecast import Forecast, Range
-from harbortrainer.cli.output import give_json, wide_console
+from harbortrainer.cli.output import counted, give_json, wide_console
 from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
@@ -176,8 +176,8 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
         container_sec=total(lambda batch: batch.spent.container_sec),
         wall_sec=total(lambda batch: batch.seconds),
         cached=max(0.0, 1 - unique / prompts) if prompts else 0.0,
-        source=f"{len(runs)} earlier run{'s' * (len(runs) > 1)} ({names}): {len(training)} batches, "
-        f"{sum(batch.evaluation for batch in batches)} evaluations",
+        source=f"{counted(len(runs), 'earlier runs')} ({names}): {counted(len(training), 'batches')}, "
+        f"{counted(sum(batch.evaluation for batch in batches), 'evaluations')}",
         beside={name: beside(name) for name in BESIDE},
     )
 
@@ -313,12 +313,13 @@ def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequenc
 
     left = "" if plan.earlier is None else " left"
     say(
-        f"plan: {config.model_name} on {config.backend}, {len(plan.train)} training tasks, "
+        f"plan: {config.model_name} on {config.backend}, {counted(len(plan.train), 'training tasks')}, "
         f"{len(plan.held_out)} held out"
     )
     say(
-        f"{work.steps} of {plan.total_steps} steps{left}, of {config.batch_size} tasks x {config.group_size} trials; "
-        f"{work.evaluations} evaluations of {len(plan.held_out)} tasks x {config.eval_group_size}"
+        f"{work.steps} of {counted(plan.total_steps, 'steps')}{left}, of {counted(config.batch_size, 'tasks')} x "
+        f"{config.group_size} trials; {counted(work.evaluations, 'evaluations')} of "
+        f"{counted(len(plan.held_out), 'tasks')} x {config.eval_group_size}"
     )
     table = Table("", show_edge=False, pad_edge=False)
     for name in ("low", "mean", "high"):

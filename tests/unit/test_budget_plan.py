@@ -13,6 +13,7 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Price, Pricing
 from harbortrainer.cli.main import main
+from harbortrainer.cli.output import counted
 from harbortrainer.config import Config, Endpoint
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
@@ -231,6 +232,14 @@ def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
     assert past is not None and past.beside["user"] == (Range(160, 160, 160), Range(16, 16, 16))
     pricing = Pricing(Price(0, 0, 0, 0), beside={"user": Price(1e6, 1e6, 1e6, 1e6)})
     assert past.usd(pricing) == Range(176, 176, 176)
+
+
+@pytest.mark.parametrize(
+    ("number", "things", "words"),
+    [(1, "steps", "1 step"), (2, "steps", "2 steps"), (0, "tasks", "0 tasks"), (1, "batches", "1 batch")],
+)
+def test_one_thing_is_no_plural(number: int, things: str, words: str) -> None:
+    assert counted(number, things) == words
 
 
 def test_without_limits_there_is_no_bound() -> None:

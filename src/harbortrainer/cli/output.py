@@ -34,6 +34,12 @@ def give_json(text: str, where: str | None) -> bool:
     return where == "-"
 
 
+def counted(number: int, things: str) -> str:
+    """`2 steps`, `1 step`. `things`: a plural in -s, or -es after ch."""
+    one = things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
+    return f"{number} {one if number == 1 else things}"
+
+
 def wide_console(least: int = 120) -> "Console":
     """A console as wide as the terminal; without a terminal at least `least` columns wide."""
     from rich.console import Console

@@ -218,8 +218,8 @@ class ChatTemplate:
         _, marker, after = self._render(conversation, tools).partition(MARKER)
         if not marker:
             raise UserError(
-                f"model_name={self._model}: the chat template drops earlier answers, so turns cannot be joined exactly; "
-                "use another model"
+                f"model_name={self._model}: the chat template drops earlier answers, so turns cannot be joined "
+                "exactly; use another model"
             )
         return after
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harbortrainer.backend.terms import loss_settings
-from harbortrainer.cli.output import give_json
+from harbortrainer.cli.output import counted, give_json
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
@@ -263,7 +263,8 @@ def _notes(now: Config, before: Config, steps: Sequence[StepReport], undigested:
     if now != before:
         yield "the trials are the recorded ones: under these settings later steps would have other weights and trials"
     if undigested:
-        yield f"{undigested} steps of the ledger have no digest: only trials, advantages and minibatches were compared"
+        steps = counted(undigested, "steps")
+        yield f"{steps} of the ledger without a digest: only trials, advantages and minibatches were compared"
 
 
 def show(report: ReplayReport, console: Console) -> None:
@@ -276,7 +277,7 @@ def show(report: ReplayReport, console: Console) -> None:
     say(f"{report.run_dir}: {'; '.join(changes) or 'its own settings'}")
     console.print(_table(report))
     if report.rebuilt:
-        say(f"the run's own datums: rebuilt bit by bit, all {len(report.steps)} steps as in the ledger")
+        say(f"the run's own datums: rebuilt bit by bit, {counted(len(report.steps), 'steps')} as in the ledger")
     for step in report.steps:
         if step.difference:
             say(f"step {step.step}: not what the run trained on: {step.difference}")

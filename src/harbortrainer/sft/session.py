@@ -12,6 +12,7 @@ from harbortrainer.backend.policy import SavedState
 from harbortrainer.backend.terms import Terms, agree_on_sft
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, count, no_price, pricing_of
+from harbortrainer.cli.output import counted
 from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
@@ -77,8 +78,8 @@ class Prepared:
         return [
             *data.notes,
             *start,
-            f"{len(data.train)} conversations, {count(tokens)}; {len(data.held_out)} held out; {steps} steps of "
-            f"{min(self.config.batch_size, len(data.train))} conversations",
+            f"{counted(len(data.train), 'conversations')}, {count(tokens)}; {len(data.held_out)} held out; "
+            f"{counted(steps, 'steps')} of {counted(min(self.config.batch_size, len(data.train)), 'conversations')}",
         ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.budget.budget import Pricing, pricing_of
+from harbortrainer.cli.output import counted
 from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, sync_folder
@@ -54,13 +55,13 @@ class RunPlan:
         if self.total_steps < self.config.max_steps:
             lines.append(
                 f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
-                f"{self.total_steps} steps; leave n_epochs out, or raise it"
+                f"{counted(self.total_steps, 'steps')}; leave n_epochs out, or raise it"
             )
         most = self.total_steps * self.config.num_substeps
         if self.config.warmup_steps > most:
             lines.append(
-                f"warmup_steps={self.config.warmup_steps}: the run has {most} optimizer steps and ends before its rate "
-                f"is learning_rate={self.config.learning_rate:g}; lower warmup_steps"
+                f"warmup_steps={self.config.warmup_steps}: the run has {counted(most, 'optimizer steps')} and ends "
+                f"before its rate is learning_rate={self.config.learning_rate:g}; lower warmup_steps"
             )
         if spare := self.config.oversample_max:
             more = spare * self.config.group_size

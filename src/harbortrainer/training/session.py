@@ -11,6 +11,7 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.backend.users import opened_users
+from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -201,8 +202,9 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     for note in (*plan.length_note, *terms.notes, *changed, disk):
         say(note)
     say(
-        f"{len(plan.train)} training tasks, {len(plan.held_out)} held out; {plan.total_steps} batches of "
-        f"{config.batch_size} tasks x {config.group_size} trials; {config.backend} at {backend.url}"
+        f"{counted(len(plan.train), 'training tasks')}, {len(plan.held_out)} held out; "
+        f"{counted(plan.total_steps, 'batches')} of {counted(config.batch_size, 'tasks')} x {config.group_size} "
+        f"trials; {config.backend} at {backend.url}"
     )
     return effective
 
