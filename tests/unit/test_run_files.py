@@ -158,6 +158,13 @@ def test_a_package_that_is_not_installed_has_no_version(tmp_path, monkeypatch):
     assert installed_versions([Task("t", tmp_path, "")])["docker"] == "1.2"
 
 
+def test_a_run_in_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.lock.mkdir()
+    with pytest.raises(UserError, match=rf"^resume={tmp_path}: run\.lock cannot be written \(Is a directory\); "):
+        held(run).__enter__()
+
+
 def test_run_name_that_exists_says_how_to_resume(tmp_path):
     run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {}})
     with pytest.raises(UserError, match="resume="):

@@ -156,8 +156,18 @@ def run_ids(run: RunDirectory) -> RunIds:
 
 @contextlib.contextmanager
 def held(run: RunDirectory) -> Iterator[None]:
-    """Lock the run for this process, whose death frees the lock. Raises UserError when another process holds it."""
-    with run.lock.open("a+") as file:
+    """Lock the run for this process, whose death frees the lock.
+
+    Raises UserError when another process holds it, or the folder cannot be written.
+    """
+    try:
+        opened = run.lock.open("a+")
+    except OSError as error:
+        raise UserError(
+            f"resume={run.path}: {run.lock.name} cannot be written ({error.strerror}); continue the run as the user who "
+            "started it"
+        ) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
