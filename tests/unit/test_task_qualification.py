@@ -2,6 +2,7 @@
 
 import hashlib
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from harbortrainer.qualify.check import Cache
 from harbortrainer.qualify.findings import Finding, Level, TaskReport, reward_of
 from harbortrainer.qualify.qualify import ATTACK_REPEATS, _attack, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
-from harbortrainer.tasks.folders import QUARANTINE_FILE, Quarantined, load_tasks, read_quarantine, write_quarantine
+from harbortrainer.tasks.folders import (
+    QUARANTINE_FILE,
+    Quarantined,
+    digest,
+    load_tasks,
+    read_quarantine,
+    write_quarantine,
+)
 from tests.support.task_folder import write_task
 
 
@@ -206,6 +214,27 @@ def test_a_quarantined_task_may_have_any_name(tmp_path: Path) -> None:
     assert write_quarantine(tmp_path, bad, []) == 3
     assert [task.name for task in load_tasks(str(tmp_path))] == ["c"]
     assert write_quarantine(tmp_path, [], names) == 0
+
+
+@pytest.mark.parametrize("name", ["trial_timeout_sec", "slow_build_sec", "slow_trial_sec"])
+async def test_a_limit_that_decides_findings_is_asked_anew(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []
+
+    async def counted(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskReport], None]) -> list[TaskReport]:
+        checked.append(len(paths))
+        reports = [TaskReport(path.name, str(path), digest(path)) for path in paths]
+        for report in reports:
+            keep(report)
+        return reports
+
+    monkeypatch.setattr(check, "_qualify", counted)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = write_task(tmp_path / "t")
+    for given in ({}, {}, {name: 7.0}, {name: 7.0}):
+        await check.qualify_all([task], CheckArgs(dirs=(str(task),), **given))
+    assert checked == [1, 0, 1, 0]
 
 
 async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

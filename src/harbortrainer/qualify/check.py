@@ -33,12 +33,14 @@ from harbortrainer.qualify.qualify import qualify
 from harbortrainer.qualify.trials import QualificationTrials
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
+from harbortrainer.setting import settings
 from harbortrainer.stopping import first_error
 from harbortrainer.tasks.folders import Quarantined, digest, find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 
+_LIMITS = ("trial_timeout_sec", "slow_build_sec", "slow_trial_sec")  # they decide findings, too
 _METHOD = 3  # raise it when a qualification changes what it finds
 
 
@@ -92,9 +94,10 @@ async def check(args: CheckArgs) -> int:
 
 async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[TaskReport]:
     """One report a task, in order, from the cache where it has one."""
-    cache = Cache(
-        cache_folder("tasks"), {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
-    )
+    decide = {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
+    usual = settings(CheckArgs)
+    decide |= {name: value for name in _LIMITS if (value := getattr(args, name)) != usual[name].default}
+    cache = Cache(cache_folder("tasks"), decide)
     known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
     missing = [path for path in paths if known.get(path) is None]
     if missing:

@@ -164,8 +164,8 @@ def held(run: RunDirectory) -> Iterator[None]:
         opened = run.lock.open("a+")
     except OSError as error:
         raise UserError(
-            f"resume={run.path}: {run.lock.name} cannot be written ({error.strerror}); continue the run as the user who "
-            "started it"
+            f"resume={run.path}: {run.lock.name} cannot be written ({error.strerror}); continue the run as the user "
+            "who started it"
         ) from None
     with opened as file:
         try:
