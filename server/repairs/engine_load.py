@@ -30,6 +30,14 @@ WHAT: dict[str | None, str] = {
 }
 SHAPED = frozenset(WHAT)  # whose shape varies
 WHAT |= {"update_slot": "an optimizer step", "fresh_slot": "a fresh adapter"}
+SMALL: dict[str | None, str] = {
+    "exported": "a copy of weights to save",
+    "take_slot": "a copy of an adapter",
+    "put_slot": "a copy of weights into an adapter",
+    "all_finite": "a check of weights",
+    "zeros": "an empty gradient",
+}
+NAMES = SMALL | WHAT
 GPU_POLL_SEC = 0.5
 LOG_SEC = 0.5  # a smaller program than those of WHAT has a line in the log when it takes as long
 
@@ -89,12 +97,12 @@ class Load:
         if name in WHAT or self._spent >= LOG_SEC:
             how = "read from the cache" if self._cached else "compiled"
             shape = f" of {self.shape}" if self.shape and name in SHAPED else ""
-            logger.info(f"{how}: {WHAT.get(name, name)}{shape} in {self._spent:.1f} s")
+            logger.info(f"{how}: {NAMES.get(name, name)}{shape} in {self._spent:.1f} s")
         self._spent, self._cached = 0.0, False
 
     def _show_compiling(self) -> None:
         name, since = self._compiling[0] if self._compiling else ("", None)
-        shown: dict[str, Any] = {"compiling": WHAT.get(name, name) or None, "compiling_since": since}
+        shown: dict[str, Any] = {"compiling": NAMES.get(name, name) or None, "compiling_since": since}
         with self._lock:
             self.values |= shown
             self._write()

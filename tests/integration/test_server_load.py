@@ -7,10 +7,29 @@ import tinker
 
 from harbortrainer.backend.load import read_load
 from harbortrainer.run.metrics import load_metrics
-from tests.conftest import SMALL_SERVER
+from tests.conftest import SMALL_SERVER, succeed
 from tests.support.engine_parts import PROMPT, SAMPLING, adapters, sampler, step
 
 N_REQUESTS, SEATS = 6, int(SMALL_SERVER["SAMPLE_MAX_NUM_SEQUENCES"])
+
+
+PROGRAMS = ("exported", "take_slot", "put_slot", "all_finite", "zeros")
+NAMED = """
+import sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+from repairs.engine_load import COMPILING, Load
+load = Load(None)
+for program in sys.argv[1:]:
+    load.compile_began(COMPILING + "x", 0.0, fun_name=f"jit({program})")
+    print(load.values["compiling"])
+    load.compile_ended(COMPILING + "x", 0.0)
+"""
+
+
+def test_what_is_compiled_has_words_for_a_person() -> None:
+    named = succeed("server/.venv/bin/python", "-c", NAMED, *PROGRAMS).splitlines()[-len(PROGRAMS) :]
+    assert not [words for words in named if not words.startswith(("a ", "an "))]
 
 
 async def test_waves_requests_and_compilation_are_reported(server_url: str, tiny_model_dir: Path) -> None:
