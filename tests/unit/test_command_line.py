@@ -1,6 +1,8 @@
 import asyncio
+import io
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import FORMER
 from harbortrainer.train import parse
+from harbortrainer.watch.display import Display
+
+COUNTS = ("eval/tasks", "eval/trials", "eval/trials_ungraded")
 
 BASE = ["model_name=Qwen/Qwen3-4B", "tasks_dir=./datasets/terminal-bench-2"]
 FIRST_LINE = (
@@ -181,6 +186,18 @@ def test_a_signal_stops_a_command_after_its_clean_up(signal_name, capsys, monkey
 
     assert run_command(command) == 130
     assert cleaned == [True] and capsys.readouterr().err == "stopped\n"
+
+
+def test_a_letter_that_the_terminal_has_not_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+
+    async def command() -> int:
+        Display().evaluation(3, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.1} | dict.fromkeys(COUNTS, 2.0))
+        return 0
+
+    assert run_command(command) == 0
+    assert b"reward 0.500 ? 0.100 (2 tasks, 2 trials)" in written.getvalue()
 
 
 def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_line(capsys, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import io
 import logging
 import os
 import sys
@@ -172,6 +173,9 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
     A second signal exits immediately. Returns the exit status.
     """
     stop = stop or Stop()
+    for stream in (sys.stdout, sys.stderr):  # a letter that the terminal has not must not end a run
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         try:
             load_environment()
