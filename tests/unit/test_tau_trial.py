@@ -280,6 +280,14 @@ async def test_half_a_character_in_an_argument_does_not_break_the_record(tmp_pat
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0) and stored(tmp_path)["messages"]
 
 
+@pytest.mark.parametrize("levels", [600, 1400])
+async def test_brackets_within_brackets_do_not_end_the_run(levels: int, tmp_path: Path) -> None:
+    call = {"user_id": "user_1", "title": "TITLE"}
+    answer = written(CHAT, "create_task", call).replace('"TITLE"', "[" * levels + "]" * levels)
+    trajectory = await talked([answer, "bye"], tmp_path, max_turns=2, max_tokens=8000, context_limit=60_000)
+    assert trajectory.outcome is Outcome.COMPLETED and trajectory.stats["parse_failures"] == 1
+
+
 async def test_a_room_shares_the_agents_slots_and_has_no_service() -> None:
     made, _ = parts(["x"])
     room = VENUE.room(made)

@@ -6,7 +6,7 @@ An answer is parsed by its text alone and is never rendered again: `json.dumps` 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ _XML_CALL = re.compile(r"\s*<function=([^<>\n]*)>(.*)</function>\s*", re.DOTALL)
 _XML_ARGUMENT = re.compile(r"\s*<parameter=([^<>\n]*)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 _PYTHONS = {"true": "true", "false": "false", "none": "null", "null": "null"}  # templates write True and None
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+MOST_LEVELS = 100  # of a value: what reads it later copies and compares it by recursion
 _TRIED_BY_ERROR = (ValueError, RecursionError)  # JSONDecodeError, lone surrogates, numbers of 5,000 digits; brackets
 
 
@@ -256,7 +257,16 @@ def _value(text: str) -> Any:
     except _TRIED_BY_ERROR as error:
         reason = getattr(error, "msg", "") or type(error).__name__
         raise _NoCall(f"invalid JSON ({reason})") from None
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [inner for one in level for inner in _inside(one)]
+    if level:
+        raise _NoCall(f"invalid JSON (more than {MOST_LEVELS} levels)")
     return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _no_number(name: str) -> float:
