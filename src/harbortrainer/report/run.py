@@ -84,7 +84,7 @@ def _phases(path: Path) -> list[tuple[int, float, float]]:
             if (timing := part.get(phase)) and timing.get("started_at") and timing.get("finished_at")
         ]
         over = _seconds(result["finished_at"]) if result.get("finished_at") else 0.0
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # cut off, or another program's
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):  # cut off, or another program's
         return []
     last = max((end for _, _, end in found), default=over)
     return [*found, (_REST, last, over)] if over > last else found

@@ -17,7 +17,7 @@ def talk(folder: Path) -> list[dict[str, Any]]:
     try:
         value = json.loads((folder / FILE).read_bytes())
         return [*_opening(value), *_spoken(value.get("shown") or value["messages"])]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 

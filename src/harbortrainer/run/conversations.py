@@ -117,7 +117,7 @@ def _own_message(message: Mapping[str, Any]) -> Message:
     return shown
 
 
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 FOLDER = "conversations"
 OWN_FILE = "conversation.json"  # in a trial's folder
 
