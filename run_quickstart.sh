@@ -3,6 +3,7 @@
 # trains, stops the server. Every argument overrides a setting below: ./run_quickstart.sh seed=1
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib/common.sh"
+help_first "$@"
 # shellcheck source=/dev/null
 for part in python server quickstart; do source "$ROOT/scripts/lib/$part.sh"; done
 cd "$ROOT"

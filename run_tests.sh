@@ -6,6 +6,7 @@
 # TESTS_TRIES=1: no second try. TESTS_PROCESSES=3: that share the integration tests.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib/common.sh"
+help_first "$@"
 source "$ROOT/scripts/lib/docker.sh"
 cd "$ROOT"
 export HF_HUB_OFFLINE=1 WANDB_MODE=offline # no test may reach out

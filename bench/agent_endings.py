@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bench import report
-from tests.support.agent_endings import AGENTS, CASES, Ended, demand_packed, run_all
+from tests.support.agent_endings import AGENTS, CASES, Ended, demand_full, demand_packed, run_all
 
 MOST_BEYOND_SEC = 6.0
 
@@ -26,8 +26,9 @@ def main() -> None:
     agents = arguments.agents.split(",")
     demand_packed(agents)
     names = [name.replace("context+", "context, may compact") for name in arguments.endings.split(",")]
+    keys = [(agent, name) for name in names for agent in agents]
+    demand_full(keys)
     with tempfile.TemporaryDirectory(prefix="bench-endings-") as folder:
-        keys = [(agent, name) for name in names for agent in agents]
         found = asyncio.run(run_all(Path(folder), keys))
     wrong = [f"{agent}: {name}" for (agent, name), ended in found.items() if not _as_named(name, ended)]
     rows = [[name, *(_cell(found[agent, name]) for agent in agents)] for name in names]

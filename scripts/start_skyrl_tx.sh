@@ -48,6 +48,7 @@ model="$1" tp=1 && shift
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then tp="$1" && shift; fi
 
 cd "$ROOT"
+require_settings
 port="${SKYRL_TX_PORT:-8000}" host="${SKYRL_TX_HOST:-127.0.0.1}"
 state="$(server_state "$port")"
 require_server_env

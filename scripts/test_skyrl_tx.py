@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
 VENV = Path(__file__).resolve().parents[1] / ".venv"
 
 try:
@@ -78,7 +79,7 @@ class Connection:
         return f"serves {self.model}"
 
     def lora_client(self) -> str:
-        self.training = self.service.create_lora_training_client(self.model, rank=4)
+        self.training = self.service.create_lora_training_client(self.model, rank=4).result()
         return self.training.model_id
 
     def tokenizer(self) -> str:
@@ -107,7 +108,7 @@ class Connection:
     def sample(self) -> str:
         import tinker
 
-        client = self.service.create_sampling_client(model_path=self.sampler_path)
+        client = self.service.create_sampling_client(model_path=self.sampler_path).result()
         params = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=0)
         sequence = (
             client.sample(tinker.ModelInput.from_ints(self.tokens_T), num_samples=1, sampling_params=params)

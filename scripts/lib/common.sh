@@ -5,6 +5,13 @@ STATE="$ROOT/.state"
 
 say() { printf '%s\n' "$*" >&2; }
 
+# help_first "$@": where the first word asks for help, prints the comment at the top of the script and ends it.
+help_first() {
+  case "${1:-}" in -h | --help) ;; *) return ;; esac
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "$0"
+  exit
+}
+
 # One line, then exit 1.
 fail() {
   say "error: $*"

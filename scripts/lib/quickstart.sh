@@ -65,5 +65,8 @@ quickstart() {
   trap 'kill -TERM "$trainer"' INT TERM # the trainer stops in order, then the server
   local status=0
   while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" && status=0 || status=$?; done
+  case "$status" in 75 | 8[0-2] | 130)
+    if [ -n "$own_port" ]; then say "quickstart: its server stops too; continue both with: $0 resume=RUN_DIR"; fi ;;
+  esac
   exit "$status"
 }

@@ -6,6 +6,9 @@ server_state() {
   case "$state" in /*) echo "$state" ;; *) echo "$ROOT/$state" ;; esac
 }
 
+# The command that stops the server on port $1.
+stop_command() { echo "${SKYRL_TX_STATE:+SKYRL_TX_STATE=$SKYRL_TX_STATE }scripts/stop_skyrl_tx.sh $1"; }
+
 # Prints the id of the live server whose folder is $1; returns 1 when there is none.
 server_pid() {
   local pid
@@ -23,6 +26,15 @@ stop_server() {
     sleep 0.1
   done
   kill -KILL "$1" 2>/dev/null || true
+}
+
+# The settings that are numbers are, and the switch is one.
+require_settings() {
+  local name
+  for name in SKYRL_TX_PORT MAX_LORA_ADAPTERS MAX_LORA_RANK TRAIN_MICRO_BATCH_SIZE SAMPLE_MAX_NUM_SEQUENCES SKYRL_TX_CONTEXT_LIMIT; do
+    [[ "${!name:-0}" =~ ^[0-9]+$ ]] || fail "$name=${!name}: must be a whole number"
+  done
+  case "${GRADIENT_CHECKPOINTING:-true}" in true | false) ;; *) fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false" ;; esac
 }
 
 require_server_env() {
@@ -50,7 +62,7 @@ require_free_port() {
     sleep 0.2
   done
   if pid="$(server_pid "$(server_state "$1")")"; then
-    fail "port $1: a server of ours runs there (process $pid); stop it with scripts/stop_skyrl_tx.sh $1, or set SKYRL_TX_PORT"
+    fail "port $1: a server of scripts/start_skyrl_tx.sh runs there (process $pid); stop it with $(stop_command "$1"), or set SKYRL_TX_PORT"
   fi
   fail "port $1 is in use by another program; set SKYRL_TX_PORT to a free one"
 }
@@ -133,7 +145,7 @@ start_in_background() {
     fi
     sleep 0.2
   done
-  say "log: $log; stop it with scripts/stop_skyrl_tx.sh $port"
+  say "log: $log; stop it with $(stop_command "$port")"
 }
 
 # Prints the URL of the ready server whose folder is $1 (started with --background); returns 1 while it is not ready.

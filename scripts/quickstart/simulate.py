@@ -23,6 +23,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGro
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import first_agents
+from harbortrainer.run.metrics import outcome_metrics, turn_metrics
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.update import Updater
 from scripts.quickstart import prompts
@@ -35,8 +36,8 @@ with without_litellm():
     from harbortrainer.rollout.agent import AnswerParser
 
 
-async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:
-    """Terminus-2's loop; the reward."""
+async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> tuple[float, Outcome]:
+    """Terminus-2's loop; the reward, and how it ended. Counts unreadable answers in `llm`."""
     terminal, parser, asked = SimulatedTerminal(case), AnswerParser(), False
     history: list[dict[str, str]] = []
     said = prompts.first_prompt(case.instruction + "\n", terminal.observe())
@@ -44,6 +45,7 @@ async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:
         answer = (await llm.call(said, history)).content
         history += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
         parsed = parser.parse_response(answer)
+        llm.parse_failures = parser.failures
         if parsed.error:
             said = prompts.parse_failure(parsed.error)
             continue
@@ -51,10 +53,10 @@ async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> float:
             terminal.type(command.keystrokes)
         screen = terminal.observe()
         if parsed.is_task_complete and asked:
-            break
+            return float(terminal.solved), Outcome.COMPLETED
         asked = parsed.is_task_complete
         said = prompts.confirmation(screen) if asked else screen
-    return float(terminal.solved)
+    return float(terminal.solved), Outcome.MAX_TURNS
 
 
 class Simulation:
@@ -72,8 +74,8 @@ class Simulation:
         limits = {"max_tokens": c.max_tokens, "context_limit": c.context_limit, "temperature": c.temperature}
         llm = TinkerLLM(self._sampler, self._template, **limits, seed=seed)
         async with self._slots:
-            reward = await converse(case, llm, c.max_turns)
-        return Trajectory(name, f"{name}-{seed}", tuple(llm.turns), reward, Outcome.COMPLETED)
+            reward, outcome = await converse(case, llm, c.max_turns)
+        return Trajectory(name, f"{name}-{seed}", tuple(llm.turns), reward, outcome, stats=llm.stats)
 
     async def groups(self, cases: Mapping[str, Case], size: int, step: int) -> list[TrajectoryGroup]:
         async def group(number: int, name: str, case: Case) -> TrajectoryGroup:
@@ -87,6 +89,15 @@ class Simulation:
 
 def mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
     return float(np.mean([reward for group in groups for reward in group.rewards_G]))
+
+
+def described(groups: Sequence[TrajectoryGroup], updated: Mapping[str, float]) -> str:
+    """Reward, share of answers that could not be read, trials that max_turns ended, sampler against trainer."""
+    trials = [trial for group in groups for trial in group.trajectories_G]
+    unreadable = turn_metrics(trials)["turn/parse_failure_rate"]
+    ended = outcome_metrics(trials)["outcome/max_turns"]
+    gap = updated.get("logprobs/max_abs_difference", 0.0)
+    return f"{mean_reward(groups):.3f}, unreadable {unreadable:.0%}, by max_turns {ended:.0f}, gap {gap:.0e}"
 
 
 def by_kind(groups: Sequence[TrajectoryGroup]) -> str:
@@ -121,9 +132,7 @@ async def train(config: Config, simulation: Simulation, policy: PolicyTrainer) -
         metrics = await updater.update(step, assemble(groups, config))
         await simulation.publish(step + 1)
         rewards.append(mean_reward(groups))
-        print(
-            f"step {step + 1}: {rewards[-1]:.3f}, gap {metrics.get('logprobs/max_abs_difference', 0):.0e}", flush=True
-        )
+        print(f"step {step + 1}: {described(groups, metrics)}", flush=True)
     groups = await simulation.groups(unseen, config.eval_group_size, steps)
     print(f"held out after {mean_reward(groups):.3f} ({by_kind(groups)})")
     print(f"gain {np.mean(rewards[-3:]) - np.mean(rewards[:3]):.3f} in {time.monotonic() - began:.0f} s: ", end="")

@@ -88,7 +88,7 @@ class RunSettings(ModelSettings):
     # -- learning
     learning_rate: float = field(1e-4, "peak step size of Adam", check=ABOVE_0, resume=NEXT_STEP)
     lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        "constant", "decay of the learning rate to 0 over the run", resume=NEXT_STEP
+        "constant", "learning rate over the run: constant, or linear or cosine decay to 0", resume=NEXT_STEP
     )
     warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
     weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
@@ -116,7 +116,7 @@ class RunSettings(ModelSettings):
         "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
     )
     wandb_project: str | None = field(None, "Weights & Biases project; None = off")
-    wandb_name: str | None = field(None, "Weights & Biases run name; None = name of the run directory")
+    wandb_name: str | None = field(None, "run name at wandb_project; None = name of the run directory")
 
 
 @chz.chz
@@ -130,10 +130,10 @@ class TrialSettings(ModelSettings):
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(
-        (), "take only these tasks: globs of NAME or SOURCE/NAME, a,b; () = all", resume=TASKS
+        (), "take only these tasks: globs of NAME or SOURCE/NAME, a,b; empty = all", resume=TASKS
     )
     tasks_exclude: tuple[str, ...] = field(
-        (), "leave out these tasks: globs of NAME or SOURCE/NAME, a,b; () = none", resume=TASKS
+        (), "leave out these tasks: globs of NAME or SOURCE/NAME, a,b; empty = none", resume=TASKS
     )
 
     # -- environments
@@ -157,18 +157,20 @@ class TrialSettings(ModelSettings):
     quarantine_after: int = field(6, "consecutive faults after which a task is left out; 0 = never", check=FROM_0)
 
     # -- agent
-    agent: Agent = field("terminus-2", "what acts in the container: Harbor's agent of this name", resume=FIXED)
-    agent_kwargs: dict[str, Any] = field({}, "options of the agent as Harbor names them: .NAME=VALUE", resume=FIXED)
+    agent: Agent = field(
+        "terminus-2", "who acts: terminus-2, mini-swe-agent, codex, opencode, qwen-coder or claude-code", resume=FIXED
+    )
+    agent_kwargs: dict[str, Any] = field({}, "Harbor's options of the agent, agent_kwargs.NAME=VALUE", resume=FIXED)
     agents_dir: str | None = field(
         None,
         "folder of agents' programs (scripts/agents/pack), mounted read-only; None = they are in the tasks' images",
         resume=FIXED,
     )
-    max_turns: int = field(50, "most model calls of a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
+    max_turns: int = field(50, "most answers of the model in a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
     max_tokens: int = field(2048, "most sampled tokens of a turn", check=ABOVE_0, resume=NEXT_STEP)
     command_wait: Literal["prompt", "duration"] = field(
         "prompt",
-        "a command of Terminus-2 ends at its shell's next prompt, or only after the duration that the model gave",
+        "a command of Terminus-2 ends: prompt = at its shell's next prompt; duration = after the model's duration",
         resume=NEXT_STEP,
     )
     enable_summarize: bool = field(False, "true = the agent may summarise a full context", resume=NEXT_STEP)
@@ -229,13 +231,13 @@ class Config(TrialSettings, RunSettings):
     )
     eval_tasks: tuple[str, ...] = field(
         (),
-        "names of the held-out tasks, a,b,c; @test = those that their data sets hold out; () = use eval_split",
+        "names of the held-out tasks, a,b,c; @test = those that their data sets hold out; empty = use eval_split",
         resume=FIXED,
     )
     allow_family_overlap: bool = field(
         False, "true = a family (one template or environment) may have tasks on both sides of the split", resume=FIXED
     )
-    eval_group_size: int = field(1, "rollouts of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
+    eval_group_size: int = field(1, "trials of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
     eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
     eval_overlap: bool = field(
         False, "true = evaluate beside training, with the step's weights; false = between a step and the next batch"
@@ -245,8 +247,8 @@ class Config(TrialSettings, RunSettings):
     )
 
     # -- batch
-    batch_size: int = field(8, "tasks a batch", check=ABOVE_0, resume=FIXED)
-    group_size: int = field(8, "rollouts a task", check=ABOVE_0, resume=FIXED)
+    batch_size: int = field(8, "tasks in a batch", check=ABOVE_0, resume=FIXED)
+    group_size: int = field(8, "trials of each task in a batch, its group", check=ABOVE_0, resume=FIXED)
     oversample_max: int = field(
         0,
         "most groups that a step runs beyond batch_size to get batch_size groups whose rewards differ; constant groups "
@@ -271,13 +273,15 @@ class Config(TrialSettings, RunSettings):
     )
     weights_in_flight: Literal["switch", "keep"] = field(
         "switch",
-        "weights of a trial that runs when new ones are published: the new ones from its next turn on, or those of its "
-        "first turn",
+        "weights of a trial that runs when new ones are published: switch = the new ones from its next turn on; "
+        "keep = those of its first turn",
         resume=NEXT_STEP,
     )
 
     # -- learning
-    loss_fn: LossFn = field("importance_sampling", "policy loss on the server", resume=NEXT_STEP)
+    loss_fn: LossFn = field(
+        "importance_sampling", "policy loss on the server: importance_sampling, ppo or cispo", resume=NEXT_STEP
+    )
     importance_cap: float = field(
         2.0,
         "largest probability ratio of importance_sampling with max_steps_off_policy; a trial whose mean ratio is "
@@ -298,11 +302,11 @@ class Config(TrialSettings, RunSettings):
         resume=NEXT_STEP,
     )
     loss_norm: LossNorm = field(
-        "token_mean", "mean over the batch's tokens, mean of trajectory means, or sum over tokens", resume=NEXT_STEP
+        "token_mean", "token_mean, sequence_mean (mean of trajectory means) or token_sum", resume=NEXT_STEP
     )
     num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
     advantage_baseline: Baseline = field(
-        "mean", "baseline of a reward: its group's mean, or the mean of the group's other rewards", resume=NEXT_STEP
+        "mean", "mean = of the group's rewards; leave_one_out = of the group's other rewards", resume=NEXT_STEP
     )
     normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
@@ -342,7 +346,7 @@ class Config(TrialSettings, RunSettings):
 
     # -- limits
     on_stop: Literal["cancel", "wait"] = field(
-        "cancel", "at Ctrl-C, SIGTERM or a limit: cancel running trials, or wait for their end"
+        "cancel", "at Ctrl-C, SIGTERM or a limit: cancel = cancel running trials; wait = wait for their end"
     )
     max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
     max_container_hours: float = field(0.0, "container hours at which the run stops; 0 = no limit", check=FROM_0)
@@ -357,14 +361,14 @@ class SftConfig(RunSettings):
 
     # -- conversations
     data: tuple[str, ...] = field(
-        (), "files of conversations, one JSON object with messages a line: a,b; () = none", resume=TASKS
+        (), "files of conversations, one JSON object with messages a line: a,b; empty = none", resume=TASKS
     )
     runs: tuple[str, ...] = field(
-        (), "directories of runs and evaluations whose graded trials become conversations: a,b; () = none", resume=TASKS
+        (), "runs and evaluations whose graded trials become conversations: DIR,DIR; empty = none", resume=TASKS
     )
     min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
     best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
-    suspect: Literal["mask", "train"] = field("mask", "runs' suspect trials: mask leaves them out", resume=TASKS)
+    suspect: Literal["mask", "train"] = field("mask", "suspect trials of runs: mask or train", resume=TASKS)
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
     )
@@ -383,11 +387,11 @@ class SftConfig(RunSettings):
     )
 
     # -- batch
-    batch_size: int = field(32, "conversations a step", check=ABOVE_0, resume=FIXED)
+    batch_size: int = field(32, "conversations in a step", check=ABOVE_0, resume=FIXED)
 
     # -- learning
     loss_norm: Literal["token_mean", "sequence_mean"] = field(
-        "token_mean", "mean over the batch's tokens, or mean of the conversations' means", resume=NEXT_STEP
+        "token_mean", "token_mean, or sequence_mean (mean of the conversations' means)", resume=NEXT_STEP
     )
 
 

@@ -1,5 +1,6 @@
 """Declares a setting in one place: default, meaning, check, and what a continued run does with another value."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -65,10 +66,12 @@ def settings(kind: type) -> dict[str, Setting]:
 
 
 def problems(values: Any) -> Iterator[str]:
-    """An error line for each value that its check refuses."""
+    """An error line for each value that is not finite, or that its check refuses."""
     for name, setting in settings(type(values)).items():
         value = getattr(values, name)
-        if setting.check is not None and value is not None and not setting.check.holds(value):
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name}={shown(value)}: must be a finite number"
+        elif setting.check is not None and value is not None and not setting.check.holds(value):
             yield f"{name}={shown(value)}: {setting.check.words}"
 
 

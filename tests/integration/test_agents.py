@@ -5,6 +5,8 @@ Endings: test_agent_endings.py.
 
 import asyncio
 import os
+import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,12 +18,14 @@ from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.listener import listener_problem
+from harbortrainer.docker.relay import Relay
 from harbortrainer.doctor.agents import agent_lines
-from harbortrainer.errors import UserError
+from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.rollout.agents import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
-from tests.support.agent_endings import HELLO, PACK, RUN, TEST, WORK, call, run, script, solves
-from tests.support.docker_parts import containers
+from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
+from tests.support.docker_parts import containers, started, write_task
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tiers import first
 from tests.support.trial_parts import make_task
@@ -63,6 +67,27 @@ async def test_each_step_of_a_task_is_a_session_of_the_agent_with_its_own_turns(
     assert "step 1." in text and "step 0." not in text and second == list(trajectory.turns[2].new_tokens_T)
 
 
+async def test_a_policy_that_takes_the_endpoints_port_between_steps_loses_its_trial_only(tmp_path: Path) -> None:
+    """Its program waits until the first step's endpoint is closed; the run used to end when the second one opened."""
+    program = f"""import socket, time
+while True:
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind(("127.0.0.1", {PORT}))
+        taken.listen()
+        time.sleep(1000)
+    except OSError:
+        taken.close()
+        time.sleep(0.001)
+"""
+    take = f"setsid {PYTHONS[0]} -c {shlex.quote(program)} >/dev/null 2>&1 </dev/null & sleep 1"
+    said = [call("mini-swe-agent", take), *script("mini-swe-agent", [])]
+    ended = await run(tmp_path, "mini-swe-agent", lambda live: said, steps=["echo 1 > /logs/verifier/reward.txt\n"] * 2)
+    trajectory = ended.trajectory
+    assert trajectory.reward is None and f"cannot listen at port {PORT}" in trajectory.detail
+
+
 async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the_number(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"first prompt has \d{4} tokens of context_limit=5000; give at least context_l"
@@ -92,6 +117,31 @@ async def test_a_trainer_that_is_not_root_reaches_its_agent_through_a_relay(
     assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
     assert ended.stat("wire_tokens_per_unique_token") == 1.0
     assert len(trajectory.turns) == len(ended.client.requests) == len(WORK) + 1
+
+
+async def test_a_relay_whose_stream_is_lost_is_a_fault_and_one_that_is_killed_is_not(tmp_path: Path) -> None:
+    """Else the trial would be graded: an agent that cannot ask fails as one that the policy has killed."""
+    faults: list[EnvironmentFault] = []
+    programs = {"type": "bind", "source": str(PACK), "target": MOUNT, "read_only": True}
+
+    async def never(_: socket.socket) -> None:
+        raise AssertionError("no connection is made here")
+
+    async with started(write_task(tmp_path / "hello"), RUN, mounts=[programs]) as environment:
+        killed = await Relay.open(environment.container, PORT, PYTHONS, never, faults.append)
+        assert killed._work is not None
+        await environment.exec(KILL.replace("sleep 5", "true"), user="root")
+        await asyncio.wait_for(killed._work, 60)
+        assert faults == []
+        await killed.close()
+        lost = await Relay.open(environment.container, PORT, PYTHONS, never, faults.append)
+        assert lost._work is not None
+        lost._writer.transport.abort()
+        await asyncio.wait_for(lost._work, 60)
+        assert [str(one) for one in faults] == [
+            "the agent's way to its endpoint was lost: the stream of its exec was cut"
+        ]
+        await lost.close()
 
 
 async def test_the_doctor_starts_the_program_in_the_tasks_images(tmp_path: Path) -> None:

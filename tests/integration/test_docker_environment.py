@@ -97,12 +97,53 @@ async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -
     try:
         await environment.ensure_dirs(["/logs/verifier"])
         made = (
-            "cd /logs/verifier && echo 1 > reward.txt && ln -s /etc/passwd leak && mkfifo pipe && ln -s ../../../x up"
+            "cd /logs/verifier && echo 1 > reward.txt && ln -s /etc/passwd leak && ln -P leak leak2 && mkfifo pipe && "
+            "ln -s ../../../x up"
         )
         assert (await environment.exec(made)).return_code == 0
         for source, target in (("/logs/verifier", tmp_path / "a"), ("/logs/verifier/.", tmp_path / "b")):
             await environment.download_dir(source_dir=source, target_dir=target)
             assert [path.name for path in target.iterdir()] == ["reward.txt"]
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harbortrainer.docker.files.SHELL_SEC", 1.0)
+    environment = environment_of(write_task(tmp_path / "replaced"), RUN)
+    await environment.start(force_build=False)
+    try:
+        replaced = (
+            "echo made > /app/made; for p in tar base64; do printf '#!/bin/sh\nsleep 1000' > $(command -v $p); done"
+        )
+        assert (await environment.exec(replaced)).return_code == 0
+        (tmp_path / "given").mkdir()
+        (tmp_path / "given" / "file").write_text("given")
+        await environment.upload_dir(tmp_path / "given", "/app")
+        await environment.upload_file(tmp_path / "given" / "file", "/app/other")
+        await environment.download_dir("/app", tmp_path / "taken")
+        assert {one.name: one.read_text() for one in (tmp_path / "taken").iterdir()} == {
+            "made": "made\n", "file": "given", "other": "given",
+        }  # fmt: skip
+    finally:
+        await environment.stop(delete=True)
+        await drain()
+
+
+async def test_a_shell_that_is_lost_while_a_verifier_runs_is_a_fault(tmp_path: Path) -> None:
+    """Many verifiers write 0 first, and 1 at their end. While the agent acts, it may have killed the shell itself."""
+    environment = environment_of(write_task(tmp_path / "lost"), RUN)
+    await environment.start(force_build=False)
+    try:
+        lose = "echo 0 > /logs/verifier/reward.txt; kill -9 $PPID; sleep 1; echo 1 > /logs/verifier/reward.txt"
+        await environment.open_agent_phase()
+        assert (await environment.exec(lose)).return_code == 137
+        await environment.close_agent_phase(final=True)
+        with pytest.raises(RuntimeError, match="the connection to it went down while a command ran"):
+            await environment.exec(lose)
     finally:
         await environment.stop(delete=True)
         await drain()

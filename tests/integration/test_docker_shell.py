@@ -65,6 +65,23 @@ async def test_no_state_passes_from_command_to_command(shells: Shells) -> None:
     assert (await shells.run('echo "$LEFT$(pwd)"')).stdout == b"/\n"
 
 
+async def test_an_images_variables_reach_its_commands(docker_ready: str) -> None:
+    """The shell has variables of its own; an image's of such a name had the shell's value in tests and for agents."""
+    given = {letter: f"{letter} of the image" for letter in "BCSZpr"} | {"TMOUT": "1"}
+    name = container_name("test-shell")
+    image = await task_image(Path("unused"), docker_ready)
+    await call(start_container, ContainerSpec(image, name, labels("test-shell"), environment=given))
+    opened = Shells(name)
+    try:
+        for first_line in ("", f"{IN_SHELL}\n"):
+            for _ in range(2):
+                said = (await opened.run(f"{first_line}env")).stdout.decode().splitlines()
+                assert {f"{name}={value}" for name, value in given.items()} <= set(said)
+    finally:
+        opened.close()
+        await call(remove_container, name)
+
+
 async def test_syntax_errors_and_missing_directories_are_the_commands_failure(shells: Shells) -> None:
     assert (await shells.run("if then")).return_code == 2
     missing = await shells.run(Command("echo hi", "/nowhere"))

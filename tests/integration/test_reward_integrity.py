@@ -35,6 +35,7 @@ ATTACKS = {
     "./mv /usr/bin /usr/gone; ./ln -s /usr/local/fake /usr/bin",
     "written-before": f"{WIN}; echo '{{\"reward\": 1}}' > /logs/verifier/reward.json; chmod 444 /logs/verifier/*",
     "linked": f"rm -rf /logs/verifier; mkdir /x; ln -s /x /logs/verifier; {WIN}; echo 1 > /x/reward.json; chmod 500 /x",
+    "log": "printf '\\377' > /logs/agent/trajectory.json",
     "tests": "mkdir /y; cp /evil /y/test.sh; chmod 555 /y/test.sh; ln -s /y /tests",
 }
 

@@ -40,15 +40,16 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
     output = succeed(START, "--background", tiny_model_dir, env=one_slot)
     port = settings["SKYRL_TX_PORT"]
     assert re.search(rf"ready: http://127.0.0.1:{port} serves \S+ after [\d.]+ s", output)
+    assert f"stop it with SKYRL_TX_STATE={settings['SKYRL_TX_STATE']} scripts/stop_skyrl_tx.sh {port}" in output
     assert len(processes_of(settings["SKYRL_TX_STATE"])) == 2
 
     for _ in range(2):  # the second finds no slot unless the first gave it back
         steps = succeed("scripts/test_skyrl_tx.py", f"http://127.0.0.1:{port}")
-        assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8, steps
+        assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8 and "Warning" not in steps, steps
 
     again = run_script(START, tiny_model_dir, env=settings)
     assert again.returncode == 1
-    assert "a server of ours runs there" in again.stdout
+    assert "a server of scripts/start_skyrl_tx.sh runs there" in again.stdout
     assert f"scripts/stop_skyrl_tx.sh {port}" in again.stdout
 
     os.kill(server_pid(settings), signal.SIGTERM)
@@ -61,6 +62,8 @@ def test_port_of_another_program(settings: dict[str, str], tiny_model_dir: Path)
         other.listen()
         port = str(other.getsockname()[1])
         done = run_script(START, tiny_model_dir, env=settings | {"SKYRL_TX_PORT": port})
+        stopped = run_script("scripts/stop_skyrl_tx.sh", port, env=settings)
+    assert stopped.returncode == 1 and f"port {port} is in use, but not by the server of" in stopped.stdout
     assert done.returncode == 1
     assert done.stdout == f"error: port {port} is in use by another program; set SKYRL_TX_PORT to a free one\n"
 
@@ -78,6 +81,19 @@ def test_missing_model(settings: dict[str, str], model: str, words: list[str]) -
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 1
     assert all(word in done.stdout for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MAX_LORA_ADAPTERS", "many", "must be a whole number"),
+        ("SKYRL_TX_PORT", "http", "must be a whole number"),
+        ("GRADIENT_CHECKPOINTING", "yes", "must be true or false"),
+    ],
+)
+def test_wrong_setting(settings: dict[str, str], tiny_model_dir: Path, name: str, value: str, words: str) -> None:
+    done = run_script(START, "--background", tiny_model_dir, env=settings | {name: value})
+    assert (done.returncode, done.stdout) == (1, f"error: {name}={value}: {words}\n")
 
 
 def test_model_name_with_two_slashes(settings: dict[str, str], tmp_path: Path) -> None:

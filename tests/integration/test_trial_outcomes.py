@@ -3,20 +3,26 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harbor.trial.hooks import TrialEvent
 
 from harbortrainer.docker import cleaning
+from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.outcome import SAMPLING
-from harbortrainer.rollout.trial import run_trial
-from harbortrainer.tasks.folders import folder_of
+from harbortrainer.rollout.trial import new_trial, run_trial
+from harbortrainer.tasks.folders import digest, folder_of
+from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
+from tests.support.shapes import SEPARATE, VERIFIER
+from tests.support.task_folder import write_task
 from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
 
 DONE = answer(complete=True)
@@ -264,3 +270,27 @@ async def test_endless_output_neither_slows_the_turns_nor_fills_the_disk(tmp_pat
     assert all(len(turn.new_tokens_T) < 12_000 for turn in trajectory.turns)
     files = [path for path in Path(trajectory.trial_dir).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 5_000_000
+
+
+async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_verifier(tmp_path: Path) -> None:
+    """Harbor collects what it can: without this the verifier would find nothing, and the reward would be 0."""
+    path = write_task(tmp_path / "separate", toml=SEPARATE, files=VERIFIER)
+    task, lost = Task(path.name, path, digest(path)), list[str]()
+
+    async def lost_after_its_agent(config: Any) -> Any:
+        async def lose(_: object) -> None:
+            assert isinstance(trial.agent_environment, DockerEngineEnvironment)
+            lost.append(trial.agent_environment.container)
+            await asyncio.to_thread(cleaning.remove_container, lost[-1])
+
+        trial = await new_trial(config)
+        trial.add_hook(TrialEvent.AGENT_END, lose)
+        return trial
+
+    shared, _ = settings(SOLVE)
+    trajectory = await run_trial(request(task, tmp_path, NAME), replace(shared, new_trial=lost_after_its_agent))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert f"{lost[0]} or its daemon went away" in trajectory.detail
+    kept, _ = settings(["no JSON", DONE, DONE])
+    nothing = await run_trial(request(task, tmp_path, "s000000-p00-g01"), kept)
+    assert (nothing.outcome, nothing.reward) == (Outcome.COMPLETED, 0.0), "it made no artifact, which is no fault"

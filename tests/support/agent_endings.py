@@ -29,7 +29,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
-from harbortrainer.rollout.agents import PORT, check_agent
+from harbortrainer.rollout.agents import PORT, PROGRAMS, check_agent
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import TrialContext, run_trial
 from harbortrainer.rollout.venue import TrialRequest
@@ -51,11 +51,14 @@ SELF = '{"messages":[{"role":"user","content":"hi"}]}'
 ASK = (  # bash that calls the model API with its own agent's key, without another program
     f"exec 3<>/dev/tcp/127.0.0.1/{PORT}; printf 'POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\n"
     f"Authorization: Bearer %s\\r\\nContent-Length: {len(SELF)}\\r\\nConnection: close\\r\\n\\r\\n%s' "
-    f"\"$OPENAI_API_KEY\" '{SELF}' >&3; cat <&3"
+    f"\"${{OPENAI_API_KEY:-$ANTHROPIC_API_KEY}}\" '{SELF}' >&3; cat <&3"
 )
 KILL = (  # its pattern does not match the command line that it stands in
     "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | grep -q '/opt/[a]gents' && kill -9 ${p#/proc/}; done; "
     "sleep 5"
+)
+SPOIL = (  # the agent's log: JSON of another form, and no text
+    "for f in $(find /logs/agent -type f); do echo '[1]' > $f; done; printf '\\377' > /logs/agent/trajectory.json"
 )
 _NUMBERS = itertools.count()  # each trial of this process has a name of its own
 Said = Callable[[Request], Any] | Sequence[str]
@@ -65,9 +68,9 @@ Said = Callable[[Request], Any] | Sequence[str]
 class Shell:
     """How an agent's policy runs a command and ends.
 
-    `full`: a context_limit that its first prompt fills by a third, 0 = not known: only "ok" is played;
-    `more`: what the tool demands beside the command; `last`: the command that ends the session, "" = an answer without
-    a call does.
+    `full`: a context_limit that its first prompt fills by a third, 0 = it does not end there, since it shortens its
+    history (qwen-coder at some 92,000 tokens, opencode where it may): tests play only "ok"; `more`: what the tool
+    demands beside the command; `last`: the command that ends the session, "" = an answer without a call does.
     """
 
     tool: str
@@ -82,7 +85,7 @@ AGENTS = {
     "codex": Shell("exec_command", "cmd", 70_000),
     "opencode": Shell("bash", "command", 0, more={"description": "work"}),
     "qwen-coder": Shell("run_shell_command", "command", 0, more={"is_background": False}),
-    "claude-code": Shell("Bash", "command", 0, more={"description": "work"}),
+    "claude-code": Shell("Bash", "command", 188_000, more={"description": "work"}),
 }
 BESIDE = "I answer myself."  # to every request without tools: the policy's own, and titles
 
@@ -97,6 +100,13 @@ def demand_packed(agents: Iterable[str]) -> None:
             check_agent(Config(model_name="fake/policy", tasks_dir=".", **given))
         except UserError as error:
             raise SystemExit(f"error: {error}") from None
+
+
+def demand_full(keys: Iterable[tuple[str, str]]) -> None:
+    """End the program with a line that names the first (agent, ending) that lacks the `Shell.full` it needs."""
+    for agent, name in keys:
+        if CASES[name].fields in (_small, _small_compacting) and not AGENTS[agent].full:
+            raise SystemExit(f"error: no full context of {agent} is known (Shell.full); leave out {name!r}, or {agent}")
 
 
 def call(agent: str, command: str, *, spaced: bool = False) -> str:
@@ -271,7 +281,7 @@ def _disconnects(live: Live) -> Said:
 def _breaks(agent: str, folder: Path) -> dict[str, Any]:
     """A pack whose program breaks before its first call, as Harbor's own install of mini-swe-agent does."""
     (folder / "pack" / "bin").mkdir(parents=True)
-    program = folder / "pack" / "bin" / agent
+    program = folder / "pack" / "bin" / PROGRAMS[agent].program
     program.write_text("#!/bin/sh\necho ModuleNotFoundError: No module named mcp\nexit 1\n")
     program.chmod(0o755)
     return {"agents_dir": str(folder / "pack")}
@@ -298,7 +308,7 @@ CASES = {
     "fault": Case(_then_lost, Outcome.INFRASTRUCTURE_ERROR, None),
     "fault once": Case(_lost_once, Outcome.COMPLETED, attempts=2),
     "429": Case(_floods, Outcome.COMPLETED),
-    "killed": Case(_runs(f"{HELLO}; {KILL}"), Outcome.POLICY_ERROR),
+    "killed": Case(_runs(f"{HELLO}; {SPOIL}; {KILL}"), Outcome.POLICY_ERROR),
     "never asked": Case(lambda live: ["never"], Outcome.INFRASTRUCTURE_ERROR, None, _breaks),
     "malformed": Case(_malformed, Outcome.COMPLETED),
     "asks itself": Case(_asks_itself, Outcome.COMPLETED),

@@ -29,9 +29,9 @@ class Rig:
         }
         template = chat_template()
         self.client = ScriptedClient(answers, template)
-        sampler = PolicySampler(attempts=1)
-        sampler.publish(self.client, 0)
-        self.llm = TinkerLLM(sampler, template, temperature=1.0, **limits)
+        self.sampler = PolicySampler(attempts=1)
+        self.sampler.publish(self.client, 0)
+        self.llm = TinkerLLM(self.sampler, template, temperature=1.0, **limits)
         self.environment: Any = FakeEnvironment(reply)
         self.context = AgentContext()
         self.folder = folder

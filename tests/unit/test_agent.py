@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.policy import sampler
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.agent import AnswerParser, TrainableTerminus2
 from tests.support.fakes import response
@@ -82,6 +83,45 @@ async def test_own_deadline_stops_the_agent_and_lets_the_work_be_graded(tmp_path
     rig.llm.deadline = asyncio.get_running_loop().time() + 0.2
     assert await rig.run() == "timeout"
     assert len(rig.llm.turns) == 1
+
+
+async def test_an_environment_that_hangs_is_no_timeout_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harbortrainer.rollout.terminal.EXEC_MARGIN_SEC", 0.01)
+    rig = Rig(tmp_path, [answer("ls\n", wait=0)])
+    execute = rig.environment.exec
+
+    async def hang(command: str, **named: Any) -> Any:
+        if "send-keys" in command:
+            await asyncio.Event().wait()
+        return await execute(command, **named)
+
+    rig.environment.exec = hang
+    with pytest.raises(RuntimeError, match="did not answer the terminal"):
+        await rig.run()
+
+
+@pytest.mark.parametrize("answers_others", [False, True])
+async def test_time_that_a_silent_server_took_is_not_the_policys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers_others: bool
+) -> None:
+    """A server that is away until the agent's time is over; or one that answers others, while this answer is long."""
+    monkeypatch.setattr(sampler, "SILENT_SEC", 0.05)
+
+    def answered(request: Any) -> Any:
+        return None if len(rig.client.requests) == 2 else answer("ls\n")
+
+    rig = Rig(tmp_path, answered)
+    monkeypatch.setattr(sampler, "SILENT_TIMES", 0.0)
+    rig.llm.deadline = asyncio.get_running_loop().time() + 2.0
+    running = asyncio.create_task(rig.run())
+    while len(rig.client.requests) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    if answers_others:
+        await rig.sampler.sample([1], max_tokens=8, temperature=1.0, stop=[9])
+    assert await running == "timeout"
+    assert (rig.llm.fault is None) == answers_others
 
 
 async def test_trajectory_is_written_once_without_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

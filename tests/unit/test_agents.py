@@ -1,7 +1,11 @@
 """Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
 
+import asyncio
 import importlib
 import json
+import logging
+import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +13,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.models.agent.context import AgentContext
 
 from harbortrainer.config import Config
+from harbortrainer.docker import listener
 from harbortrainer.docker.capacity import capacity
 from harbortrainer.docker.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.policy.api.exchange import Over
 from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.rollout import agent_session, installed
 from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
@@ -25,6 +34,7 @@ from tests.conftest import ROOT
 from tests.support import agent_endings
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task
+from tests.support.tools import TOOLS
 from tests.support.wire_parts import exchange_of
 
 TURN = Turn(0, (1, 2), (3,), (-0.5,), 0)
@@ -71,6 +81,17 @@ def test_a_benchmark_names_the_agent_that_is_not_packed(pack: Path, monkeypatch:
         agent_endings.demand_packed(["codec"])
 
 
+def test_a_benchmark_names_an_ending_that_an_agent_does_not_have(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pack / "bin" / "opencode").write_text("#!/bin/sh\n")
+    monkeypatch.setattr(agent_endings, "PACK", pack)
+    monkeypatch.setattr(sys, "argv", ["agent_endings", "--agents", "codex,opencode", "--endings", "ok,context+"])
+    with pytest.raises(
+        SystemExit,
+        match=r"^error: no full context of opencode is known .*; leave out 'context, may compact', or opencode$",
+    ):
+        importlib.import_module("bench.agent_endings").main()
+
+
 def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack: Path) -> None:
     task = write_task(tmp_path / "hello", toml=MEMORY)
     own = {"mounts": [{"type": "bind", "source": "/data", "target": "/data"}]}
@@ -107,7 +128,7 @@ def result(reward: float | None = 1.0, fault: Any = None) -> Any:
 
 
 def session(
-    *turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None, full: bool = False
+    *turns: Turn, stop_reason: str = "done", failure: str = "", fault: Exception | None = None, full: str = ""
 ) -> AgentSession:
     exchange, _ = exchange_of(["never"])
     exchange.conversation.turns.extend(turns)
@@ -122,8 +143,8 @@ def session(
     ({"stop_reason": "timeout"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
     ({"stop_reason": "interrupted"}, 1.0, Outcome.AGENT_TIMEOUT, 1.0, ""),
     ({"failure": "exit 9:  Killed\nstderr: None"}, 1.0, Outcome.POLICY_ERROR, 1.0, "the agent failed: exit 9: Killed"),
-    ({"full": True, "failure": "x"}, 1.0, Outcome.CONTEXT_LENGTH, 1.0, ""),
-    ({"full": True, "stop_reason": "max_turns"}, 1.0, Outcome.MAX_TURNS, 1.0, ""),
+    ({"full": "9 tokens", "failure": "x"}, 1.0, Outcome.CONTEXT_LENGTH, 1.0, ""),
+    ({"full": "9 tokens", "stop_reason": "max_turns"}, 1.0, Outcome.MAX_TURNS, 1.0, ""),
     ({"fault": SamplingError("gone"), "failure": "x"}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "sampling: gone"),
     ({"fault": ValueError("bug")}, 1.0, Outcome.INFRASTRUCTURE_ERROR, None, "ValueError: bug"),
     ({}, None, Outcome.VERIFIER_ERROR, None, "the verifier left no reward"),
@@ -134,12 +155,122 @@ def test_the_exchange_says_how_a_trial_ended(
     assert session(TURN, **given).classify(result(graded)) == (outcome, detail, reward)
 
 
+def test_a_request_that_no_answer_came_to_at_the_end_of_its_time_is_the_servers_fault() -> None:
+    ended = session(TURN, stop_reason="timeout")
+    ended.exchange.conversation.fault = SamplingError("silent")
+    assert ended.classify(result(0.0)) == (Outcome.INFRASTRUCTURE_ERROR, "sampling: silent", None)
+
+
 def test_an_agent_that_never_asked_shows_its_last_words() -> None:
     outcome, detail, reward = session(failure="noise " * 100 + "No module named mcp").classify(result())
     assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
     assert detail.startswith("the agent never asked the policy: ") and detail.endswith("No module named mcp")
     assert len(detail) < LAST_OUTPUT + 40
     assert session().classify(result())[1] == "the agent never asked the policy"
+
+
+async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() -> None:
+    """Its program failed, not the policy, which has done nothing yet."""
+    exchange, _ = exchange_of(["A title"], context_limit=2000, may_compact=True)
+    await exchange.say([{"role": "user", "content": "Title for: q"}])
+    ended = AgentSession(exchange, endpoint=None, key="k", failure="exit 1", stop_reason="done")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Over):
+        await exchange.say([{"role": "user", "content": "word " * 3000}], TOOLS)
+    outcome, detail, reward = ended.classify(result(0.0))
+    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    why = r"the prompt has \d{4,5} tokens and context_limit is 2000"
+    words = f"the agent's first prompt leaves no room for an answer: {why}"
+    assert re.fullmatch(f"{words}: exit 1", detail)
+    with pytest.raises(UserError, match=f"^agent=codex: context_limit=2000: {words}: exit 1; raise context_limit$"):
+        ended.check_first_prompt("codex")
+
+
+class Harbors(BaseInstalledAgent):
+    """Stands for one of Harbor's agents: after its program it copies files whose size the policy decides."""
+
+    @staticmethod
+    def name() -> str:
+        return "slow"
+
+    async def run(self, instruction: str, environment: Any, context: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            context.set()
+            await asyncio.Event().wait()
+
+
+def reads_a_list(context: AgentContext) -> None:
+    _: Any = [][0]
+
+
+def reads_a_cost(value: Any) -> Any:
+    return lambda context: setattr(context, "cost_usd", value)
+
+
+@pytest.mark.parametrize(
+    ("reads", "size", "cost"),
+    [
+        (reads_a_cost(0.5), 0, 0.5),
+        (reads_a_cost(0.5), 9, None),
+        (reads_a_list, 0, None),
+        (reads_a_cost("\ud800"), 0, None),
+        (reads_a_cost([]), 0, None),
+    ],
+)
+def test_what_harbor_reads_of_an_agents_log_can_be_stored(
+    reads: Any, size: int, cost: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "LOG_BYTES", 8)
+    (tmp_path / "session.jsonl").write_text("x" * size)
+    made = type("Trained", (installed._Trainable, Harbors), {})
+    monkeypatch.setattr(Harbors, "populate_context_post_run", lambda _, context: reads(context))
+    agent = object.__new__(made)
+    agent.logs_dir, agent.logger = tmp_path, logging.getLogger("test")
+    agent.populate_context_post_run(context := AgentContext())
+    assert (context.cost_usd, context.model_usage) == (cost, {})
+    assert context.model_dump_json(warnings="error")
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_an_agents_own_clean_up_takes_no_time_of_its_trial_and_no_cancellation(
+    cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
+    monkeypatch.setattr(installed, "CLEAN_SEC", 1000 if cancelled else 0.01)
+    ended, cleans = session(TURN, stop_reason=""), asyncio.Event()
+    ended.exchange.end("max_turns")
+    agent = object.__new__(type("Trained", (installed._Trainable, Harbors), {}))
+    agent._session = ended
+    running = asyncio.create_task(agent.run("", None, cleans))
+    await cleans.wait()
+    if cancelled:
+        running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=10)
+    assert done and running.cancelled() is cancelled
+    assert ended.stop_reason == "max_turns"
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
+    used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ssh -L` gives the socket file of another machine's daemon: its processes have other numbers here, or none."""
+    state = {
+        "State": {"Pid": os.getpid() if used else 2**30},
+        "HostnamePath": "/var/lib/docker/containers/0123/hostname",
+    }
+    monkeypatch.setattr(listener, "engine", lambda: SimpleNamespace(inspect_container=lambda _: state))
+    monkeypatch.setattr(agent_session, "listener_problem", lambda: "")
+    opened: list[str] = []
+
+    async def relay(container: str, *_: Any) -> Any:
+        opened.append(container)
+
+    monkeypatch.setattr(agent_session.Relay, "open", relay)
+    one, endpoint = session(TURN), SimpleNamespace(open=lambda *_: "k")
+    await replace(one, endpoint=endpoint).open("c")  # pyright: ignore[reportArgumentType]
+    assert opened == ["c"]
 
 
 def trial(number: int, outcome: Outcome = Outcome.COMPLETED, detail: str = "", **stats: float) -> Trajectory:
@@ -153,6 +284,9 @@ def test_the_same_failure_in_a_fifth_of_a_batch_is_the_agents(caplog: pytest.Log
         check_agents([*fine, *failed])
     check_agents([*fine, *fine, *failed])  # 12 %
     check_agents([*fine[:4], *failed[:2]])  # two may be chance
+    titled = [replace(one, turns=(TURN, replace(TURN, segment=1)), side_segments=(0,)) for one in failed]
+    with pytest.raises(EnvironmentFault, match="3 of 14 trials ended after one answer"):
+        check_agents([*fine, *titled])
     check_agents([*fine, *(replace(one, turns=(TURN, TURN)) for one in failed)])  # they have worked before
     check_agents([replace(one, stats={}) for one in failed])  # Terminus-2
     assert caplog.text == ""

@@ -46,6 +46,23 @@ async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread()
     assert [thread is main for thread in threads] == [True, False]
 
 
+async def test_a_first_prompt_that_failed_is_rendered_again_for_the_next_trial() -> None:
+    """No thread may have been left: the next trial of the task must not get the same error for ever."""
+    fails = iter([True, False])
+
+    class Once(ChatTemplate):
+        def first_prompt(self, messages: Any, tools: Any = ()) -> list[int]:
+            if next(fails):
+                raise RuntimeError("can't start new thread")
+            return super().first_prompt(messages, tools)
+
+    prompts = Prompts(Once(chat_of(QWEN_TOOLS).tokenizer))
+    first, second = (exchange_of(["x"], prompts=prompts)[0] for _ in range(2))
+    with pytest.raises(RuntimeError, match="thread"):
+        await first.say([SYSTEM, user("q")], TOOLS)
+    assert (await second.say([SYSTEM, user("q")], TOOLS)).text == "x"
+
+
 def test_a_template_without_tools_is_refused_before_the_run() -> None:
     with pytest.raises(UserError, match="tool_format=hermes"):
         Prompts(ChatTemplate(byte_tokenizer(CHATML)))

@@ -115,11 +115,13 @@ def test_template_that_drops_answers_is_a_user_error() -> None:
         ChatTemplate(byte_tokenizer("{{ '<|im_start|>' + messages[-1].content + '<|im_end|>' }}"))
 
 
-def test_load_from_a_directory_and_from_nowhere(tmp_path, monkeypatch) -> None:
+def test_load_from_a_directory_and_from_nowhere(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     byte_tokenizer(CHATML).save_pretrained(tmp_path / "model")
     loaded = ChatTemplate.load(str(tmp_path / "model"), enable_thinking=False)
-    assert loaded.continuation("x") == chat_template(CHATML).continuation("x")
+    assert loaded.continuation("x") == chat_template(CHATML).continuation("x") and not caplog.messages
+    ChatTemplate.load(str(tmp_path / "model"), enable_thinking=True)
+    assert "enable_thinking=true: without effect" in caplog.text
     with pytest.raises(UserError, match=r"model_name: no tokenizer for '.*missing'") as caught:
         ChatTemplate.load(str(tmp_path / "missing"), enable_thinking=False)
     assert "\n" not in str(caught.value)

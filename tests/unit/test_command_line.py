@@ -50,11 +50,17 @@ def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
     [
         ("grup_size=2", ["grup_size", "group_size"]),
         ("learning_rte=1", ["learning_rte", "learning_rate"]),
-        ("group_size=many", ["group_size=many", "int"]),
+        ("group_size=many", ["group_size=many", "a whole number"]),
         ("backend=skyrl", ["backend=skyrl", "tinker", "skyrl-tx"]),
         ("loss_fn=dro", ["loss_fn=dro", "ppo", "cispo"]),
         ("group_size", ["group_size", "key=value"]),
-        ("enable_summarize=perhaps", ["enable_summarize=perhaps", "bool"]),
+        ("learning_rate=fast", ["learning_rate=fast", "must be a number"]),
+        ("n_warm_envs=few", ["n_warm_envs=few", "must be a whole number"]),
+        ("curriculum_band=0.5", ["curriculum_band=0.5", "two numbers"]),
+        ("outcome_policy=mask", ["outcome_policy=mask", "give outcome_policy.NAME=VALUE"]),
+        ("judge_weigth=1", ["judge_weigth", "did you mean judge_weight"]),
+        ("quality=1", ["quality", "see --help"]),
+        ("enable_summarize=perhaps", ["enable_summarize=perhaps", "true or false"]),
     ],
 )
 def test_wrong_argument_is_one_line_that_names_it(argument: str, words: list[str]):
@@ -79,7 +85,7 @@ def test_lists_and_environment_settings():
 def test_help_names_every_field_with_its_doc(capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"  {name}=" in text for name in FIELDS) and "rollouts a task" in text
+    assert all(f"  {name}=" in text for name in FIELDS) and "trials of each task" in text
 
 
 def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
@@ -115,11 +121,11 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "no command: unknown; one of train, sft, evaluate, doctor, tasks, report, replay"),
-        (["trian"], "trian: unknown; one of train"),
-        (["tasks"], "no command: unknown; one of check, list, show, get, split"),
-        (["tasks", "lst", "."], "lst: unknown; one of check"),
-        (["evaluate", "shwo"], "shwo: unknown; one of show, export"),
+        ([], "give a command; one of train, sft, evaluate, doctor, tasks, report, replay; see --help"),
+        (["trian"], "trian: no such command; one of train"),
+        (["tasks"], "give a command; one of check, list, show, get, split; see --help"),
+        (["tasks", "lst", "."], "lst: no such command; one of check"),
+        (["evaluate", "shwo"], "shwo: no such command; one of show, export"),
         (["evaluate", "show"], "missing: dir (give DIR)"),
         (["report"], "missing: run_dir (give RUN_DIR)"),
         (["report", "a", "panels=-1"], "panels=-1: must be 0 or more"),

@@ -152,7 +152,7 @@ def test_other_environments_pass_through(make_task: MakeTask) -> None:
     ("environment_type", "kwargs", "message"),
     [
         ("dockr", {}, "environment_type=dockr.*did you mean docker"),
-        ("docker", {"pid_limit": 3}, "environment_kwargs.pid_limit.*did you mean pids_limit"),
+        ("docker", {"pid_limit": 3}, "environment_kwargs.pid_limit.*did you mean pids_limit.*one of allow_sudo, "),
         ("docker", {"override_memory_mb": "much"}, "environment_kwargs.override_memory_mb='much'"),
         ("docker", {"pids_limit": "many"}, "environment_kwargs.pids_limit='many': Input should be a valid integer"),
         ("docker", {"pids_limit": True}, "environment_kwargs.pids_limit=True: Input should be a valid integer"),

@@ -107,7 +107,7 @@ def test_bash_is_told_how_many_characters_come(argument: str, counted: bool) -> 
     """Not where its locale would decide how many bytes these are."""
     lines = script("MARK", Command(f"echo {argument}"), block=True).decode()
     head, _, rest = lines.removeprefix("begin_ MARK\n").partition("\n")
-    found = re.fullmatch(r"TMOUT=0 read -r -N (\d+) C .*", head)
+    found = re.fullmatch(r"TMOUT=0 read -r -N (\d+) C_ .*", head)
     assert (found is not None) == counted
     if found:
         assert rest[int(found[1]) :] == "end_ MARK\n" and argument in rest

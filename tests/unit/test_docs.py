@@ -15,7 +15,7 @@ from tests.support.documents import PAGES, Said
 from tests.unit.test_floors import FLOORS
 
 # Programs of others that a page may call.
-OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "pip", "sudo", "uv"}
+OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
 TRAINING = {
     "run.sh",
     "run_skyrl_tx.sh",

@@ -10,8 +10,8 @@ from harbortrainer.cli.main import main
     [
         (["bakend=tinker"], "bakend: no such field; did you mean backend?"),
         (["backend=cloud"], "backend=cloud: must be one of tinker, skyrl-tx"),
-        (["refresh=maybe"], "refresh=maybe: must be bool"),
-        (["backend"], "backend: unknown; one of server, parity, docker, hosts, clean"),
+        (["refresh=maybe"], "refresh=maybe: must be true or false"),
+        (["backend"], "backend: no such command; one of server, parity, docker, hosts, clean"),
         (["parity", "A=http://a:1"], "missing: B"),
         (["parity", "A=http://a:1", "B=http://b:1", "steps=0"], "steps=0: must be above 0"),
         (["parity", "A=a:1", "B=http://b:1"], "skyrl_tx_url=a:1: must start with http://"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -186,6 +187,22 @@ async def test_a_client_that_leaves_gets_its_answer_when_it_asks_again() -> None
             assert said.json()["choices"][0]["message"]["content"] == "one"
             assert (await again.post(CHAT, json=BODY)).json()["choices"][0]["message"]["content"] == "two"
         assert len(trial.client.requests) == 2 and trial.exchange.stats["wire_replayed"] == 2
+
+
+async def test_a_client_that_leaves_as_its_trial_is_closed_leaves_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    body = json.dumps(BODY).encode()
+    for turns in range(9):  # of the event loop between both
+        async with served(lambda request: None) as trial:
+            _, writer = await asyncio.open_connection("127.0.0.1", trial.port)
+            writer.write(head(trial, len(body)) + body)
+            while not trial.exchange._running:
+                await let_others_act()
+            writer.transport.abort()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await let_others_act()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_closed_trial_is_refused_and_its_requests_in_flight_are_dropped() -> None:

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,6 +242,34 @@ async def test_killed_anywhere_an_evaluation_ends_with_its_own_weights(
     assert set(names.values()) == {1}, "no trial is run twice"
 
 
+async def test_killed_again_while_it_takes_up_open_evaluations_no_row_is_lost(tmp_path: Path) -> None:
+    server, asked = Server(), asyncio.Event()
+    run = made(tmp_path, server, save_every=1)
+    timed(run).hold = asyncio.Event()  # the evaluation at the start: the rows after it wait
+    await killed(run, until(lambda: "save 3" in run.calls))
+    leave_orphans(run, server)
+    again = made(tmp_path, server, save_every=1)
+
+    async def no_answer(_: str) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    again.policy.sampler_at = no_answer  # pyright: ignore[reportAttributeAccessIssue]
+    await killed(again, asked.wait())
+    leave_orphans(again, server)
+    last = made(tmp_path, server, save_every=1)
+    await last.trainer.run()
+    check(last, server)
+
+
+async def killed(run: Run, when: Coroutine[Any, Any, Any]) -> None:
+    work = asyncio.create_task(run.trainer.run())
+    await when
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
 def leave_orphans(run: Run, server: Server) -> None:
     """The next process deletes what the killed one published, but for what its journals name."""
     keep = run.trainer.parts.checkpoints.paths
@@ -293,11 +321,7 @@ async def test_an_evaluation_whose_weights_are_gone_is_left_out_with_a_line(tmp_
     server, said = Server(), []
     run = made(tmp_path, server, save_every=1, max_steps=3)
     timed(run).hold = asyncio.Event()
-    work = asyncio.create_task(run.trainer.run())
-    await until(lambda: "save 2" in run.calls)
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
+    await killed(run, until(lambda: "save 2" in run.calls))
     server.weights.clear()
     again = made(tmp_path, server, save_every=1, max_steps=3)
     again.trainer.parts.display.say = said.append  # pyright: ignore[reportAttributeAccessIssue]

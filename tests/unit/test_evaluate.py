@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import chz
+import httpx
 import pytest
+import tinker
 
 from harbortrainer.cli.main import main, run_command
 from harbortrainer.config import Config, TrialSettings
@@ -189,11 +191,34 @@ def test_a_checkpoint_is_chosen_by_its_step(run, recorder, tmp_path, capsys, tex
         assert "there are 5, 10" in capsys.readouterr().err
 
 
+def test_a_checkpoint_at_another_backend_is_refused(run, recorder, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
+    (folder / "config.json").write_text(json.dumps({"model_name": "models/one", "backend": "skyrl-tx"}))
+    assert run(f"checkpoint={folder}", "backend=tinker", "skyrl_tx_url=None") == 2
+    error = capsys.readouterr().err
+    assert "backend=tinker: the weights of run@5 are on backend=skyrl-tx; give backend=skyrl-tx skyrl_tx_url=" in error
+    assert not recorder.kinds("open") and not (tmp_path / "out").exists()
+
+
+def test_weights_that_the_server_does_not_have_end_it_at_once(run, tmp_path, monkeypatch, capsys):
+    async def missing() -> None:
+        answer = httpx.Response(404, request=httpx.Request("GET", "http://here:1"))
+        raise tinker.NotFoundError("Model not found", response=answer, body={})
+
+    monkeypatch.setattr(KnowsAll, "get_weights_info_by_tinker_path", lambda *_: missing())
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
+    assert run(f"checkpoint={folder}") == 2
+    shown = capsys.readouterr()
+    assert "error: run@5: reading tinker://m/weights/s5: the server does not have these weights" in shown.err
+    assert "as soon as the server answers" not in shown.out
+
+
 def test_tasks_that_it_was_trained_on_are_refused_with_the_pair(run, tmp_path, capsys):
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
     (tmp_path / "trained" / "count-1").rename(tmp_path / "trained" / "renamed")
     assert run(f"checkpoint={folder}", "allow_family_overlap=true") == 2
-    assert "count-1" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "count-1" in error and "leave the first of each pair out (tasks_exclude)" in error
     assert not (tmp_path / "out").exists()
 
 

@@ -24,7 +24,7 @@ ORACLE = "checkpoint=oracle"
 def test_an_oracle_needs_no_server(run, recorder, tmp_path, monkeypatch, capsys):
     """The fake trial takes two answers and gives rewards by the trial's name."""
     monkeypatch.delenv("TINKER_API_KEY")
-    assert run(ORACLE, "backend=tinker") == 0
+    assert run(ORACLE, "backend=tinker", "skyrl_tx_url=None") == 0
     for kind in ("open", "health", "sampler", "sample", "restore", "close"):
         assert not recorder.kinds(kind), kind
     assert len(recorder.kinds("trial")) == 8

@@ -43,7 +43,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "init_from": ("tinker://m/weights/state", ()),
     "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),
     "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
-    "tinker_base_url": ("http://cloud:1", ("backend=tinker", "context_limit=30000")),
+    "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None", "context_limit=30000")),
     "model_name": ("models/two", ()),
     "user_model": ("base", ()),
     "user_url": ("http://user/v1", ()),
@@ -157,6 +157,7 @@ def run(places: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -
     """Events of a run with the base arguments and these, and the folders it made."""
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("DAYTONA_API_KEY", "d-x")
+    monkeypatch.setenv("KEY", "k")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
 
     async def events(*changes: str) -> list[str]:

@@ -18,7 +18,7 @@ from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.fakes import let_others_act
 from tests.support.families import QWEN_TOOLS
-from tests.support.tools import TOOLS, chats, written
+from tests.support.tools import TOOLS, chats, tool, written
 from tests.support.wire_parts import exchange_of
 
 SYSTEM = {"role": "system", "content": "You work in a shell."}
@@ -97,6 +97,21 @@ async def test_an_echo_in_another_spelling_continues(change: Any) -> None:
     await exchange.say([*asked, change(echo(reply)), result("r")], TOOLS)
     assert exchange.stats["wire_segments"] == 1 and exchange.stats["wire_foreign"] == 0
     assert CALL in exchange.conversation.template.tokenizer.decode(client.requests[1].prompt_T)
+
+
+async def test_an_echo_with_numbers_as_javascript_writes_them_continues() -> None:
+    """Three agents parse arguments and write them again: 1.0 as 1, and 20 digits as the nearest double."""
+    said = '{"whole": 10.0, "power": 1e3, "zero": -0.0, "long": 12345678901234567890, "half": 1.5, "yes": true}'
+    exchange, _ = exchange_of([CALL.replace('{"id":  "\\u00e9 1"}', said), "done"])
+    reply = await exchange.say([SYSTEM, user("q")], TOOLS)
+    back = '{"whole":10,"power":1000,"zero":0,"long":12345678901234567000,"half":1.5,"yes":true}'
+    again = echo(reply, tool_calls=[call("find_order", back)])
+    await exchange.say([SYSTEM, user("q"), again, result("r")], TOOLS)
+    assert json.loads(reply.calls[0].arguments)["long"] == 12345678901234567890
+    assert exchange.stats["wire_segments"] == 1 and exchange.stats["wire_foreign"] == 0
+    other = echo(reply, tool_calls=[call("find_order", back.replace("1.5", "1.25"))])
+    await exchange.say([SYSTEM, user("q"), other, result("r")], TOOLS)
+    assert exchange.stats["wire_foreign"] == 1
 
 
 @pytest.mark.parametrize("content", ["Looked.", "Look", "Look.\n" + CALL])
@@ -295,9 +310,11 @@ async def test_a_side_calls_full_context_ends_nothing() -> None:
     with pytest.raises(Over):
         await exchange.say([user("word " * 3000)])
     assert not exchange.full
-    with pytest.raises(Over, match="characters"):  # refused without being encoded
-        await exchange.say([user("word " * 300_000)])
-    for number in range(SIDE_TURNS - 2):
+    large = tool("f", about="word " * 300_000)
+    for messages, tools in (([user("word " * 300_000)], ()), ([user("q")], [large])):
+        with pytest.raises(Over, match="characters"):  # refused without being encoded
+            await exchange.say(messages, tools)
+    for number in range(SIDE_TURNS - 3):
         await exchange.say([user(str(number))])
     with pytest.raises(Over, match="beside the agent's"):  # the refused ones count: they took work
         await exchange.say([user("one more")])

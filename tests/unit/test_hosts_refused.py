@@ -1,5 +1,6 @@
 """Hosts that are refused or fail, what they leave behind, folders that travel, and what hosts cannot do."""
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -22,12 +23,13 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
 from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.hosts import facts
 from harbortrainer.venues.hosts.facts import code, refuse_different
 from harbortrainer.venues.hosts.messages import Facts, Job, pack_folder, unpack_folder
 from harbortrainer.venues.hosts.node import Node
 from harbortrainer.venues.hosts.remote import RemoteHost
 from tests.support.fakes import chat_template
-from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, in_virtual_time
+from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, in_virtual_time, now
 
 
 def test_other_code_and_a_shared_daemon_are_refused() -> None:
@@ -37,6 +39,45 @@ def test_other_code_and_a_shared_daemon_are_refused() -> None:
         refuse_different("h1", Facts("m", 1, ("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
     with pytest.raises(UserError, match="host h1: shares the Docker daemon of host h0"):
         refuse_different("h1", same, [("h0", same)])
+
+
+def test_a_changed_script_of_the_package_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """terminal.sh decides how long a command is waited for."""
+    monkeypatch.setattr(facts, "__file__", str(tmp_path / "venues" / "hosts" / "facts.py"))
+    script = tmp_path / "rollout" / "terminal.sh"
+    script.parent.mkdir()
+    found = set[str]()
+    for text in ("set -f\n", "set +f\n"):
+        script.write_text(text)
+        found.add(code.__wrapped__()["harbortrainer"])
+    assert len(found) == 2
+
+
+def test_a_host_whose_clean_up_fails_leaves_all_the_same(tmp_path: Path) -> None:
+    """Its process would stay for ever; what waits beside it cleans once that is dead."""
+
+    class Broken(Venue):
+        def room(self, run: RunParts) -> Room:
+            made: Any = super().room(run)
+            made.prepared = self.fails_at_its_end
+            return made
+
+        @contextlib.asynccontextmanager
+        async def fails_at_its_end(self, *_: Any):
+            yield
+            raise RuntimeError("no clean-up")
+
+    async def work() -> None:
+        rig = Rig(tmp_path)
+        job = Job(rig.config, "run", Broken(), lambda _: chat_template(), 4, False, SILENCE)
+        node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
+        await node.start()
+        await node.prepare()
+        await node.poll(now())
+        await asyncio.sleep(2 * SILENCE)
+        assert rig.left == [pytest.approx(SILENCE)]
+
+    in_virtual_time(work)
 
 
 def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import EvalArgs
-from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, Place, Spoken
 from harbortrainer.policy.judge import EndpointJudge, conversation_text, instructions, judgement, read_taxonomy
@@ -81,6 +81,25 @@ def test_weights_of_categories_are_added_and_metrics_say_what_was_found() -> Non
     assert batch.metrics["shaping/taxonomy/repeats"] == pytest.approx(1 / 3)
     assert batch.metrics["shaping/mean"] == pytest.approx((0.05 - 0.25 - 0.1 + 0.125 + 0.1) / 3)
     assert not any(name.startswith("shaping") for name in assemble([], Config(model_name="m", tasks_dir="x")).metrics)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "shaping", "signal"),
+    [
+        ([1.0, 1.0], judged(1, -1), True),
+        ([1.0, 1.0], judged(1, 1), False),
+        ([1.0, 1.0], judged(1, None), False),
+        ([1.0, 0.9], judged(-1, 0), False),  # the judge's 0.1 makes them equal
+        ([1.0, 0.0], judged(0, 0), True),
+    ],
+)
+def test_oversampling_counts_a_group_by_the_rewards_that_it_is_trained_with(
+    rewards: list[float], shaping: list[dict[str, float]], signal: bool
+) -> None:
+    one = group(rewards, shaping)
+    config = Config(**{**{name: getattr(CONFIG, name) for name in settings(Config)}, "oversample_max": 2})
+    assert has_signal(one, config) is signal
+    assert bool(assemble([one], config).sequences_D) is signal
 
 
 def test_only_the_assembling_of_a_batch_reads_shaping() -> None:
@@ -208,6 +227,7 @@ def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, wor
         ({"taxonomy": "t.json"}, "taxonomy=t.json: without effect while judge_model=None"),
         ({"judge_model": "j"}, "judge_model=j: give judge_url=URL"),
         ({"judge_model": "j", "judge_url": "j/v1"}, "judge_url=j/v1: must start with http"),
+        ({"judge_model": "j", "judge_url": "http://j", "judge_key": "NOT_SET"}, "judge_key=NOT_SET: this environment"),
         ({"judge_model": "j", "judge_url": "http://j", "judge_weight": 0.0}, "judge_weight=0: the judge has no effect"),
     ],
 )
@@ -273,6 +293,27 @@ async def test_no_evaluation_calls_the_judge_or_differs_by_it(
     assert recorders["on"].kinds("datum") != recorders["off"].kinds("datum"), "training differs by it"
     on, off = ([row.get("reward/mean") for row in rows(tmp_path / name)] for name in ("on", "off"))
     assert on == off, "the grade is the benchmark's"
+
+
+async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    async def away(_: FakeEndpoint) -> None:
+        raise UserError("judge_url=here: does not answer")
+
+    monkeypatch.setattr(FakeEndpoint, "check", away)
+    with pytest.raises(UserError, match="does not answer"):
+        await fake_run(config_of(tmp_path / "runs", "max_steps=1", *ON), Recorder())
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+async def test_a_taxonomy_that_is_missing_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(UserError, match=r"taxonomy=nowhere\.json: cannot be read"):
+        await fake_run(config_of(tmp_path / "runs", "taxonomy=nowhere.json", *ON), recorder)
+    assert not recorder.kinds("health") and not recorder.kinds("open")
 
 
 async def test_a_run_killed_between_judge_and_update_never_asks_again(

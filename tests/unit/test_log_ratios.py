@@ -1,5 +1,6 @@
 """What the trainer thought of each sampled token: kept beside the trajectories, shown in the report."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,14 @@ def test_ratios_are_those_of_sampled_tokens_segment_after_segment() -> None:
     assert [len(turn["ratios"]) for turn in shown] == [2, 3, 1]
     assert shown[2]["ratios"] == [pytest.approx(np.exp(6 / 64), abs=1e-4)]
     assert shown[1]["ratios"][0] == pytest.approx(np.exp(2 / 64), abs=1e-4)
+
+
+def test_side_segments_have_no_ratios_and_hide_none() -> None:
+    trial = replace(two_segments(), side_segments=(0,))
+    sequences = training_sequences(trial, 1.0)
+    [ratios] = log_ratios(sequences, [sequence.logprobs_T + 0.5 for sequence in sequences]).values()
+    shown = tokens(trial.turns, Pieces(""), ratios.astype(np.float32), trial.side_segments)["turns"]
+    assert [turn["ratios"] for turn in shown] == [[], [pytest.approx(np.exp(0.5), abs=1e-4)] * 3, []]
 
 
 def test_they_are_kept_as_they_were_and_nothing_else_is_made_up(tmp_path: Path) -> None:

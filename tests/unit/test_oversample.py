@@ -146,5 +146,12 @@ def test_the_plan_names_the_trials_on_top(spare: int) -> None:
     assert plan.length_note == ((line,) if spare else ())
 
 
+@pytest.mark.parametrize("warmup_steps", [8, 9])
+def test_the_plan_names_a_warm_up_longer_than_the_run(warmup_steps: int) -> None:
+    plan = RunPlan(config(warmup_steps=warmup_steps, num_substeps=2), [], [], [], 4, None, Pricing())
+    named = [line for line in plan.length_note if line.startswith("warmup_steps=9: the run has 8 optimizer steps")]
+    assert len(named) == len(plan.length_note) == (warmup_steps == 9)
+
+
 def test_a_resumed_run_keeps_it() -> None:
     assert SETTINGS["oversample_max"].resume is Resume.FIXED

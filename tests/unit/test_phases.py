@@ -26,6 +26,7 @@ class Environment:
         self.put_back: tuple[str, ...] = ()
         self.start_seconds: float | None = 0.1
         self.start_disturbed = False
+        self.lost = ""
 
     async def open_agent_phase(self) -> None:
         self.calls.append("open")
@@ -169,6 +170,17 @@ async def test_agents_are_ended_where_they_could_touch_the_reward(toml: str, rou
             await trial.reach(TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START)
     phases.leave()
     assert trial.agent_environment.calls == calls
+
+
+async def test_a_separate_verifier_does_not_grade_what_was_lost_with_its_container() -> None:
+    trial = FakeTrial(SEPARATE)
+    phases, _ = phases_of(trial, gates_of())
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
+        trial.agent_environment.lost = "container ht-x went away"
+        with pytest.raises(RuntimeError, match="ht-x went away"):
+            await trial.reach(TrialEvent.VERIFICATION_START)
+    phases.leave()
 
 
 async def test_what_was_put_back_and_how_long_that_took_is_known() -> None:

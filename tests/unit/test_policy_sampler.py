@@ -222,3 +222,32 @@ async def test_a_busy_server_with_few_requests_is_not_the_limit(monkeypatch: pyt
 async def test_sampling_before_publishing_is_a_bug() -> None:
     with pytest.raises(RuntimeError, match="no sampling client"):
         await ask(PolicySampler())
+
+
+async def test_a_caller_that_gives_up_learns_whether_the_server_answered_anybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its wait has to be longer than usual: a long answer to the last trial of a batch is no silence."""
+    monkeypatch.setattr("harbortrainer.policy.sampler.SILENT_SEC", 0.02)
+    sampler = PolicySampler()
+    client = publish(sampler, lambda request: None if request.prompt_T == [9] else response([5]))
+
+    async def given_up(seconds: float, beside: bool = False) -> object:
+        asking = asyncio.create_task(ask(sampler, (9,)))
+        await asyncio.sleep(seconds)
+        if beside:
+            await ask(sampler)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await asking
+        return caught.value.args[0] if caught.value.args else None
+
+    assert isinstance(await given_up(0.05), SamplingError)
+    assert await given_up(0.05, beside=True) is None
+    assert await given_up(0.0) is None
+    sampler._longest = 10.0
+    assert await given_up(0.05) is None and len(client.requests) == 5
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await ask(sampler, (9,))
+    await sampler.abandon()

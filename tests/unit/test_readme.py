@@ -1,10 +1,12 @@
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import chz
 
-from harbortrainer.config import Config
+from harbortrainer.config import Config, SftConfig
+from harbortrainer.setting import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,3 +23,15 @@ def test_the_readme_is_short():
 def test_every_field_is_on_the_page():
     text = (ROOT / "docs/settings.md").read_text()
     assert [name for name in chz.chz_fields(Config) if f"`{name}`" not in text] == []
+
+
+def test_a_setting_of_a_few_values_names_each_of_them():
+    unsaid = [
+        (name, value)
+        for kind in (Config, SftConfig)
+        for name, field in chz.chz_fields(kind).items()
+        if typing.get_origin(field.final_type) is typing.Literal
+        for value in typing.get_args(field.final_type)
+        if value not in settings(kind)[name].doc
+    ]
+    assert unsaid == []

@@ -1,6 +1,7 @@
 """Connections carried out of a container: the program that runs there, in a process of this machine."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from harbortrainer.errors import EnvironmentFault, UserError
 
 PROGRAM = Path(relay.__file__).with_name("relay_program.py")
 started: list[subprocess.Popen[bytes]] = []
+faults: list[EnvironmentFault] = []
 answering: list[asyncio.Task[None]] = []
 
 
@@ -28,6 +30,7 @@ async def all_end() -> AsyncIterator[None]:
     for task in answering:
         task.cancel()
     started.clear()
+    faults.clear()
     answering.clear()
 
 
@@ -37,7 +40,7 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def as_exec(command: list[str]) -> tuple[socket.socket, bytes]:
+def as_exec(command: list[str]) -> tuple[socket.socket, bytes, str]:
     """The command's streams as Docker gives those of an exec: one socket, out of it frames of stdout and stderr."""
     here, there = socket.socketpair()
     mux = (
@@ -56,7 +59,7 @@ def as_exec(command: list[str]) -> tuple[socket.socket, bytes]:
     )
     there.close()
     here.setblocking(False)
-    return here, b""
+    return here, b"", "id"
 
 
 async def echo(connected: socket.socket) -> None:
@@ -76,7 +79,8 @@ async def echo(connected: socket.socket) -> None:
 async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Relay, int]]:
     port = free_port()
     monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
-    one = await Relay.open("c", port, (), echo)
+    monkeypatch.setattr(relay, "_exit_code", lambda _: 0)
+    one = await Relay.open("c", port, (), echo, faults.append)
     yield one, port
     await one.close()
 
@@ -94,6 +98,25 @@ async def test_connections_are_carried_whole_and_apart(opened: tuple[Relay, int]
     sent = [bytes([number]) * size for number, size in enumerate((1, 70_000, 1_000_000, 3))]
     answers = await asyncio.gather(*map(client, sent))
     assert [sorted(answer) for answer in answers] == [sorted(data + data) for data in sent]
+
+
+async def test_what_a_client_still_sends_after_its_server_has_closed_opens_no_connection(
+    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that is refused by its length: its rest would be read as requests."""
+    one, _ = opened
+    served: list[socket.socket] = []
+
+    async def refuse(connected: socket.socket) -> None:
+        served.append(connected)
+        connected.close()
+
+    monkeypatch.setattr(one, "_serve", refuse)
+    for _ in range(2):
+        with contextlib.suppress(ConnectionError):
+            await one._take(7, b"GET / HTTP/1.1")
+        await asyncio.gather(*one._carrying)
+    assert len(served) == 1
 
 
 async def test_a_connection_that_says_nothing_disturbs_no_other(opened: tuple[Relay, int]) -> None:
@@ -121,20 +144,74 @@ async def test_after_the_end_nothing_listens_and_connections_are_closed(opened: 
     writer.close()
 
 
+async def test_a_killed_program_is_no_fault_and_a_lost_stream_is(
+    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon may say that a program runs for some time after its streams have ended."""
+    one, _ = opened
+    looks = iter([None, None, 137])
+    monkeypatch.setattr(relay, "_exit_code", lambda _: next(looks, None))
+    monkeypatch.setattr(relay, "PAUSE_SEC", 0.01)
+    one._reader.feed_eof()
+    assert one._work is not None
+    await one._work
+    assert faults == []
+    monkeypatch.setattr(relay, "CUT_SEC", 0.05)
+    for code in (None, 0):  # it runs, or has seen the end of its input
+        monkeypatch.setattr(relay, "_exit_code", lambda _, code=code: code)
+        await one._run(one._frames(b""))
+    assert [str(fault) for fault in faults] == [
+        "the agent's way to its endpoint was lost: the stream of its exec was cut"
+    ] * 2
+
+
+async def test_a_run_without_a_socket_for_a_connection_is_a_fault(
+    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, port = opened
+
+    def none_left() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(relay.socket, "socketpair", none_left)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"x")
+    assert one._work is not None
+    await asyncio.wait_for(one._work, 10)
+    assert len(faults) == 1 and "Too many open files" in str(faults[0])
+    writer.close()
+
+
+async def test_a_phase_that_is_cancelled_at_its_start_leaves_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(["sh", "-c", "cat > /dev/null"]))
+    begun, start = asyncio.Event(), Relay._start
+
+    async def noted(one: Relay, early: bytes) -> bool:
+        begun.set()
+        return await start(one, early)
+
+    monkeypatch.setattr(Relay, "_start", noted)
+    opening = asyncio.create_task(Relay.open("c", 1, (), echo, faults.append))
+    await begun.wait()
+    opening.cancel()
+    await asyncio.wait({opening})
+    assert opening.cancelled()  # and `all_end` waits for the program, whose input has to end
+
+
 async def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
-        with pytest.raises(EnvironmentFault, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
-            await Relay.open("c", port, (), echo)
+        with pytest.raises(RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
+            await Relay.open("c", port, (), echo, faults.append)
 
 
 async def test_an_image_without_python_stops_the_run_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(["sh", "-c", "echo no python3 >&2; exit 127"]))
     with pytest.raises(UserError, match=r"its image has no python3, .* set agents_dir=FOLDER"):
-        await Relay.open("c", 1, (), echo)
+        await Relay.open("c", 1, (), echo, faults.append)
 
 
 def test_frames_may_come_in_any_pieces() -> None:

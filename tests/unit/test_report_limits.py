@@ -76,6 +76,8 @@ def test_damaged_trials_leave_a_note(made: MadeRun) -> None:
     assert shown["messages"] == [] and shown["notes"] == [
         f"no tokens: {name}.npz: damaged trajectory file (File is not a zip file)"
     ]
+    (folder / "agent" / "trajectory.json").write_text('{"steps": ' + "[" * 100_000)  # the policy may write there
+    assert panel(made.path, TrialRow(name), Pieces(""))["messages"] == []
     assert leave_report(made.path).startswith("report: ")
 
 

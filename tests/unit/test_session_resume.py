@@ -197,7 +197,10 @@ async def test_only_the_server_that_compiles_for_each_length_gets_powers_of_two(
     again: Again, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
-    events = await again.process(f"backend={backend}", "context_limit=200", "max_tokens=190", "max_trials=1")
+    url = "None" if backend == "tinker" else "http://here:1"
+    events = await again.process(
+        f"backend={backend}", f"skyrl_tx_url={url}", "context_limit=200", "max_tokens=190", "max_trials=1"
+    )
     prompts = {(len(event["prompt"]), event["max_tokens"]) for event in of("sample", events)}
     room = {prompt: 200 - prompt for prompt, _ in prompts}
     assert prompts and all(room[prompt] < 190 for prompt in room)

@@ -15,6 +15,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.setting import settings, shown
 from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.session import dry_run, run_sft
+from harbortrainer.sft.trainer import SftTrainer
 from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, mark_suspects, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
@@ -80,6 +81,16 @@ async def test_each_request_is_longest_first(tmp_path: Path, data: Path) -> None
     assert len(lengths) == 5 and lengths == sorted(lengths, reverse=True)
 
 
+async def test_files_of_one_name_hold_conversations_of_their_own(tmp_path: Path) -> None:
+    texts = {"a": "short", "b": "a much longer answer"}
+    for folder, text in texts.items():
+        (tmp_path / folder).mkdir()
+        write_conversations(tmp_path / folder / "talks.jsonl", [conversation("a question", text)])
+    files = [str(tmp_path / folder / "talks.jsonl") for folder in texts]
+    recorder = await run(tmp_path, f"data={','.join(files)}", "batch_size=2", "max_steps=1", "loss_norm=sequence_mean")
+    assert [sum(datum["weights"]) for datum in recorder.kinds("datum")] == pytest.approx([0.5, 0.5], abs=1e-3)
+
+
 async def test_all_batches_are_full(tmp_path: Path, data: Path) -> None:
     recorder = await run(tmp_path, f"data={data}", "batch_size=4", "n_epochs=1")
     assert [call["datums"] for call in recorder.kinds("forward_backward")] == [4, 4, 4]
@@ -117,9 +128,30 @@ async def test_it_ends_early_and_its_newest_checkpoint_is_the_best(tmp_path: Pat
     assert rows(tmp_path)[-1]["global_step"] == 10 and steps(tmp_path)[-1] == 10
 
 
+async def test_killed_before_it_keeps_the_best_a_resume_does(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(_: SftTrainer) -> None:
+        raise RuntimeError("killed")
+
+    given = (f"data={data}", *PATIENT, "patience=2")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(SftTrainer, "_keep_best", killed)
+        await run(tmp_path, *given, losses=(0.9, 0.5, 0.4, 0.6, 0.7))
+    assert steps(tmp_path)[-1] == 3, "a state that is not the best"
+    again = await run(tmp_path)
+    assert again.status == 0 and steps(tmp_path)[-1] == 2  # type: ignore[attr-defined]
+    assert [row["global_step"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
+    assert not (await run(tmp_path)).kinds("restore"), "now it is complete"
+
+
 @pytest.mark.parametrize("after", [1, 2, 3])
-async def test_stopped_and_resumed_it_trains_each_step_once(tmp_path: Path, data: Path, after: int) -> None:
-    given = (f"data={data}", "batch_size=4", "n_epochs=2", "save_every=0")
+@pytest.mark.parametrize("measured", [(), ("eval_split=0.2", "eval_every=1")])
+async def test_stopped_and_resumed_it_trains_each_step_once(
+    tmp_path: Path, data: Path, after: int, measured: tuple[str, ...]
+) -> None:
+    """With held-out conversations the stop ends the measurement after the step, which the next process makes."""
+    given = (f"data={data}", "batch_size=4", "n_epochs=2", "save_every=0", *measured)
     whole = await run(tmp_path / "whole", *given)
     stop = Stop()
     first = Recorder()
@@ -140,7 +172,10 @@ async def test_stopped_and_resumed_it_trains_each_step_once(tmp_path: Path, data
     kinds = ("datum", "optim_step")
     for kind in kinds:
         assert [*first.kinds(kind), *second.kinds(kind)] == whole.kinds(kind)
-    assert [row["global_step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
+    same = ("global_step", "sft/nll", "sft/held_out_nll", "train/tokens", "spend/tokens")
+    logged, wanted = ([[row.get(name) for name in same] for row in rows(at)] for at in (tmp_path, tmp_path / "whole"))
+    assert logged == wanted
+    assert not (tmp_path / "runs" / "r" / "pending_row.json").exists()
 
 
 async def test_a_resume_with_other_conversations_is_refused(tmp_path: Path, data: Path) -> None:
@@ -168,6 +203,8 @@ async def test_runs_of_one_command_are_not_continued_by_another(tmp_path: Path, 
         (("data=x", "patience=2"), "patience=2: no conversation is held out; set eval_split"),
         (("data=x", "eval_every=2"), "eval_every=2: no conversation is held out"),
         (("data=x", "best_of_group=true"), "best_of_group=true: it chooses among trials of runs"),
+        (("data=x", "min_reward=0.5"), "min_reward=0.5: it chooses among trials of runs"),
+        (("data=x", "suspect=train"), "suspect=train: it chooses among trials of runs"),
         (("data=x", "init_optimizer=true"), "init_optimizer=true: a fresh adapter"),
         (("data=x", "batch_size=0"), "batch_size=0: must be above 0"),
         (("data=x", "group_size=2"), "group_size: no such field"),
@@ -197,7 +234,7 @@ SPLIT = ("eval_split=0.2",)
 SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "backend": ("tinker", ()),
     "skyrl_tx_url": ("http://elsewhere:1", ()),
-    "tinker_base_url": ("http://cloud:1", ("backend=tinker",)),
+    "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None")),
     "model_name": ("models/two", ()),
     "init_from": ("tinker://m/weights/state-7", ()),
     "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),

@@ -183,6 +183,20 @@ def test_an_evaluation_without_model_name_has_that_of_its_policies(tmp_path: Pat
             load(runs=[run])
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"messages": [', r"no JSON object \(Expecting value at column 15\)"),
+        (b'{"messages": "\xff"}', r"not UTF-8 \(invalid start byte at byte 15\)"),
+    ],
+)
+def test_a_broken_line_is_named_with_its_place(line: bytes, why: str, tmp_path: Path) -> None:
+    file = Path(write_conversations(tmp_path / "d.jsonl", [conversation("p", "a")]))
+    file.write_bytes(file.read_bytes() + line + b"\n")
+    with pytest.raises(UserError, match=rf"^data=.*d\.jsonl: line 2: {why}"):
+        load(data=[str(file)])
+
+
 def test_whole_tasks_are_held_out_and_the_seed_draws_them(tmp_path: Path) -> None:
     records = [conversation(f"p{n}", "a", task=f"t{n % 5}") for n in range(20)]
     records += [conversation("same prompt", f"answer {n}") for n in range(3)]

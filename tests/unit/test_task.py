@@ -46,6 +46,9 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         load_tasks(str(tmp_path / "terminal-easy"))
     with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
         load_tasks(str(tmp_path))
+    (tmp_path / "task.toml").touch()
+    with pytest.raises(UserError, match=r"tasks_dir=.*: a task itself; give the folder that it is in"):
+        load_tasks(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         ("instruction.md", "", "no instruction.md"),
         ("tests/test.sh", "", "tests/test.sh"),
         ("environment/Dockerfile", "", "no environment/Dockerfile"),
-        ("", "not toml", "Expected"),
+        ("", "not toml", r"task\.toml: Expected"),
         ("", '[verifier]\ntimeout_sec = "soon"\n', "timeout_sec"),
     ],
 )

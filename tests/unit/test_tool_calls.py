@@ -220,3 +220,11 @@ def test_no_text_makes_the_parser_raise() -> None:
             parsed = parse(text, form, KNOWN)
             assert not (parsed.calls and parsed.failure)
             json.dumps([call.arguments for call in parsed.calls], allow_nan=False)
+
+
+@pytest.mark.parametrize("schema", [{"type": 5}, {"type": [[]]}, {"type": {"a": 1}}, {"anyOf": 5}, {"oneOf": "ab"}])
+def test_a_schema_of_no_known_form_leaves_an_argument_as_it_reads(schema: Any) -> None:
+    """The policy can declare tools too; an error here would be a fault of the trial, and no grade."""
+    known = signatures([{"function": {"name": "f", "parameters": {"properties": {"id": schema}}}}])
+    text = "<tool_call><function=f><parameter=id>5</parameter></function></tool_call>"
+    assert parse(text, CallForm(xml=True), known).calls == (ToolCall("f", {"id": 5}),)

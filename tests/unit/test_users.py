@@ -235,6 +235,7 @@ async def test_what_plays_the_user_is_opened_by_the_settings() -> None:
         ({"user_model": "gpt"}, "user_model=gpt: give user_url=URL"),
         ({"user_model": "gpt", "user_url": "here/v1"}, "user_url=here/v1: must start with http"),
         ({"user_url": "http://x/v1"}, "user_url=http://x/v1: without effect while user_model=None"),
+        ({"user_model": "gpt", "user_url": "http://x/v1", "user_key": "NOT_SET"}, "user_key=NOT_SET: this environment"),
         ({"user_model": "base", "user_key": "K"}, "user_key=K: without effect while user_model=base"),
         ({"user_model": "scripted", "user_kwargs": {"seed": 1}}, "user_kwargs.seed=1: without effect"),
         ({"user_model": "base", "user_kwargs": {"top_p": 1}}, "user_kwargs.top_p=1: the base model takes"),

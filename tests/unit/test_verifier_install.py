@@ -57,6 +57,21 @@ def test_what_could_not_be_installed_is_named(tmp_path: Path, test: str, output:
     assert cause in trial(tmp_path, test, output)
 
 
+@pytest.mark.parametrize("place", ["agent", "artifacts", "steps/one/agent"])
+def test_what_the_agent_left_in_its_logs_is_no_output_of_the_verifier(tmp_path: Path, place: str) -> None:
+    forged = tmp_path / "trial" / place / "verifier"
+    forged.mkdir(parents=True)
+    (forged / "test-stdout.txt").write_text(NO_UV)
+    assert trial(tmp_path, TB, RAN) == ""
+
+
+def test_the_output_of_a_steps_verifier_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "trial" / "steps" / "one" / "verifier"
+    folder.mkdir(parents=True)
+    (folder / "test-stdout.txt").write_text(NO_UV)
+    assert "could not install uvx" in trial(tmp_path, TB, RAN)
+
+
 @pytest.mark.parametrize(
     ("test", "output"),
     [

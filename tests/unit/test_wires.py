@@ -338,3 +338,10 @@ def test_objects_within_objects_have_a_limit() -> None:
         chat_wire.read(
             {"messages": ASKED, "tools": [{"type": "function", "function": {"name": "f", "parameters": deep}}]}
         )
+
+
+@pytest.mark.parametrize("properties", [[1], "x", 5])
+def test_a_tool_whose_properties_are_no_object_is_refused(properties: Any) -> None:
+    declared = {"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}
+    with pytest.raises(Malformed, match="f has properties that are no object"):
+        chat_wire.read({"messages": ASKED, "tools": [declared]})

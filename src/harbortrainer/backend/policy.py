@@ -348,7 +348,7 @@ async def _begun(backend: Backend, config: RunSettings, start: SavedState | None
 async def check_state(backend: Backend, path: str, model_name: str, lora_rank: int | None) -> None:
     """Raises UserError when the state is of another model or rank (None = any), WeightsGone."""
     reading = backend.rest.get_weights_info_by_tinker_path(path)
-    info = await _state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
+    info = await about_state(backend, f"reading {path}", reading, CALL_LIMIT_SEC)
     if info.base_model != model_name:
         raise UserError(f"model_name={model_name}: the checkpoint {path} belongs to {info.base_model}")
     if lora_rank is not None and info.lora_rank != lora_rank:
@@ -362,10 +362,10 @@ async def restored(backend: Backend, path: str, *, optimizer: bool = True) -> ti
         work = service.create_training_client_from_state_with_optimizer(path)
     else:
         work = service.create_training_client_from_state(path)
-    return await _state(backend, f"restoring {path}", work, backend.limits.update_sec)
+    return await about_state(backend, f"restoring {path}", work, backend.limits.update_sec)
 
 
-async def _state[T](backend: Backend, what: str, work: Awaitable[T], limit_sec: float) -> T:
+async def about_state[T](backend: Backend, what: str, work: Awaitable[T], limit_sec: float) -> T:
     """Await a call for a saved state. Raises WeightsGone when the server answers that it does not have it."""
     try:
         return await backend.wait(what, work, limit_sec)

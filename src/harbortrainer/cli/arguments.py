@@ -5,6 +5,7 @@ import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,7 +34,8 @@ def read_arguments[T](
     named = [_named(kind, word) for word in argv if not _is_plain(word)]
     taken, left = _by_field(kind, plain, words)
     try:
-        blueprint = Blueprint(kind).apply(dict(saved or {}), layer_name="saved").apply(taken, layer_name="words")
+        earlier = _with_keys(saved or {}, named)
+        blueprint = Blueprint(kind).apply(earlier, layer_name="saved").apply(taken, layer_name="words")
         return blueprint.make_from_argv([*named, *left], allow_hyphens=True)
     except ExtraneousBlueprintArg as error:
         raise UserError(_unknown_field(str(error), tuple(settings(kind)))) from None
@@ -45,6 +47,15 @@ def read_arguments[T](
         raise UserError(_wrong_type(str(error))) from None
     except ValueError as error:  # chz raises it for an argument without "="
         raise UserError(" ".join(str(error).split())) from None
+
+
+def _with_keys(saved: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]:
+    """The saved values; a mapping of which `named` gives a key (NAME.KEY=VALUE) becomes its keys, as chz joins them."""
+    keyed = {name.partition(".")[0] for word in named if "." in (name := word.lstrip("-").split("=", 1)[0])}
+    found: dict[str, Any] = {}
+    for name, value in saved.items():
+        found |= {f"{name}.{key}": one for key, one in value.items()} if name in keyed else {name: value}
+    return found
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
@@ -86,7 +97,7 @@ def _unknown_field(message: str, fields: Sequence[str]) -> str:
     name = match.group(1) if match else "?"
     if name in FORMER:
         return f"{name}: no longer a setting; {FORMER[name].instead}"
-    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
     return f"{name}: no such field; {hint}"
 
@@ -95,12 +106,21 @@ def _wrong_type(message: str) -> str:
     match = re.search(r"argument '(.*?)' provided for param '([^']+)'", message, re.DOTALL)
     value, name = (match.group(1), match.group(2)) if match else ("?", "?")
     cast = re.search(r"Could not cast '.*?' to (.+)", message)
-    wanted = cast.group(1).strip() if cast else "of another type"
+    wanted = cast.group(1).strip().removesuffix(" | None") if cast else "of another type"
     if wanted.startswith("Literal["):
         wanted = "one of " + wanted.removeprefix("Literal[").rstrip("]").replace("'", "")
-    elif wanted == "Union[int, Literal['auto']]":
-        wanted = "a whole number or auto"
-    return f"{name}={value}: must be {wanted}; see --help"
+    elif wanted.startswith("dict["):
+        return f"{name}={value}: takes names and values; give {name}.NAME=VALUE"
+    return f"{name}={value}: must be {_TYPES.get(wanted, wanted)}; see --help"
+
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple[float, float]": "two numbers with a comma between",
+    "Union[int, Literal['auto']]": "a whole number or auto",
+}
 
 
 def validate(config: Config) -> None:
@@ -135,8 +155,6 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
-    if config.n_epochs is not None and config.n_epochs < 1:
-        yield f"n_epochs={config.n_epochs}: must be above 0; None = as many as max_steps takes, else 1"
     yield from _sources_of_signal(config)
     if config.group_size == 1 and config.reward_weight:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
@@ -144,7 +162,7 @@ def _learning(config: Config) -> Iterator[str]:
         for name in ("clip_low_threshold", "clip_high_threshold"):
             if (value := getattr(config, name)) is not None:
                 yield f"{name}={value}: importance_sampling does not clip; use loss_fn=ppo or leave it out"
-    if config.num_substeps > config.batch_size * config.group_size:
+    if config.num_substeps > config.batch_size * config.group_size > 0:
         yield (
             f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
             f"({config.batch_size} x {config.group_size}); lower it"
@@ -221,6 +239,7 @@ def _user(config: Config) -> Iterator[str]:
             yield f"user_model={model}: give user_url=URL of the OpenAI-compatible API that serves it"
         elif not config.user_url.startswith(("http://", "https://")):
             yield f"user_url={config.user_url}: must start with http:// or https://"
+        yield from _key(config, "user_key")
         return
     for name in ("user_url", "user_key"):
         if (value := getattr(config, name)) is not None:
@@ -246,10 +265,29 @@ def _judge(config: Config) -> Iterator[str]:
         yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
     elif not config.reward_weight:
         yield "judge_model: without effect while reward_weight=0; leave it out"
+    else:
+        yield from _key(config, "judge_key")
+
+
+def _key(config: Config, name: str) -> Iterator[str]:
+    """`name`: of a setting that names an environment variable."""
+    variable = getattr(config, name)
+    if variable is not None and not os.environ.get(variable):
+        yield f"{name}={variable}: this environment variable is not set; export it or put it into .env"
+
+
+def _other_backend(config: RunSettings) -> Iterator[str]:
+    """The URL of a server that the run would not use."""
+    name, needed = ("skyrl_tx_url", "skyrl-tx") if config.backend == "tinker" else ("tinker_base_url", "tinker")
+    if config.resume is None and (url := getattr(config, name)):
+        yield f"{name}={url}: not used with backend={config.backend}; set backend={needed} or {name}=None"
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:
     """Problems between settings that every run has."""
+    if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
+        yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
+    yield from _other_backend(config)
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
     if config.server_usd_per_hour and config.backend == "tinker":

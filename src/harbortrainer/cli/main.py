@@ -133,13 +133,17 @@ def _find(words: Sequence[str]) -> str:
     """The command that the first words name. Raises UserError."""
     program, verb = (*words, "", "")[:2]
     if program not in _PROGRAMS:
-        raise UserError(f"{program or 'no command'}: unknown; one of {', '.join(_PROGRAMS)}")
+        raise UserError(_no_command(program, _PROGRAMS))
     verbs = _verbs(program)
     if verb in verbs:
         return f"{program} {verb}"
     if program in _TABLE and (not verbs or not verb or verb.startswith("-") or "=" in verb):
         return program
-    raise UserError(f"{verb or 'no command'}: unknown; one of {', '.join(verbs)}")
+    raise UserError(_no_command(verb, verbs))
+
+
+def _no_command(word: str, known: Sequence[str]) -> str:
+    return f"{f'{word}: no such command' if word else 'give a command'}; one of {', '.join(known)}; see --help"
 
 
 def _verbs(program: str) -> list[str]:

@@ -73,6 +73,7 @@ class AgentPhases:
 
     `task`: its folder; None = unknown. `solution` gives the footprint of the task's solution, None without one.
     `put_back`: system paths that were restored, of all phases so far. `ended`: no process of the agent runs any more.
+    `acting`: some may.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class AgentPhases:
         solution: Callable[[], Awaitable[Footprint | None]] | None = None,
     ) -> None:
         self.put_back: list[str] = []
-        self.ended = False
+        self.ended = self.acting = False
         self._container = container
         self._shells = shells
         self._run_id = run_id
@@ -136,7 +137,7 @@ class AgentPhases:
             if self._image.entrypoint:
                 await self._processes.note()
             self._before = await call(stamps, self._container, self._place)
-        self._noted = True
+        self._noted = self.acting = True
 
     async def close(self, *, final: bool) -> None:
         """Prepare the container for a verifier.
@@ -147,6 +148,7 @@ class AgentPhases:
         """
         if self._image is None:
             raise RuntimeError("the environment was not started")
+        self.acting = self._keep_processes
         settled = self._keep_processes or await self._settle(final)
         if self._processes.first_changed:
             self._note(["/proc/1"])

@@ -20,7 +20,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from harbortrainer.docker import UNUSED_DAYS
-from harbortrainer.docker.daemon import call_removal, engine
+from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine
 from harbortrainer.docker.host_rules import remove_rules
 from harbortrainer.docker.removals import removals
 from harbortrainer.durable.process import PID, lives, this_process
@@ -102,6 +102,8 @@ class OwnedObject:
             return ""
         except APIError as error:
             return str(error.explanation or error)
+        except requests.ReadTimeout:  # others can be removed
+            return f"Docker has not removed it in {REQUEST_TIMEOUT_SEC} s"
         return ""
 
 

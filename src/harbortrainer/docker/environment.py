@@ -1,16 +1,18 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from docker.errors import ImageNotFound
+import requests
+from docker.errors import DockerException, ImageNotFound
 from docker.types import Mount
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
@@ -95,6 +97,7 @@ class DockerEngineEnvironment(BaseEnvironment):
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
         self.start_disturbed = False  # several removals at once may have made it slow
+        self.lost = ""  # why a download failed, if the container or its daemon had gone away
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
@@ -252,7 +255,8 @@ class DockerEngineEnvironment(BaseEnvironment):
     ) -> ExecResult:
         """Run a command as `bash -c` (`sh -c` without bash); in / when the agent has removed the working directory.
 
-        Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran.
+        Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran; also when its shell
+        ended and no agent acts, which could have killed it.
         """
         merged = self._merge_env(env) or {}
         extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
@@ -264,8 +268,9 @@ class DockerEngineEnvironment(BaseEnvironment):
             )
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
-        if output.shell_died and not await call(is_running, self._name):
-            raise RuntimeError(f"container {self._name} went down while a command ran in it")
+        # the agent may have killed the shell; a verifier's reward that stands there already may not be its last word
+        if output.shell_died and not (self._phases.acting and await call(is_running, self._name)):
+            raise RuntimeError(f"container {self._name} or the connection to it went down while a command ran in it")
         if self._pids_limit and found_no_process(output):
             await self._phases.relieve(self._pids_limit)
             output = replace(output, return_code=NO_PROCESS)
@@ -299,11 +304,29 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        await self._files.download_file(source_path, Path(target_path))
+        async with self._noting_loss():
+            await self._files.download_file(source_path, Path(target_path))
 
     @boundary
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await self._files.download_dir(source_dir, Path(target_dir))
+        async with self._noting_loss():
+            await self._files.download_dir(source_dir, Path(target_dir))
+
+    @contextlib.asynccontextmanager
+    async def _noting_loss(self) -> AsyncIterator[None]:
+        """Harbor goes on without an artifact that it could not download: `lost` tells whose fault that was."""
+        try:
+            yield
+        except (OSError, RuntimeError, DockerException) as error:
+            if isinstance(error, requests.RequestException) or not await self._is_up():
+                self.lost = f"container {self._name} or its daemon went away: {' '.join(str(error).split())[:200]}"
+            raise
+
+    async def _is_up(self) -> bool:
+        try:
+            return await call(is_running, self._name)
+        except (DockerException, requests.RequestException):
+            return False
 
 
 def found_no_process(output: Output) -> bool:

@@ -7,8 +7,10 @@ Small uploads and downloads of folders pass through the open shell, at a tenth o
 import base64
 import gzip
 import io
+import os
 import shlex
 import shutil
+import stat
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -20,11 +22,12 @@ from harbor.environments.base import transfer_tar_filter
 
 from harbortrainer.docker.command import IN_SHELL
 from harbortrainer.docker.daemon import call, engine
-from harbortrainer.docker.shell import Shells
+from harbortrainer.docker.shell import MAX_OUTPUT_BYTES, Output, Shells
 
 MAX_INLINE_UPLOAD = 128 * 1024  # base64 characters; twice as many cost as much as an archive call
 MAX_SHELL_DOWNLOAD = 32 * 1024 * 1024
 MAX_DOWNLOAD = 2 * 1024**3
+SHELL_SEC = 60.0  # for a transfer through the shell; after that the daemon's archive calls do it
 EMPTY = 44  # exit code for an empty folder
 _SPOOL = 8 * 1024 * 1024
 
@@ -71,11 +74,11 @@ class Files:
         find = f'for f in {entries}; do [ -e "$f" ] || [ -L "$f" ] && set -- full && break; done'
         empty = f'set --; if [ -d {quoted} ]; then {find}; [ "$1" ] || exit {EMPTY}; fi'
         pack = f"{IN_SHELL}\n{empty}; tar -cf - -C {quoted} . | head -c {MAX_SHELL_DOWNLOAD}"
-        output = await self._shells.run(pack, user="root", limit=MAX_SHELL_DOWNLOAD + 1024 * 1024)
-        if output.return_code == EMPTY:
-            return
-        if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
-            return
+        if (output := await self._run(pack, MAX_SHELL_DOWNLOAD + 1024 * 1024)) is not None:
+            if output.return_code == EMPTY:
+                return
+            if len(output.stdout) < MAX_SHELL_DOWNLOAD and await call(_unpack, io.BytesIO(output.stdout), target):
+                return
         with await call(self._get, source.rstrip("/") + "/.") as archive:
             if not await call(_unpack, archive, target):
                 raise RuntimeError(f"{source} in container {self._container} came as a broken archive")
@@ -88,7 +91,15 @@ class Files:
             await call(_unpack_file, archive, source, target)
 
     async def _succeeds(self, command: str) -> bool:
-        return (await self._shells.run(f"{IN_SHELL}\n{command}", user="root")).return_code == 0
+        output = await self._run(f"{IN_SHELL}\n{command}")
+        return output is not None and output.return_code == 0
+
+    async def _run(self, command: str, limit: int = MAX_OUTPUT_BYTES) -> Output | None:
+        """None = it does not end: the agent may have replaced its programs, and may act still."""
+        try:
+            return await self._shells.run(command, user="root", seconds=SHELL_SEC, limit=limit)
+        except TimeoutError:
+            return None
 
     async def _put(self, archive: bytes) -> None:
         await call(engine().put_archive, self._container, "/", archive)
@@ -129,11 +140,23 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _harmless(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
-    """The member, or None to leave it out: an agent may have made links and devices that tar refuses to unpack."""
+    """The member, or None to leave it out: an agent may have made links and devices that tar refuses to unpack.
+
+    A hard link to one of those would be unpacked as what it links to, without this filter.
+    """
     try:
-        return transfer_tar_filter(member, destination)
+        kept = transfer_tar_filter(member, destination)
     except tarfile.FilterError:
         return None
+    return None if member.islnk() and not _is_file(f"{destination}/{member.linkname}") else kept
+
+
+def _is_file(path: str) -> bool:
+    """Whether a file was unpacked there, not a link."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _unpack(archive: IO[bytes], target: Path) -> bool:

@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import requests
 from docker.errors import DockerException
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, ping_docker
 from harbortrainer.docker.images import Image, content_digest
 from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
@@ -18,6 +19,7 @@ from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
 _METHOD = 1  # raise it when footprints are recorded in another way
 N_AT_ONCE = 4  # solutions
+_DAEMONS = (DockerException, requests.RequestException)  # errors that no solution causes
 _log = logging.getLogger("harbortrainer")
 _slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 _under_way: dict[str, asyncio.Task[Footprint | None]] = {}
@@ -68,7 +70,8 @@ def _write(key: str, text: str) -> None:
 async def learned(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]) -> Footprint | None:
     """The footprint from disk, or of `learn`, which runs once for all callers; None = it failed.
 
-    A failure gives one warning and is not tried again by this process. Cancelling one caller leaves `learn` running.
+    A failure gives one warning and is not tried again by this process; one of the daemon is tried again at once. Raises
+    it where the daemon does not answer: that says nothing about the task. Cancelling one caller leaves `learn` running.
     """
     if (known := await asyncio.to_thread(stored, key)) is not None or key in _failed:
         return known
@@ -82,8 +85,13 @@ async def learned(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]
 async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]) -> Footprint | None:
     try:
         async with _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(N_AT_ONCE)):
-            footprint = await learn()
+            try:
+                footprint = await learn()
+            except _DAEMONS:
+                footprint = await learn()
     except (RuntimeError, OSError, ValueError, TimeoutError, DockerException) as error:
+        if isinstance(error, _DAEMONS) and await asyncio.to_thread(ping_docker) is not None:
+            raise
         _failed.add(key)
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         _log.warning(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import requests
 from docker.errors import DockerException
 
 from harbortrainer.docker.cleaning import remove_container
@@ -150,11 +151,12 @@ class Holders:
             holder = _read(make(name), key)
         except (OSError, DockerException) as error:
             _log.debug("no network namespace to share: %s", error)
-            if isinstance(error, OSError):  # the daemon's files are not on this machine
-                self._impossible.add(key.host)
-            remove_container(name)
             with self._lock:
                 self._made[key] -= 1
+            # requests' errors are OSErrors too: a daemon that does not answer
+            if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+                self._impossible.add(key.host)  # the daemon's files are not on this machine
+            remove_container(name)
             return None
         return holder
 

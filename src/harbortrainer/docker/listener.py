@@ -10,14 +10,16 @@ import threading
 from pathlib import Path
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.errors import EnvironmentFault
 
 BACKLOG = 64
 _PROC = Path("/proc")
 
 
 def listener_problem() -> str:
-    """Why this process cannot listen inside containers; "" = it can, if the daemon runs on this machine."""
+    """Why this process cannot listen inside containers; "" = it can, if the daemon runs on this machine.
+
+    A socket file may lead to another machine's daemon (ssh -L): only `listen_in` finds out.
+    """
     if not _may_enter():
         return "this process may not open a socket in a container's network, as root may"
     host = os.environ.get("DOCKER_HOST", "")
@@ -43,23 +45,24 @@ def _may_enter() -> bool:
     return allowed[0]
 
 
-def listen_in(container: str, port: int) -> socket.socket:
-    """127.0.0.1:`port` as the container sees it. Raises EnvironmentFault, docker.errors.DockerException."""
+def listen_in(container: str, port: int) -> socket.socket | None:
+    """127.0.0.1:`port` as the container sees it; None = its processes are not on this machine.
+
+    Raises RuntimeError, also when a process of the container has the port; docker.errors.DockerException.
+    """
     state = engine().inspect_container(container)
     # of the container, or of the one whose network it shares
     pid, mounted = int(state["State"]["Pid"]), Path(state["HostnamePath"]).parent.name
-    made: list[socket.socket | OSError] = []
+    made: list[socket.socket | OSError | None] = []
     thread = threading.Thread(target=_listen, args=(pid, mounted, port, made))  # a namespace is a thread's own
     thread.start()
     thread.join()
     if isinstance(made[0], OSError):
-        raise EnvironmentFault(
-            f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}"
-        )
+        raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}")
     return made[0]
 
 
-def _listen(pid: int, mounted: str, port: int, made: list[socket.socket | OSError]) -> None:
+def _listen(pid: int, mounted: str, port: int, made: list[socket.socket | OSError | None]) -> None:
     listener = None
     try:
         with (_PROC / str(pid) / "ns" / "net").open() as namespace:
@@ -72,6 +75,8 @@ def _listen(pid: int, mounted: str, port: int, made: list[socket.socket | OSErro
         listener.listen(BACKLOG)
         listener.setblocking(False)
         made.append(listener)
+    except FileNotFoundError:
+        made.append(None)
     except OSError as error:
         if listener is not None:
             listener.close()

@@ -9,8 +9,12 @@ import contextlib
 import shlex
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+
+import requests
+from docker.errors import DockerException, NotFound
 
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.first_shell import duplex
@@ -18,6 +22,7 @@ from harbortrainer.errors import EnvironmentFault, UserError
 
 START_SEC = 30.0  # for an exec on a busy machine
 END_SEC = 2.0  # for the program to see that its input has ended; what is left is ended with the agent's processes
+CUT_SEC, PAUSE_SEC = 10.0, 0.1  # for the daemon to note that a program has ended, after its streams; between two looks
 NO_PYTHON = "no python3"
 _FRAME = struct.Struct(">II")  # as relay_program.py has it
 _DOCKER = struct.Struct(">BxxxL")  # stream, length
@@ -25,34 +30,48 @@ _STDERR = 2
 _WORDS = 500  # bytes of what the program says before it fails
 
 Serve = Callable[[socket.socket], Awaitable[None]]
+Lost = Callable[[EnvironmentFault], None]
 
 
 class Relay:
-    """Open within a phase of a trial. Each connection of the container becomes a socket that `serve` answers."""
+    """Open within a phase of a trial. Each connection of the container becomes a socket that `serve` answers.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, serve: Serve) -> None:
+    `lost` is called when it ends early because its stream does; the policy can only kill its program.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, exec_id: str, serve: Serve, lost: Lost
+    ) -> None:
         self._reader, self._writer, self._serve = reader, writer, serve
+        self._exec_id, self._lost = exec_id, lost
+        self._closing = False
         self._pipes: dict[int, asyncio.StreamWriter] = {}
+        self._ended: set[int] = set()  # connections that the server has closed; what their clients still send is lost
         self._carrying: set[asyncio.Task[None]] = set()
         self._words = b""
         self._work: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, container: str, port: int, pythons: Sequence[str], serve: Serve) -> "Relay":
+    async def open(cls, container: str, port: int, pythons: Sequence[str], serve: Serve, lost: Lost) -> "Relay":
         """Listen at 127.0.0.1:`port` in the container. `pythons`: programs to run with, the first that is there.
 
-        Raises UserError without a Python, EnvironmentFault, docker.errors.DockerException.
+        Raises UserError without a Python, RuntimeError, docker.errors.DockerException.
         """
-        raw, early = await call(_exec, container, port, pythons)
-        relay = cls(*await asyncio.open_connection(sock=raw), serve)
-        if not await relay._start(early):
+        raw, early, exec_id = await call(_exec, container, port, pythons)
+        relay = cls(*await asyncio.open_connection(sock=raw), exec_id, serve, lost)
+        try:
+            started = await relay._start(early)
+        finally:
+            if relay._work is None:
+                relay._writer.close()
+        if not started:
             words = (relay._words.decode(errors="replace").strip() or "no answer").splitlines()[-1]
             if words == NO_PYTHON:
                 raise UserError(
                     f"container {container}: its image has no python3, which carries the agent's requests to a trainer "
                     "that is not root beside the daemon; set agents_dir=FOLDER (scripts/agents/pack), or run as root"
                 )
-            raise EnvironmentFault(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
+            raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
         return relay
 
     async def _start(self, early: bytes) -> bool:
@@ -62,7 +81,6 @@ class Relay:
             async with asyncio.timeout(START_SEC):
                 await anext(frames)
         except (StopAsyncIteration, TimeoutError):
-            self._writer.close()
             return False
         self._work = asyncio.create_task(self._run(frames))
         return True
@@ -71,6 +89,7 @@ class Relay:
         """End the program and all connections. A second time: nothing."""
         if self._work is None:
             return
+        self._closing = True
         with contextlib.suppress(OSError):
             self._writer.write_eof()
         await asyncio.wait({self._work}, timeout=END_SEC)
@@ -82,16 +101,40 @@ class Relay:
 
     async def _run(self, frames: AsyncIterator[tuple[int, bytes]]) -> None:
         """Hand out what comes from the container until it ends: also when the policy kills the program there."""
-        async for number, data in frames:
-            with contextlib.suppress(ConnectionError):
-                await self._take(number, data)
+        problem = ""
+        try:
+            async for number, data in frames:
+                with contextlib.suppress(ConnectionError):
+                    await self._take(number, data)
+        except OSError as error:  # no socket is left for another connection
+            problem = str(error)
         for pipe in self._pipes.values():
             pipe.close()
+        problem = problem or await self._cut()
+        if problem and not self._closing:
+            self._lost(EnvironmentFault(f"the agent's way to its endpoint was lost: {problem}"))
+
+    async def _cut(self) -> str:
+        """Why the stream ended before its program; "" = the program failed first, as when the policy kills it."""
+        problem, give_up = "", time.monotonic() + CUT_SEC
+        while time.monotonic() < give_up and not self._closing:
+            try:
+                if code := await call(_exit_code, self._exec_id):
+                    return ""
+                problem = "the stream of its exec was cut"
+                if code == 0:  # its input had ended
+                    return problem
+            except NotFound:  # the container is gone: its commands tell
+                return ""
+            except (DockerException, requests.RequestException) as error:
+                problem = " ".join(str(error).split())[:200]
+            await asyncio.sleep(PAUSE_SEC)
+        return problem
 
     async def _take(self, number: int, data: bytes) -> None:
         pipe = self._pipes.get(number)
         if pipe is None:
-            if not data:
+            if not data or number in self._ended:
                 return
             here, there = socket.socketpair()
             reader, pipe = await asyncio.open_connection(sock=here)
@@ -111,6 +154,7 @@ class Relay:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 await self._send(number, data)
+        self._ended.add(number)
         self._pipes.pop(number).close()
         with contextlib.suppress(ConnectionError):
             await self._send(number, b"")
@@ -153,11 +197,17 @@ def _split(buffer: bytearray, head: struct.Struct) -> list[tuple[int, bytes]]:
     return found
 
 
-def _exec(container: str, port: int, pythons: Sequence[str]) -> tuple[socket.socket, bytes]:
-    """As root, whom only a policy that is root can kill. The duplex socket and its first bytes. Blocking."""
+def _exec(container: str, port: int, pythons: Sequence[str]) -> tuple[socket.socket, bytes, str]:
+    """As root, whom only a policy that is root can kill. The duplex socket, its first bytes, the id. Blocking."""
     program = Path(__file__).with_name("relay_program.py").read_text()
     choose = " || ".join(f"p=$(command -v {shlex.quote(python)})" for python in pythons)
     script = f'{{ {choose}; }} || {{ echo {NO_PYTHON} >&2; exit 127; }}; exec "$p" -I -S -c "$0" {port}'
     client = engine()
     made = client.exec_create(container, ["sh", "-c", script, program], stdin=True, user="root", workdir="/")
-    return duplex(client.exec_start(made["Id"], socket=True))
+    return *duplex(client.exec_start(made["Id"], socket=True)), made["Id"]
+
+
+def _exit_code(exec_id: str) -> int | None:
+    """None: the program runs. Blocking."""
+    found = engine().exec_inspect(exec_id)
+    return None if found["Running"] else found["ExitCode"]

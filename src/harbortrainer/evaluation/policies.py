@@ -9,7 +9,7 @@ import chz
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
-from harbortrainer.backend.policy import PolicyTrainer, Published
+from harbortrainer.backend.policy import PolicyTrainer, Published, about_state
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import Renderer
@@ -77,7 +77,7 @@ async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIt
     """A sampler of the policy, freed on the server when the block ends.
 
     A training state is restored into a new adapter and published from there; weights saved for sampling are sampled
-    directly. Raises UserError, BackendError.
+    directly. Raises UserError, WeightsGone when the server does not have them, BackendError.
     """
     if subject.path is None or SAMPLER_WEIGHTS in subject.path:
         base = config.model_name if subject.path is None else None
@@ -85,7 +85,7 @@ async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIt
         yield Published(await backend.wait(f"creating the sampling client of {subject.name}", work, CALL_LIMIT_SEC))
         return
     reading = backend.rest.get_weights_info_by_tinker_path(subject.path)
-    info = await backend.wait(f"reading {subject.path}", reading, CALL_LIMIT_SEC)
+    info = await about_state(backend, f"{subject.name}: reading {subject.path}", reading, CALL_LIMIT_SEC)
     config = chz.replace(config, lora_rank=info.lora_rank or config.lora_rank)
     policy = await PolicyTrainer.restore(backend, config, subject.path)
     try:

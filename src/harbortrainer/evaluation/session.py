@@ -122,6 +122,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
     for subject in subjects:
+        _refuse_elsewhere(subject, args.backend)
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
@@ -140,6 +141,14 @@ def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: s
             f"tasks_dir: {', '.join(changed[:3]) or 'the order of tasks'} changed since out={out} was started; put the "
             "tasks back or choose another out"
         )
+
+
+def _refuse_elsewhere(subject: Subject, backend: str) -> None:
+    """Raises UserError when the run saved its weights at another backend."""
+    theirs = read_json(RunDirectory(Path(subject.run)).config).get("backend", backend) if subject.run else backend
+    if theirs != backend:
+        how = f"backend={theirs}" + (" skyrl_tx_url=URL" if theirs == "skyrl-tx" else "")
+        raise UserError(f"backend={backend}: the weights of {subject.name} are on backend={theirs}; give {how}")
 
 
 def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap: bool) -> None:

@@ -33,8 +33,8 @@ def group_advantages(
 
 
 def has_signal(group: TrajectoryGroup, config: Config) -> bool:
-    """Whether the rewards of the trials that are trained on differ."""
-    treated = outcome_policy(config.outcome_policy).treat(group)
+    """Whether the rewards of the trials that are trained on differ, with what a judge adds to them."""
+    treated = _shaped(outcome_policy(config.outcome_policy).treat(group), config)
     return len(treated.trajectories_G) > 1 and not treated.constant
 
 

@@ -143,9 +143,13 @@ class Trajectory:
         return sum(len(turn.new_tokens_T) + len(turn.completion_tokens_T) for turn in side)
 
     @property
+    def own_turns(self) -> list[Turn]:
+        """All but those of side segments."""
+        return [turn for turn in self.turns if turn.segment not in self.side_segments]
+
+    @property
     def trainable(self) -> bool:
-        sampled = any(turn.completion_tokens_T for turn in self.turns if turn.segment not in self.side_segments)
-        return self.reward is not None and sampled
+        return self.reward is not None and any(turn.completion_tokens_T for turn in self.own_turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Renders prompts by the model's chat template without retokenizing sampled text; reads the model's configuration."""
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ UNKNOWN_VOCABULARY = 2**31
 WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
 DATE = "26 Jul 2024"  # the default of Llama 3.1's template, which else writes today's: prompts changed at midnight
 GREETED = "You have already said to the user: "
+log = logging.getLogger("harbortrainer")
 
 
 def clean_text(text: str) -> str:
@@ -91,7 +93,10 @@ class ChatTemplate:
                 f"model_name: no tokenizer for {model_name!r} ({reason}); "
                 "give a hub name that this machine can download, or a directory that holds tokenizer.json"
             ) from error
-        return cls(tokenizer, enable_thinking=enable_thinking, tool_format=tool_format)
+        template = cls(tokenizer, enable_thinking=enable_thinking, tool_format=tool_format)
+        if enable_thinking and template.renderer.thinking == "none":
+            log.warning("enable_thinking=true: without effect, the chat template of %s has no such switch", model_name)
+        return template
 
     @cached_property
     def renderer(self) -> Renderer:

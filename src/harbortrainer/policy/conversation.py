@@ -1,5 +1,6 @@
 """One trial's exchange with the policy, tokens in and tokens out; records every sampled turn."""
 
+import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -171,6 +172,10 @@ class Conversation:
             )
         except SamplingError as error:
             self.fault = error
+            raise
+        except asyncio.CancelledError as error:
+            if error.args and isinstance(error.args[0], SamplingError):  # its time was over, the server's fault
+                self.fault = error.args[0]
             raise
         self._listener.answered(len(sample.tokens_T))
         with self.clocked():

@@ -28,6 +28,7 @@ TRANSIENT = (
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
 BUSY, IN_FLIGHT = "busy_seconds", "in_flight_seconds"
+SILENT_SEC, SILENT_TIMES = 60.0, 2.0  # without any answer, and that many times the longest answer: a silent server
 
 
 class SamplingError(Exception):
@@ -118,6 +119,7 @@ class PolicySampler(Sampler):
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
         self._counted_at = 0.0  # clock time up to which both are counted
+        self._answered_at = self._longest = 0.0  # clock time of the last answer; seconds of the longest
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self._companions: list[PolicySampler] = []
         self._follower: Follower | None = None
@@ -254,7 +256,10 @@ class PolicySampler(Sampler):
     async def sample_from(
         self, client: SamplingClient, version: int, prompt_T: Sequence[int], **limits: Unpack[Limits]
     ) -> Sample:
-        """`sample` from the weights of `client`, which were published as `version`."""
+        """`sample` from the weights of `client`, which were published as `version`.
+
+        A caller that is cancelled while the server answers nobody gets a SamplingError as CancelledError's argument.
+        """
         params = types.SamplingParams(
             max_tokens=limits["max_tokens"],
             temperature=limits["temperature"],
@@ -266,7 +271,15 @@ class PolicySampler(Sampler):
         self._in_flight.add(task)
         self._users[version] += 1
         task.add_done_callback(functools.partial(self._finished, version))
-        return await asyncio.shield(task)
+        began = time.monotonic()
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waited = time.monotonic() - began
+            if self._answered_at < began and waited > max(SILENT_SEC, SILENT_TIMES * self._longest):
+                error = SamplingError(f"the server had answered no request for {waited:.0f} s")
+                raise asyncio.CancelledError(error) from None  # asyncio.timeout knows no other kind
+            raise
 
     async def drain(self) -> None:
         """Wait until no request is in flight. Each has a time limit, so this ends."""
@@ -302,7 +315,9 @@ class PolicySampler(Sampler):
             # ValueError: how the SDK reports a request that the server's engine refused
             message = next(iter(str(error).strip().splitlines()), "")[:300]
             raise SamplingError(f"{type(error).__name__}: {message}") from error
-        sample = to_sample(response, params.max_tokens or 0, version, time.monotonic() - started)
+        self._answered_at = time.monotonic()
+        sample = to_sample(response, params.max_tokens or 0, version, self._answered_at - started)
+        self._longest = max(self._longest, sample.seconds)
         self._counters["prompt_tokens"] += len(prompt_T)
         self._counters["sampled_tokens"] += len(sample.tokens_T)
         self._counters["truncated"] += sample.truncated

@@ -233,9 +233,12 @@ def _types(schema: Any) -> set[str]:
     """The JSON types that a schema names, also within anyOf and oneOf; none = it does not say, or refers to another."""
     if not isinstance(schema, Mapping):
         return {"string"}  # an argument that is not declared
-    given = schema.get("type") or ()
-    inner = [one for name in ("anyOf", "oneOf") for one in schema.get(name) or ()]
-    return {given} if isinstance(given, str) else {*given}.union(*map(_types, inner))
+    if isinstance(given := schema.get("type"), str):
+        return {given}
+    # any JSON may stand here: the policy can declare tools too
+    lists = [one for one in map(schema.get, ("anyOf", "oneOf")) if isinstance(one, list)]
+    named = {one for one in given if isinstance(one, str)} if isinstance(given, list) else set()
+    return named.union(*(_types(inner) for one in lists for inner in one))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class ReplayArgs:
     loss_fn: LossFn | None = field(None, f"changes no datum, only the share that is clipped; {RUN}")
     clip_low_threshold: float | None = field(None, RUN)
     clip_high_threshold: float | None = field(None, RUN)
-    steps: tuple[int, ...] = field((), "global_step of each step to replay, a,b,c; () = all")
+    steps: tuple[int, ...] = field((), "global_step of each step to replay, a,b,c; empty = all")
     json: str | None = field(None, JSON)
 
 

@@ -27,6 +27,7 @@ from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
 from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.run.trajectories import read_batch
+from harbortrainer.setting import shown
 from harbortrainer.training.schedule import SettingsByStep
 
 
@@ -267,7 +268,7 @@ def _notes(now: Config, before: Config, steps: Sequence[StepReport], undigested:
 
 def show(report: ReplayReport, console: Console) -> None:
     """Print a row a step, `a → b` where a number changes, then the totals and notes."""
-    changes = [f"{name}={now}, was {before}" for name, (before, now) in report.settings.items()]
+    changes = [f"{name}={shown(now)}, was {shown(before)}" for name, (before, now) in report.settings.items()]
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)

@@ -69,7 +69,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
         ratios = read_log_ratios(run, trial.folder, trial.name)
-        of_turns = tokens(trajectory.turns, pieces, ratios)
+        of_turns = tokens(trajectory.turns, pieces, ratios, trajectory.side_segments)
         shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
         shown["shaping"] = additions(trajectory)
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
@@ -87,20 +87,23 @@ def conversation(path: Path) -> list[dict[str, Any]]:
     try:
         steps = json.loads(path.read_bytes())["steps"]
         return [_message(step) for step in steps]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
-def tokens(turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | None = None) -> dict[str, Any]:
+def tokens(
+    turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | None = None, side: Sequence[int] = ()
+) -> dict[str, Any]:
     """`words`: texts; each turn: `seen` and `sampled` as indices of words, `logprobs` and `ratios` of the sampled ones.
 
-    `log_ratios`: trainer to sampler, of all sampled tokens, segment after segment; ignored where their number differs.
+    `log_ratios`: trainer to sampler, of all sampled tokens but those of the segments `side`, segment after segment;
+    ignored where their number differs.
     `left_out`: tokens of the first turn that exceeds MOST_TOKENS in all, and of the later ones.
     """
     words: dict[int, int] = {}
     shown: list[dict[str, Any]] = []
     left = MOST_TOKENS
-    for turn, ratios in zip(turns, _ratios(turns, log_ratios), strict=True):
+    for turn, ratios in zip(turns, _ratios(turns, log_ratios, side), strict=True):
         length = len(turn.new_tokens_T) + len(turn.completion_tokens_T)
         if length > left:
             break
@@ -122,13 +125,14 @@ def tokens(turns: tuple[Turn, ...], pieces: Pieces, log_ratios: np.ndarray | Non
     return {"words": texts, "ids": list(words), "turns": shown, "left_out": rest, "named": pieces.known}
 
 
-def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None) -> list[list[float]]:
+def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None, side: Sequence[int]) -> list[list[float]]:
     """p(trainer) / p(sampler) of each turn's sampled tokens; [] = unknown."""
     found: list[list[float]] = [[] for _ in turns]
-    if log_ratios is None or len(log_ratios) != sum(len(turn.completion_tokens_T) for turn in turns):
+    own = [index for index, turn in enumerate(turns) if turn.segment not in side]
+    if log_ratios is None or len(log_ratios) != sum(len(turns[index].completion_tokens_T) for index in own):
         return found
     left = np.exp(log_ratios).round(4).tolist()
-    for index in sorted(range(len(turns)), key=lambda index: turns[index].segment):
+    for index in sorted(own, key=lambda index: turns[index].segment):
         length = len(turns[index].completion_tokens_T)
         found[index], left = left[:length], left[length:]
     return found

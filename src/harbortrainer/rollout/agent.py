@@ -125,14 +125,15 @@ class TrainableTerminus2(Terminus2):
             reason = "context_length"
         except KeysRefused:
             reason = "policy_error"
-        except TimeoutError:
-            if not deadline.expired():
-                raise
+        except TimeoutError as error:
+            if not deadline.expired():  # Harbor takes a TimeoutError for the agent's own limit, after which it grades
+                raise RuntimeError("the environment did not answer the terminal in time") from error
             reason = "timeout"
         finally:
             self._policy.stop_reason = reason
             self._policy.parse_failures = failures = self._answers.failures
             context.metadata = {**(context.metadata or {}), "stop_reason": reason, "parse_failures": failures}
+            context.model_usage = {}  # else Harbor reads it from a file that the policy may have written
 
     @override
     async def _execute_commands(self, commands: list[Command], session: TmuxSession) -> tuple[bool, str]:

@@ -21,7 +21,9 @@ def check_agents(trajectories: Sequence[Trajectory]) -> None:
     if not counted:
         return
     alike = Counter(
-        _VARIES.sub("#", one.detail) for one in counted if one.outcome is Outcome.POLICY_ERROR and len(one.turns) == 1
+        _VARIES.sub("#", one.detail)
+        for one in counted
+        if one.outcome is Outcome.POLICY_ERROR and len(one.own_turns) == 1
     )
     for detail, number in alike.most_common(1):
         if number >= FEWEST and number > MOST_ALIKE * len(counted):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # a web server, slow to import
 
 NEAR = 0.5  # share of context_limit; an agent whose first prompt takes more gets nowhere
 LAST_OUTPUT = 300  # characters of a program's output in a detail
+NEVER_ASKED = "the agent never asked the policy"
 
 
 @dataclass
@@ -50,6 +51,12 @@ class AgentSession:
         return self.exchange.side_segments
 
     @property
+    def own_turns(self) -> list[Turn]:
+        """Answers to the agent itself."""
+        side = self.side_segments
+        return [turn for turn in self.turns if turn.segment not in side]
+
+    @property
     def stats(self) -> dict[str, float]:
         return self.exchange.stats
 
@@ -65,14 +72,15 @@ class AgentSession:
     async def open(self, container: str) -> None:
         """Answer inside the container from now on; again after `close`, when the task has another step.
 
-        Raises UserError (no way into it), EnvironmentFault, docker.errors.DockerException.
+        Raises UserError (no way into it), RuntimeError, docker.errors.DockerException.
         """
         self.endpoint.open(self.exchange, self.key)
         self.exchange.reopen()
-        if listener_problem():
-            self._relay = await Relay.open(container, PORT, PYTHONS, self._attach)
+        listener = None if listener_problem() else await call(listen_in, container, PORT)
+        if listener is None:
+            self._relay = await Relay.open(container, PORT, PYTHONS, self._attach, self.exchange.fail)
         else:
-            await self.endpoint.serve(await call(listen_in, container, PORT), self.key)
+            await self.endpoint.serve(listener, self.key)
 
     async def _attach(self, connected: socket.socket) -> None:
         await self.endpoint.attach(connected, self.key)
@@ -86,13 +94,14 @@ class AgentSession:
     def classify(self, result: "TrialResult") -> Verdict:
         """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
         exchange = self.exchange
-        if exchange.fault is not None:
-            prefix = SAMPLING if isinstance(exchange.fault, SamplingError) else f"{type(exchange.fault).__name__}: "
-            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(exchange.fault), None
+        # a conversation's own: its request was given up at the end of its time
+        if (failed := exchange.fault or exchange.conversation.fault) is not None:
+            prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
+            return Outcome.INFRASTRUCTURE_ERROR, prefix + str(failed), None
         fault = ungraded(result)
         if fault is not None:
             return ungraded_verdict(result, fault)
-        if not any(turn.completion_tokens_T for turn in exchange.turns):
+        if not any(turn.completion_tokens_T for turn in self.own_turns):
             return Outcome.INFRASTRUCTURE_ERROR, self._silent(), None
         reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
         if reward is None:
@@ -104,21 +113,19 @@ class AgentSession:
         return GRADED[self.stop_reason], "", reward
 
     def _silent(self) -> str:
-        """Why nothing was sampled."""
-        words = last_words(self.failure)
-        full = self.stop_reason == "context_length"
-        why = "the agent's first prompt leaves no room for an answer" if full else "the agent never asked the policy"
+        """Why nothing was sampled for the agent."""
+        words, full = last_words(self.failure), self.exchange.full
+        why = f"the agent's first prompt leaves no room for an answer: {full}" if full else NEVER_ASKED
         return f"{why}{': ' if words else ''}{words}"
 
     def check_first_prompt(self, agent: str) -> None:
         """Raises UserError when the prompt before the agent's first answer takes too much of the context."""
-        side, limit = self.side_segments, self.exchange.conversation.context_limit
-        first = next((turn for turn in self.turns if turn.segment not in side), None)
-        if first is None:
-            if self.stop_reason == "context_length":
+        limit, own = self.exchange.conversation.context_limit, self.own_turns
+        if not own:
+            if self.exchange.full:
                 raise UserError(f"agent={agent}: context_limit={limit}: {self._silent()}; raise context_limit")
             return
-        n = len(first.new_tokens_T)
+        n = len(own[0].new_tokens_T)
         if n > NEAR * limit:
             raise UserError(
                 f"agent={agent}: its first prompt has {n} tokens of context_limit={limit}; give at least "
@@ -160,7 +167,7 @@ class AgentService:
         """Check the first trial that asked the policy. Raises UserError."""
         if not self._checked:
             session.check_first_prompt(agent)
-            self._checked = bool(session.turns)
+            self._checked = bool(session.own_turns)
 
 
 def last_words(output: str) -> str:

@@ -70,8 +70,9 @@ def environment_config(
         return _config(own, {"run_id": run_id}, import_path=COMPOSE_ENVIRONMENT)
     for name in own:
         if name not in _FIELDS:
-            known = (*EngineOptions.model_fields, *_FIELDS)
-            raise UserError(f"environment_kwargs.{name}: unknown for docker{_near(name, known)}")
+            known = sorted((*EngineOptions.model_fields, *_FIELDS))
+            near = _near(name, known)
+            raise UserError(f"environment_kwargs.{name}: unknown for docker{near}; one of {', '.join(known)}")
     if KEEP in options or task.metadata.get(KEEP):
         options[KEEP] = _keeps_processes(task_dir.name, task.metadata, options.get(KEEP, ()))
     return _config(own, {**options, "run_id": run_id}, import_path=ENGINE_ENVIRONMENT)

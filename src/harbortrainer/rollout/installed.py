@@ -1,7 +1,6 @@
 """Harbor's agents for containers as they are, but: none is installed in a trial, and the model API ends them."""
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -17,6 +16,9 @@ from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
+CLEAN_SEC = 10.0  # for what Harbor does after an agent that was ended
+LOG_BYTES = 64 << 20  # of an agent's log; all trials wait while a larger one is read
+_SHAPES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, OSError)
 
 
 def __getattr__(name: str) -> type[BaseInstalledAgent]:
@@ -64,6 +66,18 @@ class _Trainable(BaseInstalledAgent):
     async def install(self, environment: Any) -> None:
         """Installs nothing: `setup` has found the program."""
 
+    def populate_context_post_run(self, context: Any) -> None:
+        """Harbor's reading of the agent's log, which a killed agent cuts off and the policy may have written."""
+        try:
+            if sum(file.stat().st_size for file in self.logs_dir.rglob("*") if file.is_file()) <= LOG_BYTES:
+                super().populate_context_post_run(read := type(context)())
+                read.model_dump_json(warnings="error")  # what Harbor cannot store would end its trial without a result
+                for name, value in read:
+                    setattr(context, name, value)
+        except _SHAPES as error:
+            self.logger.warning(f"agent={self.name()}: its log could not be read: {type(error).__name__}")
+        context.model_usage = context.model_usage or {}  # else Harbor reads trajectory.json, whoever wrote it
+
     @boundary
     async def setup(self, environment: Any) -> None:
         """Raises UserError when the program is not there."""
@@ -94,7 +108,14 @@ class _Trainable(BaseInstalledAgent):
                 work.result()
         finally:
             over.cancel()
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError, NonZeroAgentExitCodeError):
-                await work
             session.stop_reason = reason  # not into `context`: Harbor reads the agent's log only into an empty one
+            await _end(work)
+
+
+async def _end(work: asyncio.Future[None]) -> None:
+    """End Harbor's part: its program, then its copying of files, whose size the policy decides. Raises its error."""
+    for _ in range(2):
+        work.cancel()
+        await asyncio.wait({work}, timeout=CLEAN_SEC)
+    if work.done() and not work.cancelled() and not isinstance(work.exception(), NonZeroAgentExitCodeError):
+        work.result()

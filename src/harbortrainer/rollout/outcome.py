@@ -175,8 +175,9 @@ def failed_install(task: Path, trial: Path) -> str:
 
 
 def outputs(trial: Path) -> Iterator[str]:
-    """What the verifier of each step printed, its beginning and end."""
-    return (_read(file) for file in sorted(trial.glob("**/verifier/test-stdout.txt")))
+    """What the verifier of each step printed, its beginning and end. The agent may have made files of that name."""
+    found = (file for folder in ("verifier", "steps/*/verifier") for file in trial.glob(f"{folder}/test-stdout.txt"))
+    return (_read(file) for file in sorted(found))
 
 
 def fetching(script: str) -> list[str]:

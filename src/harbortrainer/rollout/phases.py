@@ -129,9 +129,12 @@ class Phases:
         began = time.monotonic()
         await self._enter(self._gates.verifying)
         self._observed.moved(TrialState.VERIFYING)
-        if (environment := self._engine_environment()) and self._verified_inside():
-            steps = self._trial.task.config.steps or ()
-            await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
+        if environment := self._engine_environment():
+            if self._verified_inside():
+                steps = self._trial.task.config.steps or ()
+                await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
+            elif environment.lost:  # a verifier elsewhere would grade work that was never collected
+                raise RuntimeError(environment.lost)
         self.prepared += time.monotonic() - began
 
     @property

@@ -95,7 +95,7 @@ def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "agent/tokens_per_unique_token": judged.tokens_per_unique_token,
         "agent/foreign_rate": judged.foreign_rate,
         "agent/side_token_share": judged.side_token_share,
-        "agent/never_asked": float(sum(not t.turns for t in counted)),
+        "agent/never_asked": float(sum(not t.own_turns for t in counted)),
         "agent/failed": float(sum(t.outcome is Outcome.POLICY_ERROR for t in counted)),
     }
 

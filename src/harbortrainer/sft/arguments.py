@@ -8,7 +8,7 @@ from harbortrainer.cli.arguments import run_problems
 from harbortrainer.config import SftConfig
 from harbortrainer.errors import UserError
 from harbortrainer.run.continued import read_run_arguments
-from harbortrainer.setting import field, problems, settings
+from harbortrainer.setting import field, problems, settings, shown
 from harbortrainer.stopping import Stop
 
 
@@ -47,5 +47,6 @@ def _between(args: SftArgs) -> Iterator[str]:
         yield f"patience={args.patience}: no conversation is held out; set eval_split"
     if args.eval_every and not args.eval_split:
         yield f"eval_every={args.eval_every}: no conversation is held out; set eval_split"
-    if args.best_of_group and not args.runs:
-        yield "best_of_group=true: it chooses among trials of runs; give runs=RUN_DIR or leave it out"
+    for name in ("best_of_group", "min_reward", "suspect") if not args.runs else ():
+        if (value := getattr(args, name)) != settings(SftConfig)[name].default:
+            yield f"{name}={shown(value)}: it chooses among trials of runs; give runs=RUN_DIR or leave it out"

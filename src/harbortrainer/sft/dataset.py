@@ -50,7 +50,7 @@ class Dataset:
 
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
-    found = [one for file in config.data for one in _of_file(file, template)]
+    found = [one for file, name in _names(config.data) for one in _of_file(file, name, template)]
     trials, n_suspect = _of_runs(config, template.renderer)
     found += trials
     if not found:
@@ -90,7 +90,16 @@ def _left_out(n_suspect: int) -> str:
     return f"{number} with enough reward left out as suspect; suspect=train takes them"
 
 
-def _of_file(file: str, template: ChatTemplate) -> Iterator[Conversation]:
+def _names(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each file with the name that its conversations have; the loss tells conversations apart by it."""
+    taken: set[str] = set()
+    for number, file in enumerate(files, 1):
+        name = Path(file).name
+        yield file, f"{number}/{name}" if name in taken else name
+        taken.add(name)
+
+
+def _of_file(file: str, called: str, template: ChatTemplate) -> Iterator[Conversation]:
     """One conversation a line: messages, and optionally the name of its task and the tools declared in it."""
     path = Path(file).expanduser()
     try:
@@ -101,15 +110,25 @@ def _of_file(file: str, template: ChatTemplate) -> Iterator[Conversation]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = _json(line)
             messages = record.get("messages") if isinstance(record, dict) else None
             if not isinstance(messages, list):
                 raise ValueError('must be an object with a list "messages"')
             task, tools = record.get("task"), _tools(record)
-            name = f"{path.name}:{number}"
+            name = f"{called}:{number}"
             yield of_messages(messages, template, name=name, task=str(task) if task else None, source=file, tools=tools)
-        except ValueError as error:  # json.JSONDecodeError is one
+        except ValueError as error:
             raise UserError(f"data={file}: line {number}: {error}") from None
+
+
+def _json(line: bytes) -> Any:
+    """Raises ValueError, which names the column."""
+    try:
+        return json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON object ({error.msg} at column {error.colno}); mend or delete the line") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1}); convert the file") from None
 
 
 def _tools(record: Mapping[str, Any]) -> list[Tool]:

@@ -20,7 +20,7 @@ from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_sa
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, held, new_run_directory, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
-from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, waited
+from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, best_step, waited
 from harbortrainer.stopping import Stop, Stopped
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.training.outage import create_or_restore, delete_orphans
@@ -62,11 +62,12 @@ class Prepared:
     def finished(self) -> bool:
         """Whether the run to resume has nothing left to do."""
         latest = CheckpointLog(self.earlier.checkpoints).latest() if self.earlier is not None else None
-        if self.earlier is None or latest is None:
+        if self.earlier is None or latest is None or self.earlier.pending_row.exists():
             return False
         rows = read_lines(self.earlier.metrics)
         converged = bool(self.config.patience) and waited(rows) >= self.config.patience
-        return converged or latest.step >= self.total_steps
+        # a process that was killed at its end has left states behind the best one
+        return latest.step >= self.total_steps or (converged and latest.step <= (best_step(rows) or 0))
 
     @property
     def notes(self) -> list[str]:

@@ -26,6 +26,7 @@ from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.training.loop import run_loop
 from harbortrainer.training.outage import Outage
+from harbortrainer.training.rows import StepRows
 from harbortrainer.training.update import learning_rate
 from harbortrainer.watch.display import Display
 
@@ -98,6 +99,7 @@ class SftTrainer:
 
     def __init__(self, config: SftConfig, run: RunDirectory, parts: Parts, lessons: Lessons, step: int) -> None:
         self.config, self.run_directory, self.parts, self.lessons, self.step = config, run, parts, lessons, step
+        self._open = StepRows(run, parts.metrics, parts.budget)
         idle = PolicySampler()
         self.outage = Outage(parts.policy, idle, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec)
 
@@ -106,13 +108,16 @@ class SftTrainer:
 
         A lost server costs the steps since the last checkpoint, which are repeated.
         """
-        await run_loop(self, self.outage, self.parts.ledger, self.parts.stop, lambda: None)
+        await run_loop(self, self.outage, self.parts.ledger, self.parts.stop, self._open.keep)
 
     async def proceed(self) -> None:
         """From `step` to the last step, with the weights that the policy has now."""
+        self._open.forget()
         if self.parts.checkpoints.latest() is None:
             await self.save()
-        if self.step == 0 and self.lessons.held_out and self.parts.metrics.last_step < 0:
+        if kept := self._open.kept(self.step):  # an earlier process was stopped while it measured
+            await self._conclude(kept[-1][1])
+        elif self.step == 0 and self.lessons.held_out and self.parts.metrics.last_step < 0:
             await self._conclude({})
         while self.step < self.lessons.total_steps and not self._converged():
             if not self.parts.stop.may_continue():
@@ -154,10 +159,8 @@ class SftTrainer:
 
     async def _conclude(self, row: dict[str, float]) -> None:
         """Measure the held-out loss where it is due, log the step's row, save a checkpoint where it is due."""
-        if self.step > self.parts.metrics.last_step:  # else a restored state repeated the step
-            if self.lessons.due(self.step):
-                row |= await self._measure()
-            self.parts.metrics.log(self.step, row | self.parts.budget.metrics())
+        if self._open.open(self.step, row):  # else a restored state repeated the step
+            self._open.log(self.step, await self._measure() if self.lessons.due(self.step) else {})
         self.parts.display.taught(self.step, self.lessons.total_steps, row)
         latest = self.parts.checkpoints.latest()
         every = self.config.save_every

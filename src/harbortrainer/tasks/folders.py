@@ -52,6 +52,10 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
         raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
     tasks = [Task(path.name, path.resolve(), digest(path), domain=_category(path)) for path in paths]
     if not tasks and not excluded:
+        if looks_like_task(Path(tasks_dir).expanduser()):
+            raise UserError(
+                f"tasks_dir={tasks_dir}: a task itself; give the folder that it is in, and tasks_include=NAME"
+            )
         raise UserError(f"tasks_dir: no Harbor task in {tasks_dir}; each is a folder with task.toml and instruction.md")
     return tasks
 
@@ -68,7 +72,8 @@ def find_fault(path: Path) -> str | None:
     try:
         task = HarborTask(path)
     except (OSError, ValueError, RuntimeError) as error:
-        return " ".join(str(error).split())[:200]
+        why = " ".join(str(error).split())[:200]
+        return f"task.toml: {why}" if isinstance(error, tomllib.TOMLDecodeError) else why
     if not task.config.environment.docker_image and not any(
         (path / "environment" / name).is_file() for name in _RECIPES
     ):

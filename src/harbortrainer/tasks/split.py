@@ -190,13 +190,15 @@ def check_held_out(
         for name, known in record["train"].items()
     ]
     found = overlaps(trained, list(map(identify, tasks)))
-    _refuse_overlap(f"evaluation of {run}", found, allow_family_overlap or record["allow_family_overlap"])
+    allowed = allow_family_overlap or record["allow_family_overlap"]
+    _refuse_overlap(f"evaluation of {run}", found, allowed, "leave the first of each pair out (tasks_exclude)")
 
 
-def _refuse_overlap(field: str, found: Sequence[Overlap], allowed: bool) -> None:
+def _refuse_overlap(
+    field: str, found: Sequence[Overlap], allowed: bool, fix: str = "leave one of each pair out"
+) -> None:
     refused = [overlap for overlap in found if overlap.duplicate or not allowed]
     if refused:
-        fix = "leave one of each pair out"
         if not any(overlap.duplicate for overlap in refused):
             fix += ", or set allow_family_overlap=true if new instances of known families are what you want to measure"
         raise UserError(f"{field}: {_listed(list(map(str, refused)))}; {fix}")

@@ -48,12 +48,18 @@ class RunPlan:
 
     @property
     def length_note(self) -> tuple[str, ...]:
-        """A line where two settings of the length differ, and one on the trials that may come on top."""
+        """Lines on settings that the length leaves without effect, and on the trials that may come on top."""
         lines: list[str] = []
         if self.total_steps < self.config.max_steps:
             lines.append(
                 f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
                 f"{self.total_steps} steps; leave n_epochs out, or raise it"
+            )
+        most = self.total_steps * self.config.num_substeps
+        if self.config.warmup_steps > most:
+            lines.append(
+                f"warmup_steps={self.config.warmup_steps}: the run has {most} optimizer steps and ends before its rate "
+                f"is learning_rate={self.config.learning_rate:g}; lower warmup_steps"
             )
         if spare := self.config.oversample_max:
             more = spare * self.config.group_size

@@ -53,8 +53,13 @@ class StepRows:
         self._rows, self._complete = {}, set()
 
     def kept(self, step: int) -> list[tuple[int, dict[str, float]]]:
-        """The rows on disk that are not logged yet, up to that of `step`; later steps are made again."""
+        """The rows on disk that are not logged yet, up to that of `step`; later steps are made again.
+
+        All of them are open from now on: concluding the first one must not drop the others from disk.
+        """
         stored: Any = read_json(self._file) if self._file.exists() else []
         rows = [stored] if isinstance(stored, dict) else stored  # a single row: of an earlier version
         by_step = sorted((int(row.pop("global_step")), row) for row in rows)
-        return [(one, row) for one, row in by_step if self._metrics.last_step < one <= step]
+        kept = [(one, row) for one, row in by_step if self._metrics.last_step < one <= step]
+        self._rows |= dict(kept)
+        return kept

@@ -14,7 +14,7 @@ from harbortrainer.backend.users import opened_users
 from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.judge import Judge, open_judge
+from harbortrainer.policy.judge import Judge, open_judge, read_taxonomy
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.users import Users
 from harbortrainer.rollout.concurrency import level_of
@@ -89,8 +89,10 @@ async def run_training(
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
-    """Check everything that needs no server: tasks, split, venues, chat template, init_from. Raises UserError."""
+    """Check all that needs no server: tasks, split, venues, chat template, taxonomy, init_from. Raises UserError."""
     plan = make_plan(config)
+    if config.taxonomy is not None:
+        read_taxonomy(config.taxonomy)
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     notes, most_agents = [], 1
     if not plan.finished:
@@ -121,6 +123,10 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
     async with contextlib.AsyncExitStack() as stack:
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
+        sampler = PolicySampler(
+            request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
+        )
+        judge, users = await _judge_and_users(prepared, backend, sampler, outside, stack)
         new = functools.partial(start_directory, plan, backend.contract.sampler)
         settings = (config, plan.pricing, plan.earlier, new, plan.total_steps)
         workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
@@ -129,9 +135,6 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         check_checkpoint(prepared.trained, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
         effective = _record_effective(prepared, workspace, backend, terms)
-        powers = backend.kind.answers_of_powers
-        sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
-        judge, users = await _judge_and_users(prepared, backend, sampler, outside, stack)
         rollouts = _rollouts(prepared, workspace, sampler, outside, judge, users)
         with undone_if_refused(workspace):
             await free_slots(backend, workspace.checkpoints.models())  # of killed processes

@@ -103,8 +103,9 @@ Identity = tuple[str, bool]  # what all segments of one agent share: its tools, 
 class Exchange:
     """One trial's policy for an agent in a container. One event loop; `say` may run several times at once.
 
-    `over`: why the trial gets no more answers, "" = it does; `ended` is set then. `full`: the agent's newest request
-    was too long, which ends nothing where it may compact. `fault`: a SamplingError, or an error of this program.
+    `over`: why the trial gets no more answers, "" = it does; `ended` is set then. `full`: why the agent's newest
+    request was too long, "" = it was not; this ends nothing where it may compact. `fault`: a SamplingError, an error of
+    this program, or what `fail` was told.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Exchange:
         self.conversation = conversation
         self.over: Reason | Literal[""] = ""
         self.ended = asyncio.Event()
-        self.full = False
+        self.full = ""
         self.fault: Exception | None = None
         self._prompts = prompts
         self._max_turns, self._side_turns = max_turns, side_turns
@@ -204,10 +205,15 @@ class Exchange:
             for sample in self._running:
                 sample.cancel()
 
+    def fail(self, fault: Exception) -> None:
+        """End the trial by a fault that is not the policy's; the first one is kept."""
+        self.fault = self.fault or fault
+        self.end("fault")
+
     def reopen(self) -> None:
         """Answer again after `close`, as from the start: the task has another step. Not after a fault."""
         if self.fault is None:
-            self.over, self.full = "", False
+            self.over, self.full = "", ""
             self.ended.clear()
             for one in (self._admitted, self._samples, self._unread):
                 one.clear()
@@ -314,8 +320,7 @@ class Exchange:
         self._running.discard(sample)
         error = None if sample.cancelled() else sample.exception()
         if isinstance(error, Exception) and not isinstance(error, Over | UserError):
-            self.fault = self.fault or error
-            self.end("fault")
+            self.fail(error)
 
     async def _sample(self, asked: _Asked, asked_max_tokens: int | None) -> Reply:
         node = asked.node
@@ -329,7 +334,7 @@ class Exchange:
             if node is not None and continues:
                 node.continued = False
             raise
-        self.full = self.full and not self._is_agents(asked)
+        self.full = "" if self._is_agents(asked) else self.full
         with self.conversation.clocked():
             return self._reply(asked, segment, turn)
 
@@ -345,7 +350,7 @@ class Exchange:
             turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most)
         except ContextFull as error:
             if self._is_agents(asked):
-                self.full = True
+                self.full = str(error)
                 if not self._may_compact:
                     self.end("context_length")
             raise Over("context_length", str(error)) from None
@@ -357,7 +362,7 @@ class Exchange:
         """Ids of what is new. Raises ContextFull, UserError."""
         new = asked.messages[asked.known :]
         limit, clock = self.conversation.context_limit, self.conversation.clocked
-        if (length := letters(new)) > MOST_LETTERS_A_TOKEN * limit:
+        if (length := letters(new, () if asked.node else asked.tools)) > MOST_LETTERS_A_TOKEN * limit:
             raise ContextFull(f"the prompt has {length} characters and context_limit is {limit}")
         if asked.node is not None:
             return await self._prompts.after(asked.node.completion_T, new, asked.tools, clock)

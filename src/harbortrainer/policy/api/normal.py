@@ -57,6 +57,8 @@ def tool(declared: Mapping[str, Any], schema: str = "parameters") -> dict[str, A
     name, parameters = declared.get("name"), declared.get(schema) or {}
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise Malformed("tools: a function has no name, or parameters that are no object")
+    if not isinstance(parameters.get("properties") or {}, dict):
+        raise Malformed(f"tools: {name} has properties that are no object")
     needed = parameters.get("required") or []
     if not isinstance(needed, list) or not all(isinstance(one, str) for one in needed):
         raise Malformed(f"tools: {name} requires something else than a list of names")
@@ -76,7 +78,8 @@ def arranged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def digests(messages: Sequence[Message], tools: Sequence[Tool], known: Sequence[str] = ()) -> list[str]:
     """One for every prefix of the conversation: [0] of the tools alone, [k] of the first k messages with them.
 
-    Equal for two echoes of an answer: its thoughts, outer blanks, ids and the spelling of arguments are left out.
+    Equal for two echoes of an answer: its thoughts, outer blanks, ids and the spelling of arguments are left out, and
+    what JavaScript loses of numbers.
     `known`: the first ones.
     """
     found = [*known] or [hashlib.blake2b(_json(tools), digest_size=16).hexdigest()]
@@ -94,8 +97,24 @@ def _normal(message: Message) -> list[Any]:
     role, text = message["role"], message["content"]
     if role != "assistant":
         return [role, text]
-    calls = [[one["function"]["name"], one["function"]["arguments"]] for one in message.get("tool_calls", ())]
+    functions = [one["function"] for one in message.get("tool_calls", ())]
+    calls = [[one["name"], _as_javascript(one["arguments"])] for one in functions]
     return [role, _THOUGHT.sub("", text).strip(), *calls]
+
+
+def _as_javascript(value: Any) -> Any:
+    """The JSON value with numbers as programs in JavaScript write them again: 10.0 is 10, long ones are rounded."""
+    if isinstance(value, dict):
+        return {key: _as_javascript(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(_as_javascript, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    try:
+        number = float(value)
+    except OverflowError:  # Infinity there, which JSON has as null
+        return None
+    return int(number) if number.is_integer() else number
 
 
 def _json(value: Any) -> bytes:

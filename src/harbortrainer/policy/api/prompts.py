@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.special_strings import strings_of
 from harbortrainer.policy.tools import CallForm, Message, Tool
@@ -33,9 +32,9 @@ class Prompts:
                 self._kept.popitem(last=False)
         try:
             return await asyncio.shield(task)
-        except UserError:
-            self._kept.pop(digest, None)
-            raise
+        finally:
+            if task.done() and (task.cancelled() or task.exception()):
+                self._kept.pop(digest, None)
 
     async def after(
         self, answer_T: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock

@@ -227,6 +227,7 @@ class _Reading:
                     await ping()
         finally:
             gone.cancel()
+            work.add_done_callback(_seen)
             work.cancel()
         try:
             return work.result()
@@ -267,6 +268,12 @@ class _Reading:
         with self._exchange.conversation.clocked():
             text = "".join(wire.stream(head, reply, asked))
         await send(text, last=True)
+
+
+def _seen(work: asyncio.Future[Any]) -> None:
+    """Mark an error as seen, which the client that left does not get."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _read(wire: Wire, raw: bytes) -> tuple[dict[str, Any], Ask]:

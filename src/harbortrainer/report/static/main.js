@@ -60,7 +60,7 @@ function settings(page) {
     run.changes.map((c) => [`from step ${c.step}`, label(page, run, c.field), plain(c.before), plain(c.now)]),
   );
   return [
-    changes.length ? el("h3", {}, "Changed when the run went on") : null,
+    changes.length ? el("h3", {}, "Changed on resume") : null,
     changes.length ? facts(["", "field", "before", "now"], changes) : null,
     page.runs.length > 1
       ? el(
@@ -98,7 +98,7 @@ function ofOneRun(page, run) {
     section(
       "tokens",
       "Tokens",
-      "Of the trials of each step. train/tokens_per_unique_token: tokens sent to training for each token there was; 1 = every token once.",
+      "Of the trials of each step. train/tokens_per_unique_token: tokens sent to training / unique tokens; 1 = every token once.",
       tokenSection(page, run),
     ),
     section("tasks", "Tasks", "A click on a task shows its trials.", tasksTable(run, choose)),

@@ -28,7 +28,7 @@ def code() -> dict[str, str]:
     """Versions by name. Blocks."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[2]
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.sh")]):  # one is part of every turn
         digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes())
     here = {"harbortrainer": digest.hexdigest()[:12], "Python": platform.python_version()}
     return here | {name: version(name) for name in PACKAGES}

@@ -226,8 +226,10 @@ class Node:
                 break
             await asyncio.sleep(min(left, self._job.silence_sec))  # the first poll brings the end nearer
         print("no word from the driver: this host ends its trials", file=sys.stderr, flush=True)
-        await self._end()
-        self._leave()
+        try:
+            await self._end()
+        finally:  # what it could not remove is removed after its process (afterwards.py)
+            self._leave()
 
     async def _end(self) -> None:
         if self._ending is None:

@@ -1,0 +1,32 @@
+"""The footprint of a task's solution where the daemon fails while it is learned."""
+
+from pathlib import Path
+
+import pytest
+import requests
+from docker.errors import APIError
+
+from harbortrainer.docker import footprint as footprints
+from harbortrainer.docker.system import Footprint
+
+FOOTPRINT = Footprint({"/usr/bin/jq": "PROGRAM"})
+
+
+@pytest.mark.parametrize("error", [requests.ConnectionError("away"), APIError("no")])
+async def test_a_daemon_that_fails_says_nothing_about_a_solution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Without its footprint what the policy had to install is put back, and its work earns 0 until the run ends."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    failures = [error] * 3  # of four tries
+
+    async def learn() -> Footprint:
+        if failures:
+            raise failures.pop()
+        return FOOTPRINT
+
+    key = f"daemon {error}"
+    monkeypatch.setattr(footprints, "ping_docker", lambda: "refused")
+    with pytest.raises(type(error)):
+        await footprints.learned(key, "task", learn)
+    assert await footprints.learned(key, "task", learn) == FOOTPRINT, "the second of two tries"
