@@ -48,8 +48,11 @@ model="$1" tp=1 && shift
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then tp="$1" && shift; fi
 
 cd "$ROOT"
-require_settings
 port="${SKYRL_TX_PORT:-8000}" host="${SKYRL_TX_HOST:-127.0.0.1}"
+require_whole SKYRL_TX_PORT "$port" 1
+[ "$port" -le 65535 ] || fail "SKYRL_TX_PORT=$port: must be 65535 or less"
+require_whole TP "$tp" 1
+require_settings
 state="$(server_state "$port")"
 require_server_env
 model="$(resolve_model "$model")"
@@ -58,7 +61,7 @@ choose_device "$tp"
 sampler="${SAMPLER:-jax}"
 choose_sampler "$sampler" "$tp"
 
-mkdir -p "$state"
+lock_state "$state"
 require_key "$state" "$host"
 if [ "${FRESH:-0}" = 1 ]; then forget_state "$state"; fi
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}"

@@ -35,6 +35,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-
 # vLLM's engine on a CPU
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 DEATHS_WITHIN_SEC, LONGEST_PAUSE_SEC, POLL_SEC, STOP_SEC = 600.0, 30.0, 0.5, 5.0
+WRITE_AGAIN_SEC = 5.0
 LOG_TAIL_BYTES, LONGEST_CAUSE = 65536, 300
 NO_MEMORY = ("out of memory", "free memory on device", "no available memory for the cache blocks")
 MEMORY_HELP = (
@@ -222,9 +223,14 @@ class Replica:
 
 
 def write_status(plan: Plan, replicas: list[Replica]) -> None:
+    """In the event loop. A full disk ends no vLLM: it is tried again."""
     new = plan.status.with_suffix(".new")
-    new.write_text(json.dumps([replica.status for replica in replicas]))
-    os.replace(new, plan.status)
+    try:
+        new.write_text(json.dumps([replica.status for replica in replicas]))
+        os.replace(new, plan.status)
+    except OSError as error:
+        print(f"sampler: the state of vLLM is not written: {error}; it is tried again", flush=True)
+        asyncio.get_running_loop().call_later(WRITE_AGAIN_SEC, write_status, plan, replicas)
 
 
 async def supervise(plan: Plan) -> None:

@@ -8,9 +8,12 @@ import argparse
 import json
 import os
 import secrets
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,10 +86,10 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     check(args)
     state = Path(config.checkpoints_base).resolve().parent
     folder = str(state / "vllm-adapters")
-    os.environ.setdefault(KEY, secrets.token_hex(16))
+    os.environ[KEY] = os.environ.get(KEY) or secrets.token_hex(16)  # empty, it would be no header that can be sent
     api.app.state.context_limit = own_context()
     if config.external_inference_url:
-        urls = tuple(url.strip().rstrip("/") for url in config.external_inference_url.split(","))
+        urls = urls_of(config.external_inference_url)
         config.external_inference_url = None  # skyrl's own client stays away
         os.environ[handover.FOLDER] = str(Path(folder, "handed"))  # those servers can read it
         yield Wiring(urls, os.environ[KEY], folder, os.environ[handover.FOLDER], running_version(urls[0]), None)
@@ -95,15 +98,34 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     os.environ[handover.FOLDER] = plan.handed
     plan.status.unlink(missing_ok=True)
     command = [sys.executable, sampler.__file__, str(os.getpid()), sampler.to_argument(plan)]
-    supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    supervisor, stopping = subprocess.Popen(command, stdin=subprocess.DEVNULL), threading.Event()
+    threading.Thread(target=end_with, args=(supervisor, stopping), daemon=True).start()
     try:
         yield Wiring(plan.urls, os.environ[KEY], folder, plan.handed, installed_version(), plan.status)
     finally:
+        stopping.set()
         supervisor.terminate()
         try:
             supervisor.wait(STOP_SEC)
         except subprocess.TimeoutExpired:
             supervisor.kill()
+        shutil.rmtree(plan.handed, ignore_errors=True)  # a supervisor that was killed has left it
+
+
+def end_with(supervisor: "subprocess.Popen[bytes]", stopping: threading.Event) -> None:
+    """Waits, and ends this process with the supervisor: without it vLLM, once ended, would not be started again."""
+    status = supervisor.wait()
+    if not stopping.is_set():
+        print(f"error: server/sampler.py, which keeps vLLM running, ended with status {status}", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def urls_of(text: str) -> tuple[str, ...]:
+    """Of VLLM_URLS. Exits with one line when one is no URL."""
+    urls = tuple(url.strip().rstrip("/") for url in text.split(","))
+    if wrong := [url for url in urls if not url.startswith(("http://", "https://"))]:
+        sys.exit(f"VLLM_URLS={text}: {wrong[0] or 'an empty one'}: needs http://HOST:PORT, with commas between")
+    return urls
 
 
 def check(args: argparse.Namespace) -> None:

@@ -28,15 +28,6 @@ stop_server() {
   kill -KILL "$1" 2>/dev/null || true
 }
 
-# The settings that are numbers are, and the switch is one.
-require_settings() {
-  local name
-  for name in SKYRL_TX_PORT MAX_LORA_ADAPTERS MAX_LORA_RANK TRAIN_MICRO_BATCH_SIZE SAMPLE_MAX_NUM_SEQUENCES SKYRL_TX_CONTEXT_LIMIT; do
-    [[ "${!name:-0}" =~ ^[0-9]+$ ]] || fail "$name=${!name}: must be a whole number"
-  done
-  case "${GRADIENT_CHECKPOINTING:-true}" in true | false) ;; *) fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false" ;; esac
-}
-
 require_server_env() {
   [ -x "$ROOT/server/.venv/bin/python" ] || fail "the server's environment server/.venv is missing; run scripts/setup.sh --server"
 }
@@ -65,6 +56,38 @@ require_free_port() {
     fail "port $1: a server of scripts/start_skyrl_tx.sh runs there (process $pid); stop it with $(stop_command "$1"), or set SKYRL_TX_PORT"
   fi
   fail "port $1 is in use by another program; set SKYRL_TX_PORT to a free one"
+}
+
+# require_whole NAME VALUE LEAST: a whole number of LEAST or more.
+require_whole() {
+  [[ "$2" =~ ^(0|[1-9][0-9]{0,9})$ ]] && [ "$2" -ge "$3" ] || fail "$1=$2: must be a whole number, $3 or more"
+}
+
+# Checks the settings that only the server would refuse, with a traceback or a page of usage.
+require_settings() {
+  require_whole MAX_LORA_ADAPTERS "${MAX_LORA_ADAPTERS:-4}" 2 # one of them is the base model's
+  require_whole MAX_LORA_RANK "${MAX_LORA_RANK:-32}" 1
+  require_whole TRAIN_MICRO_BATCH_SIZE "${TRAIN_MICRO_BATCH_SIZE:-8}" 0
+  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-16}" 0
+  require_whole SESSION_TIMEOUT "${SESSION_TIMEOUT:-60}" 1
+  require_whole SKYRL_TX_CONTEXT_LIMIT "${SKYRL_TX_CONTEXT_LIMIT:-0}" 0
+  require_whole SKYRL_TX_KEEP_SEC "${SKYRL_TX_KEEP_SEC:-900}" 1
+  require_whole SKYRL_TX_KEEP_MB "${SKYRL_TX_KEEP_MB:-1024}" 1
+  require_whole VLLM_MAX_DEATHS "${VLLM_MAX_DEATHS:-3}" 1
+  require_whole VLLM_CPU_REPLICAS "${VLLM_CPU_REPLICAS:-1}" 1
+  [[ "${GRADIENT_CHECKPOINTING:-true}" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false"
+  [[ "${FRESH:-0}" =~ ^[01]$ ]] || fail "FRESH=$FRESH: must be 1 or 0"
+  [[ "${VLLM_MEM:-0}" =~ ^(0|0?\.[0-9]+|1|1\.0+)$ ]] || fail "VLLM_MEM=$VLLM_MEM: must be a share of a GPU's memory, such as 0.45"
+}
+
+# One server at a time uses the folder $1: the lock is open until this process and the server, which inherits it, have ended.
+lock_state() {
+  local pid
+  mkdir -p "$1"
+  exec 9>"$1/lock"
+  if flock -w 2 9; then return; fi # a server that was just killed may need a moment to let go
+  pid="$(server_pid "$1")" || true
+  fail "SKYRL_TX_STATE=$1: a server uses this folder (process ${pid:-unknown}); stop it with SKYRL_TX_STATE=$1 scripts/stop_skyrl_tx.sh, or set another SKYRL_TX_STATE"
 }
 
 # GPUs where nvidia-smi works; else the CPU, which JAX splits into TP devices.

@@ -74,7 +74,8 @@ REPAIRS = (
     Repair(
         "samplers",
         "sampling overwrites training weights, training shows through samplers, samplers are gone after a restart",
-        f"{JAX}: JaxBackendImpl.load_sampler_weights",
+        f"{JAX}: JaxBackendImpl.load_sampler_weights; {API}: asample",
+        api=("api_samplers",),
         engine=("engine_samplers",),
     ),
     Repair(

@@ -21,6 +21,11 @@ ABSENT = (
 )
 
 
+def fits(seed: int | None, num_samples: int) -> bool:
+    """Into the engine's seeds: each sample has one of its own, from `seed` on."""
+    return seed is None or (seed >= -(2**31) and seed + num_samples <= 2**31)
+
+
 def check_settings(request: api_requests.SampleRequest) -> None:
     given = [name for name in ABSENT if getattr(request, name)]
     if given:
@@ -31,6 +36,7 @@ def check_settings(request: api_requests.SampleRequest) -> None:
         ("max_tokens", params.max_tokens, params.max_tokens is None or params.max_tokens >= 1, "positive"),
         ("temperature", params.temperature, params.temperature >= 0, "at least 0"),
         ("top_p", params.top_p, 0 < params.top_p <= 1, "above 0 and at most 1"),
+        ("seed", params.seed, fits(params.seed, request.num_samples), "a number of 32 bits, plus num_samples too"),
         ("top_k", params.top_k, params.top_k == -1 or params.top_k >= 1, "positive, or -1 for no limit"),
     ):
         if not good:

@@ -98,6 +98,18 @@ def unless_over(stock: Endpoint) -> Endpoint:
     return validate_checkpoint
 
 
+def unless_over_since(stock: Endpoint) -> Endpoint:
+    async def validate_sampler_checkpoint_once(
+        request: Any, model_id: str, checkpoint_id: str, session: AsyncSession
+    ) -> None:
+        """skyrl looks at a sampler at its first sample alone."""
+        if is_over(await session.get(CheckpointNote, (model_id, checkpoint_id, CheckpointType.SAMPLER))):
+            raise bad_request(f"Checkpoint {model_id}/{checkpoint_id} {GONE}", 404)
+        await stock(request, model_id, checkpoint_id, session)
+
+    return validate_sampler_checkpoint_once
+
+
 def with_notes(stock: Endpoint) -> Endpoint:
     async def list_checkpoints(session: AsyncSession, **others: Any) -> dict[str, Any]:
         answer = await stock(session=session, **others)
@@ -132,6 +144,7 @@ def apply() -> None:
     wrap("save_weights", keeping(CheckpointType.TRAINING))
     wrap("save_weights_for_sampler", keeping(CheckpointType.SAMPLER))
     wrap("validate_checkpoint", unless_over)
+    wrap("validate_sampler_checkpoint_once", unless_over_since)
     wrap("delete_checkpoint", without_note)
     wrap("list_checkpoints", with_notes)
     wrap("list_user_checkpoints", with_notes)

@@ -28,9 +28,10 @@ from skyrl.tx.utils.models import filter_lora, load_safetensors
 from skyrl.utils.log import logger
 from skyrl.utils.storage import download_and_unpack
 
-from repairs import engine_expert_adapters
+from repairs import engine_expert_adapters, shared
 from repairs.engine_own_pass import base_dtype
 from repairs.engine_slots import in_dtype, put, slot_is_finite, slots_of, take, with_slots
+from repairs.handover import version
 
 PREFIX = "base_model.model."  # of every tensor's name in a sampler checkpoint
 Key = tuple[str, int, int]
@@ -171,6 +172,14 @@ def with_sampling_view(stock_sample: Any) -> Any:
     return sample
 
 
+def is_asked_for(file: Any, wanted: str | None) -> bool:
+    """Whether the file is there, in the version that was asked for (None: any)."""
+    try:
+        return file.exists() and (wanted is None or version(file) == wanted)
+    except FileNotFoundError:  # deleted meanwhile
+        return False
+
+
 def filter_valid_requests(self: Any, requests: dict[str, tuple[str, Any]]) -> tuple[dict, dict]:
     """Wraps TinkerEngine._filter_valid_requests: a sampler needs its checkpoint file, not its model."""
     samplers = {
@@ -180,8 +189,8 @@ def filter_valid_requests(self: Any, requests: dict[str, tuple[str, Any]]) -> tu
     }
     errors, valid = stock_filter(self, {key: item for key, item in requests.items() if key not in samplers})
     for request_id, (model_id, data) in samplers.items():
-        file = self.config.checkpoints_base / model_id / "sampler_weights" / f"{data.checkpoint_id}.tar.gz"
-        if data.checkpoint_id and file.exists():
+        file = shared.sampler_file(self.config.checkpoints_base, model_id, data.checkpoint_id)
+        if data.checkpoint_id and is_asked_for(file, data.weights):
             valid[request_id] = (model_id, data)
         else:
             name = f"tinker://{model_id}/sampler_weights/{data.checkpoint_id}"
@@ -202,6 +211,7 @@ def find_batchable_sample(self: Any, session: Any) -> dict[str, tuple[str, types
 
 
 def apply() -> None:
+    shared.apply_samples()
     engine_expert_adapters.apply()  # the slots hold what the files hold
     backend.JaxBackendConfig = BackendConfig
     backend.JaxBackendImpl.__init__ = init

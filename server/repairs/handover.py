@@ -37,6 +37,11 @@ def make_folder(state: Path) -> Path:
     return state / "vllm-handed"
 
 
+def version(file: Path) -> str:
+    """Differs for every file ever saved under a name. Raises FileNotFoundError."""
+    return f"{file.stat().st_mtime_ns:x}"
+
+
 def adapter_name(archive: Path, version: str) -> str:
     """`archive`: MODEL_ID/sampler_weights/NAME.tar.gz; `version` differs for every file ever saved under a name."""
     name = archive.name.removesuffix(".tar.gz")[:LONGEST_NAME]

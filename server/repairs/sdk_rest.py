@@ -1,16 +1,18 @@
 """What SDK 0.38's RestClient and ServiceClient ask for and skyrl does not have, or answers in another form.
 
 Upstream: skyrl/tinker/api.py. There are no routes for a user's checkpoints, for sessions and for the end of one; paths
-of checkpoints do not take the model ids that the SDK makes; checkpoints are listed by an id that delete refuses.
+of checkpoints do not take the model ids that the SDK makes; checkpoints are listed by an id that delete refuses. A
+session without a heartbeat (the SDK's first comes after 10 s), or with one after its time-out, keeps its slots.
 """
 
 # pyright: reportMissingImports=false
+from datetime import UTC, datetime
 from typing import Any
 
 import fastapi
 from fastapi import Depends
 from skyrl.tinker import api, types
-from sqlmodel import col, func, select
+from sqlmodel import col, func, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from repairs.api_routes import Endpoint, add_route, bad_request, open_endpoint, wrap
@@ -87,13 +89,40 @@ async def require_session(session: AsyncSession, session_id: str) -> Any:
 async def finish_session(session_id: str, session: AsyncSession = OPEN_SESSION) -> None:
     """The client says goodbye: its models' slots are free at once, not after the session's timeout."""
     found = await require_session(session, session_id)
-    found.status = "expired"
+    found.status = "finished"  # and so it stays: a late heartbeat does not open it again
     unloaded = col(api.ModelDB.status).in_(["unloading", "unloaded"])
     models = await session.exec(select(api.ModelDB).where(api.ModelDB.session_id == session_id, ~unloaded))
     for model in models.all():
         model.status = "unloading"
         await api.create_future(session, types.RequestType.UNLOAD_MODEL, model.model_id, types.UnloadModelInput())
     await session.commit()
+
+
+def begun(stock: Endpoint) -> Endpoint:
+    async def create_session(request: Any, session: AsyncSession) -> Any:
+        """Counts as the first heartbeat."""
+        made = await stock(request=request, session=session)
+        await change_session(session, made.session_id, last_heartbeat_at=datetime.now(UTC))
+        return made
+
+    return create_session
+
+
+def opened_again(stock: Endpoint) -> Endpoint:
+    async def session_heartbeat(request: Any, raw_request: fastapi.Request, session: AsyncSession) -> Any:
+        """A client that was silent for too long has lost its models; those that it makes now must end with it too."""
+        answer = await stock(request=request, raw_request=raw_request, session=session)
+        if (await require_session(session, request.session_id)).status == "expired":
+            await change_session(session, request.session_id, status="active")
+        return answer
+
+    return session_heartbeat
+
+
+async def change_session(session: AsyncSession, session_id: str, **values: Any) -> None:
+    async with api.app.state.db_write_lock:
+        await session.exec(update(api.SessionDB).where(col(api.SessionDB.session_id) == session_id).values(**values))
+        await session.commit()
 
 
 async def dynamic_config() -> dict[str, Any]:
@@ -130,6 +159,8 @@ def apply() -> None:
     api.list_user_checkpoints = list_user_checkpoints
     for name in WITH_MODEL_ID:
         open_endpoint(name, unique_id=MODEL_ID)
+    wrap("create_session", begun)
+    wrap("session_heartbeat", opened_again)
     wrap("get_weights_info", of_either_kind)
     wrap("get_model_info", with_rank)
     add_route("GET", "/checkpoints", list_user_checkpoints)

@@ -13,6 +13,7 @@ import os
 import shutil
 import tarfile
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -23,12 +24,14 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import safetensors.numpy
+from safetensors import SafetensorError
 
-from repairs.handover import TENSORS, adapter_name, complete_config, offered
+from repairs.handover import TENSORS, adapter_name, complete_config, offered, version
 from repairs.vllm_client import Away, Gone, Refused, Vllm
 
 KEEP = 8  # adapters registered at once; server/sampler.py gives vLLM room for more (--max-cpu-loras)
 LOAD_TRIES, LOAD_PAUSE_SEC = 3, 1.0
+BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, SafetensorError)  # a damaged archive, or a full disk
 LOOK_SEC = 0.02  # between two looks for what the engine hands over
 
 
@@ -42,11 +45,6 @@ class Adapter:
     users: int = 0
     unpacked: bool = False
     on: set[Vllm] = field(default_factory=set)
-
-
-def version(file: Path) -> str:
-    """Differs for every file ever saved under a name. Raises FileNotFoundError."""
-    return f"{file.stat().st_mtime_ns:x}"
 
 
 class Adapters:
@@ -239,8 +237,8 @@ def unpack(file: Path, folder: Path, base_model: str, wanted: str) -> None:
     new = folder.with_name(f".{folder.name}.new")
     for path in (new, folder):  # leftovers of a process that was killed
         shutil.rmtree(path, ignore_errors=True)
-    new.mkdir(parents=True)
     try:
+        new.mkdir(parents=True)
         with file.open("rb") as opened:
             if f"{os.fstat(opened.fileno()).st_mtime_ns:x}" != wanted:
                 raise FileNotFoundError(file)
@@ -248,9 +246,12 @@ def unpack(file: Path, folder: Path, base_model: str, wanted: str) -> None:
                 archive.extractall(new, filter="data")
         complete(new, file.name, base_model)
         os.replace(new, folder)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+    except FileNotFoundError:
         raise
+    except BROKEN as error:
+        raise Refused(f"sampler checkpoint {file.name} cannot be unpacked: {' '.join(str(error).split())}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def complete(folder: Path, name: str, base_model: str) -> None:

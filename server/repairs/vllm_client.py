@@ -151,7 +151,7 @@ class Vllm:
         timeout = httpx.Timeout(limit_sec, connect=CONNECT_SEC, pool=None)
         try:
             answer = await self._http.request(method, path, json=body, timeout=timeout)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             self.down = True
             self.coming()
             computing = isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)

@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from repairs import shared
 from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
 from repairs.api_routes import Endpoint, around_life, bad_request, wrap
@@ -40,11 +41,8 @@ class SamplingParams(types.SamplingParams):
     seed_given: bool = True
 
 
-class SampleInput(types.SampleInput):
-    """`weights`: the version of the sampler's file when the sample was asked for; None for the base model."""
-
+class SampleInput(shared.SampleInput):
     sampling_params: SamplingParams
-    weights: str | None = None
 
 
 def ask_of(data: SampleInput) -> Ask:

@@ -1,7 +1,10 @@
 """Repairs of the server's API: each defect is on the published server (at night) and not on ours."""
 
+import contextlib
 import json
 import math
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,9 @@ import numpy as np
 import pytest
 import tinker
 
-from tests.support.server_parts import Raw, refused
+from tests.conftest import SMALL_SERVER
+from tests.support import small_server
+from tests.support.server_parts import Raw, awaited, refused
 
 TOKENS = list(range(5, 29))
 N = len(TOKENS) - 1
@@ -195,3 +200,87 @@ def test_errors_of_a_request_are_not_the_servers(raw: Raw, repaired: bool, adapt
         refused(wrong, "learning_rate")
     else:
         assert unknown.status_code == wrong.status_code == 500
+
+
+# -- samplers
+
+
+def sampler_of(raw: Raw, model_id: str, name: str) -> dict[str, Any]:
+    """Of the model's weights as they are now. Body of a request to sample it."""
+    raw.settle(raw.post("save_weights_for_sampler", model_id=model_id, path=name)).raise_for_status()
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    path = f"tinker://{model_id}/sampler_weights/{name}"
+    return {"model_path": path, "prompt": prompt, "sampling_params": {"max_tokens": 2}}
+
+
+@contextlib.contextmanager
+def engine_stopped(url: str) -> Iterator[None]:
+    """Requests wait within the block and are computed together after it."""
+    small_server.send(url, signal.SIGSTOP, engine_only=True)
+    try:
+        yield
+    finally:
+        small_server.send(url, signal.SIGCONT, engine_only=True)
+
+
+@OURS
+def test_a_sampler_that_was_used_is_refused_as_soon_as_its_time_is_over(raw: Raw, adapter: str) -> None:
+    request = sampler_of(raw, adapter, "used")
+    raw.settle(raw.post("asample", **request)).raise_for_status()
+    ttl = f"/training_runs/{adapter}/checkpoints/sampler_weights/used/ttl"
+    raw.http.put(ttl, json={"ttl_seconds": 1}).raise_for_status()
+
+    def is_over() -> bool | None:
+        listed = raw.http.get(f"/training_runs/{adapter}/checkpoints").json()["checkpoints"]
+        return None if request["model_path"] in [one["tinker_path"] for one in listed] else True
+
+    awaited(is_over)
+    refused(raw.post("asample", **request), "time to live is over")
+
+
+@OURS
+def test_samples_that_wait_while_their_name_is_saved_again_are_not_of_the_new_weights(raw: Raw, adapter: str) -> None:
+    """More than a wave has room for: a save is computed between two waves."""
+    request = sampler_of(raw, adapter, "again")
+    with engine_stopped(raw.url):
+        waiting = [raw.post("asample", **request) for _ in range(3 * int(SMALL_SERVER["SAMPLE_MAX_NUM_SEQUENCES"]))]
+        raw.http.delete(f"/training_runs/{adapter}/checkpoints/sampler_weights/again").raise_for_status()
+        saving = raw.post("save_weights_for_sampler", model_id=adapter, path="again")
+    raw.settle(saving).raise_for_status()
+    for one in waiting:
+        refused(raw.settle(one), request["model_path"], "is gone")
+    raw.settle(raw.post("asample", **request)).raise_for_status()
+
+
+@OURS
+def test_a_damaged_sampler_fails_alone(raw: Raw, adapter: str) -> None:
+    damaged = sampler_of(raw, adapter, "damaged")
+    for name in ("x", "y", "z"):  # so that the engine has the first one no more
+        sampler_of(raw, adapter, name)
+    file = small_server.checkpoints_base(raw.url) / adapter / "sampler_weights" / "damaged.tar.gz"
+    saved = file.stat()
+    file.write_bytes(b"x" * saved.st_size)
+    os.utime(file, ns=(saved.st_atime_ns, saved.st_mtime_ns))
+    with engine_stopped(raw.url):
+        waiting = [raw.post("asample", **damaged), raw.sample(TOKENS, max_tokens=2)]
+    refused(raw.settle(waiting[0]), "ReadError")
+    raw.settle(waiting[1]).raise_for_status()
+
+
+@OURS
+@pytest.mark.parametrize(("seed", "n"), [(2**31, 1), (-(2**31) - 1, 1), (2**31 - 1, 2), (2**70, 1)])
+def test_a_seed_that_the_engine_cannot_take(raw: Raw, tiny_model_dir: Path, seed: int, n: int) -> None:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    params = {"max_tokens": 2, "seed": seed}
+    refused(
+        raw.post("asample", base_model=str(tiny_model_dir), prompt=prompt, sampling_params=params, num_samples=n),
+        f"seed={seed}: must be a number of 32 bits",
+    )
+
+
+@OURS
+def test_a_sample_with_a_number_that_is_too_large_fails_alone(raw: Raw) -> None:
+    with engine_stopped(raw.url):
+        waiting = [raw.sample(TOKENS, max_tokens=2, stop=[2**40]), raw.sample(TOKENS, max_tokens=2)]
+    refused(raw.settle(waiting[0]), "OverflowError")
+    raw.settle(waiting[1]).raise_for_status()

@@ -51,6 +51,11 @@ def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_
     assert again.returncode == 1
     assert "a server of scripts/start_skyrl_tx.sh runs there" in again.stdout
     assert f"scripts/stop_skyrl_tx.sh {port}" in again.stdout
+    beside = run_script(START, tiny_model_dir, env=settings | {"SKYRL_TX_PORT": str(free_port()), "FRESH": "1"})
+    assert (beside.returncode, len(beside.stdout.splitlines())) == (1, 1)
+    state = settings["SKYRL_TX_STATE"]
+    assert f"SKYRL_TX_STATE={state}: a server uses this folder (process {server_pid(settings)})" in beside.stdout
+    assert Path(state, "tinker.db").exists()
 
     os.kill(server_pid(settings), signal.SIGTERM)
     assert wait_until(lambda: not processes_of(settings["SKYRL_TX_STATE"]), GONE_SEC), "still there after SIGTERM"
@@ -84,16 +89,23 @@ def test_missing_model(settings: dict[str, str], model: str, words: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "rule"),
     [
-        ("MAX_LORA_ADAPTERS", "many", "must be a whole number"),
-        ("SKYRL_TX_PORT", "http", "must be a whole number"),
+        ("SKYRL_TX_PORT", "abc", "must be a whole number, 1 or more"),
+        ("SKYRL_TX_PORT", "70000", "must be 65535 or less"),
+        ("MAX_LORA_ADAPTERS", "1", "must be a whole number, 2 or more"),
+        ("MAX_LORA_RANK", "8x", "must be a whole number, 1 or more"),
+        ("SESSION_TIMEOUT", "0", "must be a whole number, 1 or more"),
+        ("SKYRL_TX_KEEP_SEC", "0", "must be a whole number, 1 or more"),
+        ("SKYRL_TX_CONTEXT_LIMIT", "-1", "must be a whole number, 0 or more"),
         ("GRADIENT_CHECKPOINTING", "yes", "must be true or false"),
+        ("VLLM_MEM", "45", "must be a share of a GPU's memory"),
     ],
 )
-def test_wrong_setting(settings: dict[str, str], tiny_model_dir: Path, name: str, value: str, words: str) -> None:
-    done = run_script(START, "--background", tiny_model_dir, env=settings | {name: value})
-    assert (done.returncode, done.stdout) == (1, f"error: {name}={value}: {words}\n")
+def test_a_wrong_setting_is_one_line(settings: dict[str, str], name: str, value: str, rule: str) -> None:
+    done = run_script(START, "models/quickstart", env=settings | {name: value})
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 1)
+    assert done.stdout.startswith(f"error: {name}={value}: {rule}")
 
 
 def test_model_name_with_two_slashes(settings: dict[str, str], tmp_path: Path) -> None:

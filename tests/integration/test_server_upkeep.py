@@ -20,7 +20,7 @@ from tests.support.server_parts import Raw, awaited, refused
 from tests.support.small_server import GONE_SEC, Server, processes_of, wait_until
 
 TOKENS = list(range(5, 29))
-BRIEF = {"SKYRL_TX_KEEP_SEC": "3", "SKYRL_TX_CONTEXT_LIMIT": "64"}
+BRIEF = {"SKYRL_TX_KEEP_SEC": "3", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "20"}
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,23 @@ def test_what_was_answered_long_ago_is_forgotten(server: Server, tiny_model_dir:
     raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
     awaited(lambda: True if not list((folder / "sampler_weights").glob("ss*")) else None)
     awaited(lambda: True if not query(server, "SELECT 1 FROM futures WHERE model_id = ?", model_id) else None)
+
+
+def test_a_client_that_vanishes_loses_its_slot_whenever_it_was_last_heard_of(
+    server: Server, tiny_model_dir: Path
+) -> None:
+    """Before its first heartbeat; and when it came back after its time-out, and vanished again."""
+    raw = Raw(server.url, tiny_model_dir, beats=False)
+
+    def free(model_id: str) -> bool | None:
+        ((status,),) = query(server, "SELECT status FROM models WHERE model_id = ?", model_id)
+        return True if status == "unloaded" else None
+
+    first = raw.adapter()
+    awaited(lambda: free(first), limit_sec=240)
+    raw.post("session_heartbeat", session_id=raw.session_id).raise_for_status()
+    second = raw.adapter()
+    awaited(lambda: free(second), limit_sec=240)
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,7 @@ def leave_waiting(server: Server, request_id: str) -> None:
     """As if this sample, as vllm_requests stores it, had waited for vLLM, without which the server starts now."""
     ((found,),) = query(server, "SELECT request_data FROM futures WHERE request_id = ?", request_id)
     data = json.loads(found)
-    data["sampling_params"]["seed_given"], data["weights"] = False, "1"
+    data["sampling_params"]["seed_given"] = False
     unanswered = "status = 'PENDING', result_data = NULL, completed_at = NULL"
     query(
         server,

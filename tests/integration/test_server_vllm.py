@@ -174,7 +174,10 @@ def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server
     [
         ({"SAMPLER": "sglang"}, "SAMPLER=sglang: jax or vllm"),
         ({"SAMPLER": "vllm", "VLLM_GPUS": "1", "JAX_PLATFORMS": "cpu"}, "VLLM_GPUS=1: this server runs on the CPU"),
-        ({"SAMPLER": "vllm", "VLLM_CPU_REPLICAS": "0", "JAX_PLATFORMS": "cpu"}, "VLLM_CPU_REPLICAS=0: 1 or more"),
+        (
+            {"SAMPLER": "vllm", "VLLM_CPU_REPLICAS": "0", "JAX_PLATFORMS": "cpu"},
+            "VLLM_CPU_REPLICAS=0: must be a whole number, 1 or more",
+        ),
     ],
 )
 def test_a_wrong_sampler_is_one_line(env: dict[str, str], words: str, tmp_path: Path, server_env: None) -> None:

@@ -1,5 +1,7 @@
 """Requests to a server without the SDK, which would go on asking a failing one for minutes."""
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,14 +14,16 @@ from tinker import types
 from tinker.proto.request_conv import forward_backward_request_to_proto
 
 PROTO = {"Content-Type": "application/x-protobuf"}
+HEARTBEAT_SEC = 2.0
 
 
 @dataclass
 class Raw:
-    """One session of one server, without the SDK."""
+    """One session of one server, without the SDK. `beats`: it is kept open, as the SDK does, while the server runs."""
 
     url: str
     model: Path
+    beats: bool = True
     session_id: str = field(init=False)
     models: list[str] = field(default_factory=list)
 
@@ -27,6 +31,13 @@ class Raw:
         closed = httpx.Limits(max_keepalive_connections=0)  # a server closes the connection on which it failed
         self.http = httpx.Client(base_url=f"{self.url}/api/v1", timeout=600, limits=closed)
         self.session_id = self.post("create_session", tags=[], sdk_version="0.38.0").json()["session_id"]
+        if self.beats:
+            threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
+
+    def _beat(self) -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            while httpx.post(f"{self.url}/api/v1/session_heartbeat", json={"session_id": self.session_id}).is_success:
+                time.sleep(HEARTBEAT_SEC)
 
     def post(self, path: str, /, **body: Any) -> httpx.Response:
         return self.http.post(f"/{path}", json=body)

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import io
 import json
 import math
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from repairs import vllm_adapters, vllm_client, vllm_sampling
+from repairs import archives, vllm_adapters, vllm_client, vllm_sampling
 from repairs.vllm_adapters import Adapters
 from repairs.vllm_client import Ask, Refused, Vllm
 from repairs.vllm_replicas import BLOCK, Replicas
@@ -184,6 +185,35 @@ async def test_weights_that_are_not_finite_never_reach_vllm(parts: Parts) -> Non
     assert not parts.fake.loads and not list((parts.files / "adapters").iterdir())
     os.utime(parts.save("bad"), ns=(1, 10**18))
     await parts.sample("bad")
+
+
+@pytest.mark.parametrize("damage", ["no archive", "cut short", "changed"])
+async def test_a_damaged_checkpoint_is_an_answer_and_not_a_request_that_is_never_answered(
+    parts: Parts, damage: str
+) -> None:
+    file = parts.save("one")
+    with tarfile.open(file) as archive:
+        contents = {one.name: archive.extractfile(one).read() for one in archive}  # pyright: ignore[reportOptionalMemberAccess]
+    archives.pack(file, contents)  # as the engine writes it
+    data = bytearray(file.read_bytes())
+    data[data.index(contents["adapter_model.safetensors"]) + 200] ^= 255
+    file.write_bytes({"no archive": b"x" * 2048, "cut short": data[: len(data) // 2], "changed": data}[damage])
+    with pytest.raises(Refused, match=r"sampler checkpoint one\.tar\.gz cannot be unpacked: \S+"):
+        await parts.sample("one")
+    assert not parts.fake.loads and not list((parts.files / "adapters").iterdir())
+
+
+async def test_a_disk_that_is_full_while_an_adapter_is_unpacked_is_an_answer(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    parts.save("one")
+    with monkeypatch.context() as patched, pytest.raises(Refused, match="No space left on device"):
+        patched.setattr(tarfile.TarFile, "extractall", full)
+        await parts.adapters.preload(MODEL_ID, "one")
+    assert (await parts.sample("one"))["sequences"], "once there is room"
 
 
 async def test_an_adapter_that_vllm_refuses_is_refused_with_its_message(parts: Parts) -> None:

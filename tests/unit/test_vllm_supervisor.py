@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import sampler_start
 
 import sampler
 from repairs.vllm_status import ReplicaStatus, read_status, trouble
@@ -150,6 +152,49 @@ async def test_on_a_shared_gpu_vllm_waits_until_the_trainer_has_its_memory(
         assert not Path(tmp_path, "pid").exists()
         marker.touch()
         await until(plan, lambda one: one["state"] == "ready")
+
+
+async def test_a_full_disk_ends_no_vllm_and_its_state_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "WRITE_AGAIN_SEC", 0.01)
+    plan = plan_of(tmp_path)
+    async with supervised(plan, SERVER, monkeypatch):
+        await until(plan, lambda one: one["state"] == "ready")
+        plan.status.with_suffix(".new").mkdir()  # cannot be written now
+        os.kill(int(Path(tmp_path, "pid").read_text()), signal.SIGKILL)
+        Path(tmp_path, "pid").unlink()
+        while not Path(tmp_path, "pid").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        plan.status.with_suffix(".new").rmdir()
+        await until(plan, lambda one: one["state"] == "ready" and one["deaths"] == 1)
+
+
+WATCHES = """
+import subprocess, sys, threading, time
+sys.path.insert(0, "server")
+import sampler_start
+ended, stopping = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]), threading.Event()
+if len(sys.argv) > 1:
+    stopping.set()
+sampler_start.end_with(ended, stopping)
+time.sleep(0 if stopping.is_set() else 600)
+"""
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_server_whose_supervisor_has_ended_ends_too_unless_it_stops_it_itself(stopping: bool) -> None:
+    command = [sys.executable, "-c", WATCHES, *["stopping"] * stopping]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == (0 if stopping else -signal.SIGTERM), done.stderr
+    assert ("ended with status 3" in done.stdout) is not stopping
+
+
+@pytest.mark.parametrize("text", ["localhost:8100", "http://a:1,", "http://a:1,b:2"])
+def test_an_address_of_vllm_that_is_no_url_is_refused(text: str) -> None:
+    assert sampler_start.urls_of("http://a:1/, http://b:2") == ("http://a:1", "http://b:2")
+    with pytest.raises(SystemExit, match=r"VLLM_URLS=.*: needs http://HOST:PORT"):
+        sampler_start.urls_of(text)
 
 
 # As server/launch.py starts it; waits to be killed
