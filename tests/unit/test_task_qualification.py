@@ -232,7 +232,8 @@ async def test_a_limit_that_decides_findings_is_asked_anew(
     monkeypatch.setattr(check, "_qualify", counted)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     task = write_task(tmp_path / "t")
-    for given in ({}, {}, {name: 7.0}, {name: 7.0}):
+    limits: list[dict[str, Any]] = [{}, {}, {name: 7.0}, {name: 7.0}]
+    for given in limits:
         await check.qualify_all([task], CheckArgs(dirs=(str(task),), **given))
     assert checked == [1, 0, 1, 0]
 

@@ -71,7 +71,7 @@ class RunPlan:
     @property
     def _idle(self) -> Iterator[str]:
         """Lines on settings without effect beside the others."""
-        names = () if self.held_out else ("eval_group_size", "eval_temperature")
+        names = [] if self.held_out else ["eval_group_size", "eval_temperature"]
         why = dict.fromkeys(names, "no task is held out; set eval_split or eval_tasks")
         if not self.config.enable_summarize:
             why["proactive_summarization_threshold"] = "set enable_summarize=true"
