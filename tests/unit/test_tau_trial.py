@@ -334,3 +334,12 @@ async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(
     assert [(one["role"], one["content"]) for one in said] == [
         ("user", GREETING), ("assistant", "Hello."), ("user", "What?"),
     ]  # fmt: skip
+
+
+async def test_deep_arguments_of_a_call_are_an_unreadable_answer(tmp_path: Path) -> None:
+    """A copy of 500 lists within one another raised RecursionError and ended the run."""
+    call = written(CHAT, "create_task", {"user_id": "user_1", "title": "x"}).replace('"x"', "[" * 500 + "]" * 500)
+    assert "[[[" in call
+    trajectory = await talked([call, "Done."], tmp_path)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0)
+    assert trajectory.stats["parse_failures"] == 1
