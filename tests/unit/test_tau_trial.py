@@ -1,6 +1,7 @@
 """Conversations of venue tau from request to trajectory: gold, malformed, hostile, faults of others, files."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,8 +18,10 @@ from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.report.talk import talk
 from harbortrainer.rollout.outcome import SAMPLING, blames_task
+from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import TrialCancelled
 from harbortrainer.run.conversations import Transcriber
+from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import batch_metrics
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
@@ -27,7 +30,7 @@ from harbortrainer.venues.tau.domain import GREETING, Call
 from harbortrainer.venues.tau.room import TauRoom
 from harbortrainer.venues.tau.trial import EMPTY, run_conversation
 from harbortrainer.venues.tau.user import ModelUser, NewUser, Reply, ScriptedUser, User
-from harbortrainer.venues.tau.venue import SCRIPTED, VENUE
+from harbortrainer.venues.tau.venue import SCRIPTED, VENUE, TauVenue
 from tests.support.families import LLAMA, QWEN_TOOLS, chat_of
 from tests.support.tau_parts import config, gold_groups, gold_texts, needs_tau2, parts, request, stored
 from tests.support.tools import written
@@ -235,6 +238,30 @@ async def test_a_cancelled_conversation_keeps_the_turns_that_were_paid_for(tmp_p
     with pytest.raises(TrialCancelled) as cancelled:
         await running
     assert len(cancelled.value.turns) == 1
+
+
+async def test_the_ledger_has_the_users_tokens_of_a_cancelled_conversation(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    class Paid(Says):
+        @property
+        def stats(self) -> dict[str, float]:
+            return {"user_prompt_tokens": 70.0, "user_sampled_tokens": 9.0}
+
+    def answer(_: Any) -> Any:
+        asked.set()
+
+    made, _ = parts(answer)
+    ledger, venue = Ledger(tmp_path / "ledger.jsonl"), TauVenue(Paid("me"))
+    rollouts = Rollouts(made.config, made.sampler, made.template, "run", ledger, venues={"tau": venue})
+    async with rollouts.opened([mock()], lambda *_: None, lambda _: None):
+        running = asyncio.create_task(rollouts.run_groups([mock()], 1, tmp_path / "trials", step=0, temperature=1.0))
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    ended = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[-1])
+    assert (ended["fate"], ended["user_prompt_tokens"], ended["user_sampled_tokens"]) == ("cancelled", 70, 9)
 
 
 async def test_control_strings_of_tools_users_and_policy_are_text(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
     except UserFault as error:
         return Outcome.INFRASTRUCTURE_ERROR, f"{USER}{error}", None
     except asyncio.CancelledError:
-        raise TrialCancelled(tuple(talk.conversation.turns)) from None
+        raise TrialCancelled(tuple(talk.conversation.turns), talk.user.stats) from None
 
 
 def _late(talk: Talk, limit_sec: float) -> str:
