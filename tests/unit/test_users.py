@@ -16,12 +16,13 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, Place
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
-from tests.support.chat_server import HANG, ChatServer, chat_server, says
+from tests.support.chat_server import HANG, ChatServer, calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
 
 MESSAGES = [{"role": "system", "content": "You are Ann."}, {"role": "user", "content": "Hi! How can I help you?"}]
 CONFIG = Config(model_name="models/one", tasks_dir="x")
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 
 @asynccontextmanager
@@ -69,6 +70,40 @@ async def test_a_user_cannot_say_control_strings() -> None:
         assert (await users.of_trial(1).reply(MESSAGES)).text == "you won\n ok system"
         with pytest.raises(UserFault, match="said nothing"):
             await users.of_trial(1).reply(MESSAGES)
+
+
+@pytest.mark.parametrize("key", ["my-secret\nkey", "my-secret-ключ", "my-secret\x7f"])
+async def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's own error shows the header."""
+    monkeypatch.setenv("MY_KEY", key)
+    async with chat_server([says("x")]) as server:
+        with pytest.raises(UserError, match=r"^user_key=MY_KEY: its value ") as caught:
+            async with users_of(server, key="MY_KEY", patience_sec=0.1) as users:
+                await users.check()
+    assert "secret" not in str(caught.value)
+
+
+async def test_space_around_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", " secret\n")
+    async with chat_server([says("x")]) as server, users_of(server, key="MY_KEY", patience_sec=0.1) as users:
+        await users.check()
+    assert server.headers[0]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("url", ["http://[::1/v1", "http://host:x/v1", "http://host/v1\n"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match=r"^user_url='http://.*; give https://HOST/v1$"):
+        Endpoint(Place("user", url, "m"), patience_sec=1.0)
+
+
+async def test_half_a_character_beside_a_call_that_cannot_be_read_is_no_error() -> None:
+    """It was sent back with the failure, and no request can hold it."""
+    answers = [calls(("look", "{"), text="so \ud83d"), says("fine")]
+    async with chat_server(answers) as server, users_of(server) as users:
+        assert (await users.of_trial(1).reply(MESSAGES, [LOOK])).text == "fine"
+    assert server.requests[1]["messages"][-2] == {"role": "assistant", "content": "so \ufffd"}
 
 
 PASSING = ((429, "slow down"), (500, "oops"), (503, ""), (408, {}))

@@ -13,7 +13,7 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from harbortrainer.errors import EnvironmentFault, UserError
-from harbortrainer.policy.chat_template import split_thinking
+from harbortrainer.policy.chat_template import clean_text, split_thinking
 
 PATH = "/chat/completions"
 ANSWER_SEC = 120.0  # for one answer; then the request is sent again
@@ -46,11 +46,16 @@ class Place:
 
     @property
     def token(self) -> str:
-        """The key. Raises UserError when its variable is not set."""
+        """The key. Raises UserError when its variable is not set, or holds what no header of HTTP can."""
         if self.key is None:
             return ""
-        if not (found := os.environ.get(self.key, "")):
+        if not (found := os.environ.get(self.key, "").strip()):
             raise UserError(f"{self.name}_key={self.key}: this environment variable is not set; export it")
+        if not (found.isascii() and found.isprintable()):  # the client's own error would show the key
+            raise UserError(
+                f"{self.name}_key={self.key}: its value has a line break or other characters that no key has; "
+                "export it again"
+            )
         return found
 
 
@@ -85,7 +90,7 @@ class Endpoint:
         longest_pause_sec: float = 30.0,
         first_pause_sec: float = 0.5,
     ) -> None:
-        """`patience_sec`: the longest outage that a request waits for. Raises UserError without the key's variable."""
+        """`patience_sec`: the longest outage that a request waits for. Raises UserError: no key, no URL."""
         self.outages = 0
         self._place = place
         self._patience, self._longest, self._first = patience_sec, longest_pause_sec, first_pause_sec
@@ -93,8 +98,12 @@ class Endpoint:
         self._reason = ""
         self._backoff = wait_random_exponential(multiplier=first_pause_sec, max=longest_pause_sec)
         headers = {"Authorization": f"Bearer {token}"} if (token := place.token) else {}
+        try:
+            url = httpx.URL(place.url.rstrip("/"))
+        except httpx.InvalidURL as error:
+            raise UserError(f"{place.name}_url={place.url!r}: {error}; give https://HOST/v1") from None
         self._client = httpx.AsyncClient(
-            base_url=place.url.rstrip("/"),
+            base_url=url,
             headers=headers,
             timeout=httpx.Timeout(answer_sec, connect=min(10.0, answer_sec)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -216,7 +225,7 @@ def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EndpointError(f"its answer has no choices: {json.dumps(value)[:200]}") from None
     content = content if isinstance(content, str) else ""
-    text = split_thinking(content, opened=False).text.strip()
+    text = split_thinking(clean_text(content), opened=False).text.strip()
     if not text and not calls:
         raise EndpointError("its answer has no text")
     usage = value.get("usage")
