@@ -183,6 +183,14 @@ async def test_faults_of_the_user_are_no_reward(user: Says, tmp_path: Path) -> N
     assert trajectory.detail.startswith("user: ") and not blames_task(trajectory)
 
 
+async def test_a_user_whose_first_text_fills_the_context_is_no_failure_of_the_policy(tmp_path: Path) -> None:
+    """It was a reward of 0 for a policy that was never asked."""
+    trajectory = await talked(["x"], tmp_path, new_user=Says("my story " * 2000), context_limit=3000)
+    assert (trajectory.reward, trajectory.outcome, trajectory.turns) == (None, Outcome.INFRASTRUCTURE_ERROR, ())
+    assert trajectory.detail.startswith("user: before the policy's first turn, the prompt has ")
+    assert not blames_task(trajectory)
+
+
 async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:
     def broken(_: Any) -> Any:
         raise tinker.APIConnectionError(request=httpx.Request("POST", "http://server"))

@@ -61,6 +61,8 @@ class Talk:
             try:
                 answer = await self.conversation.ask(asked)
             except ContextFull as error:
+                if not self.conversation.turns:
+                    raise UserFault(f"before the policy's first turn, {error}") from error
                 return Outcome.CONTEXT_LENGTH, str(error), 0.0
             news = self._take(answer)
         if self.exchange.end is End.ERRORS and self.exchange.errors - self.exchange.user_errors < MOST_ERRORS:
