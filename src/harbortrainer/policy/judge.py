@@ -78,22 +78,29 @@ _KEYS = ("name", "description", "weight")
 
 
 def open_judge(
-    config: Config, transcribe: Transcribe, open_endpoint: OpenEndpoint = Endpoint
+    config: Config, transcribe: Transcribe, shown: Callable[[str], str], open_endpoint: OpenEndpoint = Endpoint
 ) -> "EndpointJudge | None":
-    """The judge of these settings; None = none. Raises UserError: no such file, no key."""
+    """The judge of these settings, see EndpointJudge; None = none. Raises UserError: no such file, no key."""
     if config.judge_model is None:
         return None
     taxonomy = read_taxonomy(config.taxonomy) if config.taxonomy is not None else ()
     place = Place("judge", str(config.judge_url), config.judge_model, config.judge_key, config.judge_kwargs)
-    return EndpointJudge(open_endpoint(place, patience_sec=PATIENCE_SEC), taxonomy, transcribe)
+    return EndpointJudge(open_endpoint(place, patience_sec=PATIENCE_SEC), taxonomy, transcribe, shown)
 
 
 class EndpointJudge(Judge):
     """A judge behind an OpenAI-compatible API."""
 
-    def __init__(self, endpoint: Endpoint, taxonomy: Sequence[Category], transcribe: Transcribe) -> None:
-        """`transcribe`: the messages of a trajectory, with role and content."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        taxonomy: Sequence[Category],
+        transcribe: Transcribe,
+        shown: Callable[[str], str] = str,
+    ) -> None:
+        """`transcribe`: the messages of a trajectory, with role and content; `shown`: breaks control strings."""
         self._endpoint, self._taxonomy, self._transcribe = endpoint, tuple(taxonomy), transcribe
+        self._shown = shown
 
     async def check(self) -> None:
         """One request, before anything is spent. Raises UserError."""
@@ -105,7 +112,7 @@ class EndpointJudge(Judge):
     async def shaped(self, trajectory: Trajectory) -> Trajectory:
         messages = [
             {"role": "system", "content": instructions(self._taxonomy)},
-            {"role": "user", "content": conversation_text(self._transcribe(trajectory))},
+            {"role": "user", "content": self._shown(conversation_text(self._transcribe(trajectory)))},
         ]
         try:
             spoken = await self._endpoint.chat(messages, temperature=0.0, max_tokens=MOST_TOKENS)

@@ -110,7 +110,7 @@ class EndpointUsers(Users):
     """Users that a model behind an endpoint plays."""
 
     def __init__(self, endpoint: Endpoint, template: ChatTemplate) -> None:
-        """`template`: of the policy, whose control strings no user may say."""
+        """`template`: of the policy, whose control strings no user may say, nor the policy to a user."""
         self._endpoint, self._template = endpoint, template
 
     @property
@@ -178,8 +178,9 @@ class _OfEndpoint(_Model):
     async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
         fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": self._seed % 2**31}
         fields |= {"tools": [*tools]} if tools else {}
+        heard = [{**one, "content": self._template.broken_special(str(one["content"]))} for one in messages]
         try:
-            spoken = await self._endpoint.chat(messages, **fields)
+            spoken = await self._endpoint.chat(heard, **fields)
         except EndpointError as error:
             raise UserFault(f"{self._endpoint.described}: {error}") from error
         self._count(spoken.prompt_tokens, spoken.sampled_tokens)
