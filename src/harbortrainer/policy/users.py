@@ -91,7 +91,7 @@ def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
 def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]) -> Config:
     """The settings of an evaluation with the user of the checkpoint's run, unless another one is given.
 
-    `saved`: config.json of that run.
+    `saved`: that run's configuration.
     """
     if config.user_model is not None or not any(getattr(task, "has_user", False) for task in tasks):
         return config
