@@ -62,7 +62,7 @@ FAILURES = {
     block(GOOD.replace('"1"', "9" * 5000)): "invalid JSON",
     block(GOOD.replace("1", "\\ud800")): "invalid JSON",
     block(DEEP): "invalid JSON",
-    block(GOOD.replace('"1"', "[" * 500 + "]" * 500)): "more than 100 lists and objects within one another",
+    block(GOOD.replace('"1"', "[" * 500 + "]" * 500)): "more than 64 lists and objects within one another",
     block(GOOD.replace('{"id": "1"}', '["1"]')): "its arguments are no object",
     block(GOOD.replace('{"id": "1"}', "3")): "its arguments are no object",
     block(GOOD.replace('{"id": "1"}', '"id=1"')): "invalid JSON",

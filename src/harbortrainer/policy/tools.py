@@ -23,7 +23,7 @@ _XML_CALL = re.compile(r"\s*<function=([^<>\n]*)>(.*)</function>\s*", re.DOTALL)
 _XML_ARGUMENT = re.compile(r"\s*<parameter=([^<>\n]*)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 _PYTHONS = {"true": "true", "false": "false", "none": "null", "null": "null"}  # templates write True and None
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
-DEEPEST = 100  # objects and lists within one another; copies of arguments recurse, and Python ends that at some 450
+DEEPEST = 64  # objects and lists within one another: copies, templates and digests walk through them
 _TRIED_BY_ERROR = (ValueError, RecursionError)  # JSONDecodeError, lone surrogates, numbers of 5,000 digits; brackets
 
 
