@@ -19,7 +19,7 @@ from harbortrainer.policy.endpoint import Endpoint, Place
 from harbortrainer.policy.judge import EndpointJudge
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
-from tests.support.chat_server import HANG, ChatServer, calls, chat_server, says
+from tests.support.chat_server import DRIPS, HANG, ChatServer, calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
 
@@ -163,9 +163,17 @@ async def test_an_endpoint_that_is_silent_is_asked_again_and_then_given_up() -> 
     async with chat_server([HANG, says("late")]) as server, users_of(server, answer_sec=0.1) as users:
         assert (await users.of_trial(1).reply(MESSAGES)).text == "late"
     async with chat_server([HANG]) as server, users_of(server, answer_sec=0.05, patience_sec=1.0) as users:
-        with pytest.raises(UserFault, match="ReadTimeout"):
+        with pytest.raises(UserFault, match="no answer in time"):
             await users.of_trial(1).reply(MESSAGES)
         assert len(server.requests) > 1 and users.outages == 1
+
+
+async def test_an_answer_that_never_ends_counts_as_silence() -> None:
+    """Proxies send spaces while they wait: each of them began the client's limit anew."""
+    async with chat_server([DRIPS, says("at last")]) as server, users_of(server, answer_sec=0.1) as users:
+        async with asyncio.timeout(5):
+            assert (await users.of_trial(1).reply(MESSAGES)).text == "at last"
+    assert len(server.requests) == 2
 
 
 async def test_requests_wait_out_an_outage_and_no_trial_starts_in_it() -> None:

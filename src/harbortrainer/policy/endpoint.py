@@ -17,6 +17,7 @@ from harbortrainer.policy.chat_template import clean_text, split_thinking
 
 PATH = "/chat/completions"
 ANSWER_SEC = 120.0  # for one answer; then the request is sent again
+KNOCK_SEC = 10.0  # for the list of models
 LETTERS_A_TOKEN = 4  # where an endpoint does not count
 _PASSING = (408, 409, 425, 429)  # statuses after which the same request may succeed, besides 5xx
 log = logging.getLogger("harbortrainer")
@@ -94,6 +95,7 @@ class Endpoint:
         self.outages = 0
         self._place = place
         self._patience, self._longest, self._first = patience_sec, longest_pause_sec, first_pause_sec
+        self._answer = answer_sec
         self._away_since: float | None = None
         self._reason = ""
         self._backoff = wait_random_exponential(multiplier=first_pause_sec, max=longest_pause_sec)
@@ -105,7 +107,7 @@ class Endpoint:
         self._client = httpx.AsyncClient(
             base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(answer_sec, connect=min(10.0, answer_sec)),
+            timeout=httpx.Timeout(None, connect=min(10.0, answer_sec)),  # its others begin anew with each byte
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
 
@@ -161,8 +163,9 @@ class Endpoint:
     async def suspect(self) -> None:
         """Call it after a fault of a trial: asks for the list of models; no status of 5xx or none at all = away."""
         try:
-            response = await self._client.get("/models", timeout=10.0)
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(KNOCK_SEC):
+                response = await self._client.get("/models")
+        except (httpx.HTTPError, TimeoutError) as error:
             self._missed(_reason(error))
         else:
             if response.status_code < 500:
@@ -176,8 +179,9 @@ class Endpoint:
     async def _post(self, body: Mapping[str, Any]) -> Any:
         """The answer's JSON value. Raises EndpointError."""
         try:
-            response = await self._client.post(PATH, json=body)
-        except httpx.TransportError as error:
+            async with asyncio.timeout(self._answer):
+                response = await self._client.post(PATH, json=body)
+        except (httpx.TransportError, TimeoutError) as error:
             self._missed(_reason(error))
             raise _Passing(_reason(error)) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -243,6 +247,8 @@ def _count(given: Any, estimate: int) -> int:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     return f"{type(error).__name__} {' '.join(str(error).split())[:200]}".strip()
 
 
