@@ -87,7 +87,7 @@ class ChatServer:
 
     def _reply(self, line: str, headers: dict[str, str], body: bytes) -> Reply:
         if line.startswith("GET"):
-            return 200, {"data": []}
+            return 200, {"data": []}  # as a proxy says, whatever it has behind it
         assert line.startswith("POST /v1/chat/completions ")
         self.requests.append(json.loads(body))
         self.headers.append(headers)

@@ -178,7 +178,7 @@ async def test_an_answer_that_never_ends_counts_as_silence() -> None:
 
 async def test_requests_wait_out_an_outage_and_no_trial_starts_in_it() -> None:
     """The endpoint goes away while requests are under way, and comes back: every one is answered."""
-    async with chat_server(lambda body: says(f"seed {body['seed']}")) as server, users_of(server) as users:
+    async with chat_server(lambda body: says(f"seed {body.get('seed')}")) as server, users_of(server) as users:
         await users.of_trial(0).reply(MESSAGES)
         await server.stop()
         waiting = [asyncio.create_task(users.of_trial(seed).reply(MESSAGES)) for seed in range(8)]
@@ -191,6 +191,20 @@ async def test_requests_wait_out_an_outage_and_no_trial_starts_in_it() -> None:
         assert [said.text for said in await asyncio.gather(*waiting)] == [f"seed {seed}" for seed in range(8)]
         await starting
         assert users.outages == 1
+        await users.suspect()
+        await users.ready()
+
+
+async def test_a_proxy_that_answers_for_a_model_that_is_gone_is_an_outage() -> None:
+    """Its list of models answered: each trial started, waited as long as the run's limit, and was replaced."""
+    async with chat_server([(503, "no backend")]) as server, users_of(server, patience_sec=0.3) as users:
+        with pytest.raises(UserFault, match="status 503: no backend"):
+            await users.of_trial(1).reply(MESSAGES)
+        await users.suspect()
+        with pytest.raises(EnvironmentFault, match=r"no answer for .* \(status 503\)"):
+            await users.ready()
+        assert users.outages == 1
+        server.answer = [says("yes")]
         await users.suspect()
         await users.ready()
 

@@ -112,6 +112,15 @@ class Endpoint:
         )
 
     @property
+    def _small(self) -> dict[str, Any]:
+        """The smallest request."""
+        return {"model": self._place.model, "messages": [{"role": "user", "content": "Say yes."}]}
+
+    @property
+    def _fixed(self) -> dict[str, Any]:
+        return {name: value for name, value in (self._place.fields or {}).items() if value is not None}
+
+    @property
     def described(self) -> str:
         """The settings that name it, for messages."""
         return f"{self._place.name}_url={self._place.url}"
@@ -135,11 +144,9 @@ class Endpoint:
 
     async def check(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """One small request, before anything is spent. `tools`: declared in it. Raises UserError."""
-        body: dict[str, Any] = {"model": self._place.model, "messages": [{"role": "user", "content": "Say yes."}]}
-        body |= {"tools": [*tools]} if tools else {}
-        fixed = {name: value for name, value in (self._place.fields or {}).items() if value is not None}
+        body = self._small | ({"tools": [*tools]} if tools else {})
         try:
-            _spoken(await self._post(body | fixed), body)
+            _spoken(await self._post(body | self._fixed), body)
         except EndpointError as error:
             name = self._place.name
             raise UserError(
@@ -161,16 +168,22 @@ class Endpoint:
             await self.suspect()
 
     async def suspect(self) -> None:
-        """Call it after a fault of a trial: asks for the list of models; no status of 5xx or none at all = away."""
+        """Call it after a fault of a trial: asks for the list of models; no status of 5xx or none at all = away.
+
+        Once it is away it is asked for an answer: a proxy may list models that are gone.
+        """
         try:
             async with asyncio.timeout(KNOCK_SEC):
+                if self._away_since is not None:
+                    await self._post(self._small | {"max_tokens": 1} | self._fixed)
+                    return
                 response = await self._client.get("/models")
+        except EndpointError:
+            return  # noted by `_post`
         except (httpx.HTTPError, TimeoutError) as error:
             self._missed(_reason(error))
         else:
-            if response.status_code < 500:
-                self._answered()
-            else:
+            if response.status_code >= 500:
                 self._missed(f"status {response.status_code}")
 
     async def aclose(self) -> None:
