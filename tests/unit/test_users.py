@@ -316,6 +316,11 @@ async def test_what_plays_the_user_is_opened_by_the_settings() -> None:
         ({"user_model": "base", "user_key": "K"}, "user_key=K: without effect while user_model=base"),
         ({"user_model": "scripted", "user_kwargs": {"seed": 1}}, "user_kwargs.seed=1: without effect"),
         ({"user_model": "base", "user_kwargs": {"top_p": 1}}, "user_kwargs.top_p=1: the base model takes"),
+        ({"user_model": "base", "user_kwargs": {"max_tokens": None}}, "max_tokens=None: give a number"),
+        ({"user_model": "base", "user_kwargs": {"max_tokens": 0}}, "max_tokens=0: give a number"),
+        ({"user_model": "base", "user_kwargs": {"max_tokens": 1.5}}, "max_tokens=1.5: give a number"),
+        ({"user_model": "base", "user_kwargs": {"temperature": "hot"}}, "temperature=hot: give a number"),
+        ({"user_model": "base", "user_kwargs": {"temperature": -1}}, "temperature=-1: give a number"),
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(settings: dict[str, Any], words: str) -> None:
