@@ -308,7 +308,7 @@ async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    async def away(_: FakeEndpoint) -> None:
+    async def away(*_: Any, **__: Any) -> None:
         raise UserError("judge_url=here: does not answer")
 
     monkeypatch.setattr(FakeEndpoint, "check", away)

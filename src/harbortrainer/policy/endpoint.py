@@ -18,6 +18,7 @@ from harbortrainer.policy.chat_template import clean_text, split_thinking
 PATH = "/chat/completions"
 ANSWER_SEC = 120.0  # for one answer; then the request is sent again
 KNOCK_SEC = 10.0  # for the list of models
+SMALL = ({"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say yes."})
 LETTERS_A_TOKEN = 4  # where an endpoint does not count
 _PASSING = (408, 409, 425, 429)  # statuses after which the same request may succeed, besides 5xx
 log = logging.getLogger("harbortrainer")
@@ -112,15 +113,6 @@ class Endpoint:
         )
 
     @property
-    def _small(self) -> dict[str, Any]:
-        """The smallest request."""
-        return {"model": self._place.model, "messages": [{"role": "user", "content": "Say yes."}]}
-
-    @property
-    def _fixed(self) -> dict[str, Any]:
-        return {name: value for name, value in (self._place.fields or {}).items() if value is not None}
-
-    @property
     def described(self) -> str:
         """The settings that name it, for messages."""
         return f"{self._place.name}_url={self._place.url}"
@@ -130,8 +122,7 @@ class Endpoint:
 
         Statuses 408, 409, 425, 429 and 5xx, silence and broken connections are tried again within `patience_sec`.
         """
-        body = {"model": self._place.model, "messages": list(messages), **fields, **(self._place.fields or {})}
-        body = {name: value for name, value in body.items() if value is not None}
+        body = self._body(messages, fields)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(_Passing),
             stop=stop_after_delay(self._patience),
@@ -142,11 +133,11 @@ class Endpoint:
                 return _spoken(await self._post(body), body)
         raise AssertionError("tenacity ends with a result or an error")
 
-    async def check(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """One small request, before anything is spent. `tools`: declared in it. Raises UserError."""
-        body = self._small | ({"tools": [*tools]} if tools else {})
+    async def check(self, **fields: Any) -> None:
+        """One small request, before anything is spent. `fields`: those of later ones. Raises UserError."""
+        body = self._body(SMALL, fields)
         try:
-            _spoken(await self._post(body | self._fixed), body)
+            _spoken(await self._post(body), body)
         except EndpointError as error:
             name = self._place.name
             raise UserError(
@@ -175,7 +166,7 @@ class Endpoint:
         try:
             async with asyncio.timeout(KNOCK_SEC):
                 if self._away_since is not None:
-                    await self._post(self._small | {"max_tokens": 1} | self._fixed)
+                    await self._post(self._body(SMALL, {"max_tokens": 1}))
                     return
                 response = await self._client.get("/models")
         except EndpointError:
@@ -188,6 +179,11 @@ class Endpoint:
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+    def _body(self, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A request. The settings' fields go over those given; None leaves one out."""
+        body = {"model": self._place.model, "messages": list(messages), **fields, **(self._place.fields or {})}
+        return {name: value for name, value in body.items() if value is not None}
 
     async def _post(self, body: Mapping[str, Any]) -> Any:
         """The answer's JSON value. Raises EndpointError."""

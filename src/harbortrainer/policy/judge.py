@@ -21,7 +21,7 @@ from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint,
 from harbortrainer.policy.tools import transcribed
 
 PATIENCE_SEC = 120.0  # for one judgement; then the trial stays without
-MOST_TOKENS = 1024  # of an answer
+ASKED: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 1024}  # of a request, where judge_kwargs do not say
 MOST_LETTERS = 200_000  # of a conversation; of a longer one the beginning and the end
 INDENT = "  "
 _ANSWER = re.compile(r"\{.*\}", re.DOTALL)
@@ -104,7 +104,7 @@ class EndpointJudge(Judge):
 
     async def check(self) -> None:
         """One request, before anything is spent. Raises UserError."""
-        await self._endpoint.check()
+        await self._endpoint.check(**ASKED)
 
     async def aclose(self) -> None:
         await self._endpoint.aclose()
@@ -115,7 +115,7 @@ class EndpointJudge(Judge):
             {"role": "user", "content": self._shown(conversation_text(self._transcribe(trajectory)))},
         ]
         try:
-            spoken = await self._endpoint.chat(messages, temperature=0.0, max_tokens=MOST_TOKENS)
+            spoken = await self._endpoint.chat(messages, **ASKED)
         except EndpointError as error:
             log.warning("trial %s is not judged: %s: %s", trajectory.trial_name, self._endpoint.described, error)
             return trajectory

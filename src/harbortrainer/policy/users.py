@@ -124,7 +124,7 @@ class EndpointUsers(Users):
         await self._endpoint.suspect()
 
     async def check(self, tools: Sequence[Tool] = ()) -> None:
-        await self._endpoint.check(tools)
+        await self._endpoint.check(**_fields(0, tools))
 
     def of_trial(self, seed: int) -> User:
         return _OfEndpoint(self._endpoint, self._template, seed)
@@ -176,15 +176,19 @@ class _OfEndpoint(_Model):
         self._endpoint, self._seed = endpoint, seed
 
     async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
-        fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": self._seed % 2**31}
-        fields |= {"tools": [*tools]} if tools else {}
         heard = [{**one, "content": self._template.broken_special(str(one["content"]))} for one in messages]
         try:
-            spoken = await self._endpoint.chat(heard, **fields)
+            spoken = await self._endpoint.chat(heard, **_fields(self._seed, tools))
         except EndpointError as error:
             raise UserFault(f"{self._endpoint.described}: {error}") from error
         self._count(spoken.prompt_tokens, spoken.sampled_tokens)
         return parse_sent(spoken.text, spoken.calls, signatures(tools))
+
+
+def _fields(seed: int, tools: Sequence[Tool]) -> dict[str, Any]:
+    """Of a request to an endpoint, where user_kwargs do not say."""
+    fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": seed % 2**31}
+    return fields | ({"tools": [*tools]} if tools else {})
 
 
 class BaseUsers(Users):
