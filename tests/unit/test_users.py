@@ -357,6 +357,12 @@ def test_a_user_that_no_task_talks_to_is_refused() -> None:
     with pytest.raises(UserError, match=r"^user_model=base: no task of tasks_dir talks to a user; leave it out$"):
         refuse_unused(config, [terminal, SimpleNamespace()])
     refuse_unused(config, [terminal, shop])
+    other = Config(model_name="m", tasks_dir="x", agent="codex")
+    with pytest.raises(UserError, match=r"^agent=codex: in conversations the policy acts itself; leave it out$"):
+        refuse_unused(other, [shop])
+    with pytest.raises(UserError, match=r"^enable_summarize=true: in conversations "):
+        refuse_unused(Config(model_name="m", tasks_dir="x", enable_summarize=True), [shop])
+    refuse_unused(other, [shop, terminal])
     refuse_unused(CONFIG, [terminal])
 
 

@@ -24,6 +24,7 @@ MOST_TOKENS = 1024  # sampled for one message
 MOST_TRIES = 3  # of one message, where the calls in it cannot be read
 UNREADABLE = "(a tool call that could not be read)"
 FIELDS = ("user_model", "user_url", "user_key", "user_kwargs")
+OF_AGENTS = ("agent", "agent_kwargs", "agents_dir", "enable_summarize")  # that work in a task's environment
 
 
 class UserFault(Exception):
@@ -80,12 +81,13 @@ class Users(Protocol):
 
 
 def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
-    """Raises UserError when settings describe a user, and no task has one."""
-    if any(getattr(task, "has_user", False) for task in tasks):
-        return
-    for name in FIELDS:
+    """Raises UserError when settings describe a user and no task has one, or an agent and all tasks are talks."""
+    found = {bool(getattr(task, "has_user", False)) for task in tasks}
+    why = "no task of tasks_dir talks to a user" if True not in found else "in conversations the policy acts itself"
+    names = FIELDS * (True not in found) + OF_AGENTS * (found == {True})
+    for name in names:
         if (value := getattr(config, name)) != SETTINGS[name].default:
-            raise UserError(f"{name}={shown(value)}: no task of tasks_dir talks to a user; leave it out")
+            raise UserError(f"{name}={shown(value)}: {why}; leave it out")
 
 
 def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]) -> Config:
