@@ -14,13 +14,14 @@ BOOT = "echo started; command -v bash >/dev/null 2>&1 && exec bash --noprofile -
 READY, BLOCKS = b"ready\n", b"blocks ready\n"
 SAY_READY = b'case $BASH_VERSION in ""|[1-3].*|4.0*) echo ready;; *) echo blocks ready;; esac\n'
 # fd 3 is the commands' stderr; the shell's own messages ("Killed") are dropped. Every command gets a process group: by
-# job control in bash, which costs nothing, by setsid elsewhere. Z: how a script sleeps, by `read` where that can be.
+# job control in bash, which costs nothing, by setsid elsewhere. Z_: how a script sleeps, by `read` where that can be.
+# No name here may be a variable of an image: it would reach the commands with the shell's value.
 PREAMBLE = b"""\
 exec 3>&2 2>/dev/null; unset OLDPWD
-if [ -n "$BASH_VERSION" ]; then B=bash S= Z=; set -m; else B=sh S=; command -v setsid >/dev/null && S=setsid; fi
-sleeper_() { [ "$Z" ] || [ $B != bash ] || { eval "exec 9<> <(:)" && Z=read; }; }
-begin_() { printf '%s:b\\n' $1; printf '%s:b\\n' $1 >&3; p=; }
-end_() { wait $p; r=$?; [ -n "$p" ] || r=254; printf '%s:e%s\\n' $1 $r; printf '%s:e\\n' $1 >&3; }
+if [ -n "$BASH_VERSION" ]; then B_=bash S_= Z_=; set -m; else B_=sh S_=; command -v setsid >/dev/null && S_=setsid; fi
+sleeper_() { [ "$Z_" ] || [ $B_ != bash ] || { eval "exec 9<> <(:)" && Z_=read; }; }
+begin_() { printf '%s:b\\n' $1; printf '%s:b\\n' $1 >&3; p_=; }
+end_() { wait $p_; r_=$?; [ -n "$p_" ] || r_=254; printf '%s:e%s\\n' $1 $r_; printf '%s:e\\n' $1 >&3; }
 """
 IN_SHELL = ": in this shell"  # first line of a script that may run in a fork of the open shell; a no-op there
 
@@ -40,21 +41,21 @@ def script(mark: str, command: Command, *, block: bool) -> bytes:
     """
     start = _start(mark, command)
     if block and start.isascii():
-        start = f'TMOUT=0 read -r -N {len(start)} C && eval "$C"\n{start}'
+        start = f'TMOUT=0 read -r -N {len(start)} C_ && eval "$C_"\n{start}'
     sleeper = "sleeper_\n" if command.text.startswith(IN_SHELL) else ""
     return f"{sleeper}begin_ {mark}\n{start}end_ {mark}\n".encode()
 
 
 def _start(mark: str, command: Command) -> str:
-    """Starts the command in a group of its own, p, and prints that."""
+    """Starts the command in a group of its own, p_, and prints that."""
     if "\0" in command.text:
         raise ValueError("embedded null byte in command")
     assignments = " ".join(shlex.quote(f"{name}={value}") for name, value in command.env.items())
     inside = command.text.startswith(IN_SHELL)
-    program = f'exec {f"env {assignments} " if assignments else ""}$S "$B" -c {shlex.quote(command.text)}'
+    program = f'exec {f"env {assignments} " if assignments else ""}$S_ "$B_" -c {shlex.quote(command.text)}'
     if inside:
         forked = f"{assignments and f'export {assignments}; '}eval {shlex.quote(command.text)}; exit"
-        program = f"[ $B != bash ] || {{ {forked}; }}; {program}"
+        program = f"[ $B_ != bash ] || {{ {forked}; }}; {program}"
     enter = f"cd -- {shlex.quote(command.cwd)} " + ("|| exit 126" if command.needs_cwd else "2>/dev/null || cd /")
     closed = "3>&-" if inside else "3>&- 9>&-"
-    return f"C=\n( {enter}; {program} ) </dev/null 2>&3 {closed} & p=$!; printf '{mark}:p%s\\n' $p >&3\n"
+    return f"C_=\n( {enter}; {program} ) </dev/null 2>&3 {closed} & p_=$!; printf '{mark}:p%s\\n' $p_ >&3\n"

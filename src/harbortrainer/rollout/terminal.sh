@@ -3,8 +3,8 @@
 set -f
 
 nap() { # SECONDS, without a process where `read` can wait
-    [ "$Z" ] || if [ -n "$BASH_VERSION" ] && eval 'exec 9<> <(:)'; then Z=read; else Z=sleep; fi 2>/dev/null
-    if [ "$Z" = read ]; then read -r -t "$1" _ <&9; else sleep "$1"; fi
+    [ "$Z_" ] || if [ -n "$BASH_VERSION" ] && eval 'exec 9<> <(:)'; then Z_=read; else Z_=sleep; fi 2>/dev/null
+    if [ "$Z_" = read ]; then read -r -t "$1" _ <&9; else sleep "$1"; fi
 }
 
 now() { # n = hundredths of a second since the machine's start; fails where that cannot be told
