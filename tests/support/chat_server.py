@@ -9,6 +9,7 @@ from typing import Any
 
 Reply = tuple[int, Any] | None  # status and JSON value or raw text; None = silence
 HANG: Reply = None
+DRIPS: Reply = (0, None)  # an answer that never ends: a space now and then
 
 
 def says(text: Any, **usage: int) -> Reply:
@@ -68,6 +69,8 @@ class ChatServer:
                 reply = self._reply(line, headers, body)
                 if reply is None:
                     await asyncio.Event().wait()
+                elif reply is DRIPS:
+                    await _drip(writer)
                 else:
                     writer.write(_response(*reply))
                     await writer.drain()
@@ -84,13 +87,21 @@ class ChatServer:
 
     def _reply(self, line: str, headers: dict[str, str], body: bytes) -> Reply:
         if line.startswith("GET"):
-            return 200, {"data": []}
+            return 200, {"data": []}  # as a proxy says, whatever it has behind it
         assert line.startswith("POST /v1/chat/completions ")
         self.requests.append(json.loads(body))
         self.headers.append(headers)
         if callable(self.answer):
             return self.answer(self.requests[-1])
         return self.answer[min(len(self.requests), len(self.answer)) - 1]
+
+
+async def _drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 X\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
 
 
 def _response(status: int, value: Any) -> bytes:

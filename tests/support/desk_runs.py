@@ -96,7 +96,7 @@ def customer(body: dict[str, Any]) -> Reply:
     """Says the scenario, and stops when it is answered."""
     system, *talk = body["messages"]
     scenario = str(system["content"]).partition("<scenario>\n")[2].partition("\n</scenario>")[0]
-    return says(scenario if len(talk) == 1 else STOP)
+    return says((scenario or "Yes.") if len(talk) == 1 else STOP)  # the check has no scenario
 
 
 async def _go_away(server: ChatServer, run: RunDirectory, seconds: float, asked: int) -> float:

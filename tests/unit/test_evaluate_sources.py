@@ -10,7 +10,7 @@ import pytest
 from harbortrainer.evaluation import session
 from harbortrainer.evaluation.arguments import parse, trainer_config
 from harbortrainer.policy.sampler import PolicySampler
-from tests.unit.test_evaluate import TASKS, copy_tasks, recorder, result, run
+from tests.unit.test_evaluate import TASKS, copy_tasks, make_run, recorder, result, run
 
 __all__ = ["recorder", "run"]
 
@@ -72,3 +72,14 @@ def test_limits_of_the_server_are_as_told(run, monkeypatch):
     assert [one["request_timeout_sec"] for one in made] == [7.0]
     config = trainer_config(parse(["model_name=m", "tasks_dir=t", "update_timeout_sec=5"]), "m")
     assert config.update_timeout_sec == 5.0
+
+
+def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:
+    """The run was resumed with another address of its user, and an evaluation asked the first one."""
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
+    saved = {"model_name": "models/one", "user_model": "gpt", "user_url": "http://old/v1"}
+    (folder / "config.json").write_text(json.dumps(saved))
+    change = {"time": 1.0, "from_step": 3, "changes": {"user_url": {"before": "http://old/v1", "now": "http://new/v1"}}}
+    (folder / "config_changes.jsonl").write_text(json.dumps(change) + "\n")
+    config = session.make_plan(parse(["tasks_dir=tau:desk", f"checkpoint={folder}"])).config
+    assert (config.user_model, config.user_url) == ("gpt", "http://new/v1")

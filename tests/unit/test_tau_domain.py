@@ -2,6 +2,7 @@
 
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -132,6 +133,22 @@ def test_powers_that_would_hang_are_refused_at_once(expression: str) -> None:
     began = time.process_time()
     assert refusal({"expression": expression}) == "int too large to convert to float"
     assert time.process_time() - began < 0.1
+
+
+@pytest.mark.parametrize("expression", ["*".join(["10**4999"] * 222), "*".join(["3**9999"] * 240)])
+def test_products_of_large_powers_are_refused_at_once(expression: str) -> None:
+    began = time.process_time()
+    assert refusal({"expression": expression}) == "int too large to convert to float"
+    assert time.process_time() - began < 0.1
+
+
+@pytest.mark.parametrize("expression", ["'a'*300000000", "b'a'*300000000", "2+'a'*300000000"])
+def test_the_guard_computes_numbers_alone(expression: str) -> None:
+    """The tool refuses letters, but only when the guard has returned."""
+    tracemalloc.start()
+    assert refusal({"expression": expression}) is None
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
 
 
 def test_limits_of_a_conversation_go_before_its_users_end() -> None:

@@ -1,6 +1,7 @@
 """Conversations of venue tau from request to trajectory: gold, malformed, hostile, faults of others, files."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,8 +18,10 @@ from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.report.talk import talk
 from harbortrainer.rollout.outcome import SAMPLING, blames_task
+from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import TrialCancelled
 from harbortrainer.run.conversations import Transcriber
+from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import batch_metrics
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
@@ -27,7 +30,7 @@ from harbortrainer.venues.tau.domain import GREETING, Call
 from harbortrainer.venues.tau.room import TauRoom
 from harbortrainer.venues.tau.trial import EMPTY, run_conversation
 from harbortrainer.venues.tau.user import ModelUser, NewUser, Reply, ScriptedUser, User
-from harbortrainer.venues.tau.venue import SCRIPTED, VENUE
+from harbortrainer.venues.tau.venue import SCRIPTED, VENUE, TauVenue
 from tests.support.families import LLAMA, QWEN_TOOLS, chat_of
 from tests.support.tau_parts import config, gold_groups, gold_texts, needs_tau2, parts, request, stored
 from tests.support.tools import written
@@ -180,6 +183,14 @@ async def test_faults_of_the_user_are_no_reward(user: Says, tmp_path: Path) -> N
     assert trajectory.detail.startswith("user: ") and not blames_task(trajectory)
 
 
+async def test_a_user_whose_first_text_fills_the_context_is_no_failure_of_the_policy(tmp_path: Path) -> None:
+    """It was a reward of 0 for a policy that was never asked."""
+    trajectory = await talked(["x"], tmp_path, new_user=Says("my story " * 2000), context_limit=3000)
+    assert (trajectory.reward, trajectory.outcome, trajectory.turns) == (None, Outcome.INFRASTRUCTURE_ERROR, ())
+    assert trajectory.detail.startswith("user: before the policy's first turn, the prompt has ")
+    assert not blames_task(trajectory)
+
+
 async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:
     def broken(_: Any) -> Any:
         raise tinker.APIConnectionError(request=httpx.Request("POST", "http://server"))
@@ -189,6 +200,25 @@ async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:
     assert trajectory.detail.startswith(SAMPLING)
     late = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.05)
     assert late.reward is None and late.detail == "not over after trial_timeout_sec=0.05"
+
+
+class Silent(User):
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_silent_user_or_server_at_the_end_of_the_time_is_no_fault_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted against the task, which was left out of the run after three."""
+    late = await talked(["x"], tmp_path, new_user=lambda *_: Silent(), trial_timeout_sec=0.05)
+    assert late.detail == "user: not over after trial_timeout_sec=0.05" and not blames_task(late)
+    monkeypatch.setattr("harbortrainer.policy.sampler.SILENT_SEC", 0.02)
+    silent = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.05)
+    assert silent.detail.startswith(f"{SAMPLING}the server had answered no request") and not blames_task(silent)
+    assert (late.reward, silent.reward) == (None, None)
+    assert late.outcome is silent.outcome is Outcome.INFRASTRUCTURE_ERROR
 
 
 async def test_an_error_of_the_grade_is_no_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +246,30 @@ async def test_a_cancelled_conversation_keeps_the_turns_that_were_paid_for(tmp_p
     with pytest.raises(TrialCancelled) as cancelled:
         await running
     assert len(cancelled.value.turns) == 1
+
+
+async def test_the_ledger_has_the_users_tokens_of_a_cancelled_conversation(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    class Paid(Says):
+        @property
+        def stats(self) -> dict[str, float]:
+            return {"user_prompt_tokens": 70.0, "user_sampled_tokens": 9.0}
+
+    def answer(_: Any) -> Any:
+        asked.set()
+
+    made, _ = parts(answer)
+    ledger, venue = Ledger(tmp_path / "ledger.jsonl"), TauVenue(Paid("me"))
+    rollouts = Rollouts(made.config, made.sampler, made.template, "run", ledger, venues={"tau": venue})
+    async with rollouts.opened([mock()], lambda *_: None, lambda _: None):
+        running = asyncio.create_task(rollouts.run_groups([mock()], 1, tmp_path / "trials", step=0, temperature=1.0))
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    ended = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[-1])
+    assert (ended["fate"], ended["user_prompt_tokens"], ended["user_sampled_tokens"]) == ("cancelled", 70, 9)
 
 
 async def test_control_strings_of_tools_users_and_policy_are_text(tmp_path: Path) -> None:
@@ -342,3 +396,12 @@ async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(
     assert [(one["role"], one["content"]) for one in said] == [
         ("user", GREETING), ("assistant", "Hello."), ("user", "What?"),
     ]  # fmt: skip
+
+
+async def test_deep_arguments_of_a_call_are_an_unreadable_answer(tmp_path: Path) -> None:
+    """A copy of 500 lists within one another raised RecursionError and ended the run."""
+    call = written(CHAT, "create_task", {"user_id": "user_1", "title": "x"}).replace('"x"', "[" * 500 + "]" * 500)
+    assert "[[[" in call
+    trajectory = await talked([call, "Done."], tmp_path)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0)
+    assert trajectory.stats["parse_failures"] == 1

@@ -44,10 +44,6 @@ def test_calls_that_are_read(text: str, calls: tuple[ToolCall, ...], fallbacks: 
     assert "tool_call" not in parsed.text
 
 
-def test_a_hundred_levels_are_read() -> None:
-    assert parse(block(GOOD.replace('"1"', "[" * 97 + "]" * 97)), HERMES, KNOWN).calls
-
-
 DEEP = '{"name": "find_order", "arguments": ' + '{"id": ' * 100_000
 FAILURES = {
     "<tool_call>\n" + GOOD: "the tag that ends it is missing",
@@ -64,9 +60,9 @@ FAILURES = {
     block(GOOD.replace('"1"', "-Infinity")): "invalid JSON",
     block(GOOD.replace('"1"', "1e999")): "invalid JSON",
     block(GOOD.replace('"1"', "9" * 5000)): "invalid JSON",
-    block(GOOD.replace('"1"', "[" * 99 + "]" * 99)): "invalid JSON (more than 100 levels)",
     block(GOOD.replace("1", "\\ud800")): "invalid JSON",
     block(DEEP): "invalid JSON",
+    block(GOOD.replace('"1"', "[" * 500 + "]" * 500)): "more than 64 lists and objects within one another",
     block(GOOD.replace('{"id": "1"}', '["1"]')): "its arguments are no object",
     block(GOOD.replace('{"id": "1"}', "3")): "its arguments are no object",
     block(GOOD.replace('{"id": "1"}', '"id=1"')): "invalid JSON",

@@ -1,6 +1,7 @@
 """Turns `name=value` words into settings, and checks a Config; an error is one line with field, value and fix."""
 
 import difflib
+import math
 import os
 import re
 import typing
@@ -248,8 +249,20 @@ def _user(config: Config) -> Iterator[str]:
     if model != "base":
         for name in kwargs:
             yield f"user_kwargs.{name}={kwargs[name]}: without effect while user_model={model}; leave it out"
-    for name in kwargs.keys() - {"temperature", "max_tokens"} if model == "base" else ():
-        yield f"user_kwargs.{name}={kwargs[name]}: the base model takes temperature and max_tokens; leave it out"
+    else:
+        yield from _of_base(kwargs)
+
+
+def _of_base(kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """Problems of user_kwargs with user_model=base."""
+    for name, value in kwargs.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in ("temperature", "max_tokens"):
+            yield f"user_kwargs.{name}={value}: the base model takes temperature and max_tokens; leave it out"
+        elif name == "temperature" and not (number and 0 <= value < math.inf):
+            yield f"user_kwargs.{name}={value}: give a number from 0, or leave it out"
+        elif name == "max_tokens" and not (number and isinstance(value, int) and value >= 1):
+            yield f"user_kwargs.{name}={value}: give a number from 1, or leave it out"
 
 
 def _judge(config: Config) -> Iterator[str]:

@@ -29,6 +29,7 @@ from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
+from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, open_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger
@@ -127,7 +128,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
-        config = as_trained(config, read_json(RunDirectory(runs[0]).config), tasks)
+        config = as_trained(config, last_values(RunDirectory(runs[0])), tasks)
     return EvalPlan(subjects, sources, tasks, config, continued)
 
 

@@ -145,6 +145,10 @@ class ChatTemplate:
         """`text` without special strings and tags of tools: for what a simulated user says."""
         return self._special.removed(clean_text(text))
 
+    def broken_special(self, text: str) -> str:
+        """`text` with a space within special strings and tags of tools: for servers that read them in a message."""
+        return self._special.broken(text)
+
     def strings_hidden(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """Number of special strings in messages and declared tools, which are encoded as text."""
         said = [(text, message["role"]) for message in messages for text in strings_of(message)]

@@ -13,10 +13,12 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from harbortrainer.errors import EnvironmentFault, UserError
-from harbortrainer.policy.chat_template import split_thinking
+from harbortrainer.policy.chat_template import clean_text, split_thinking
 
 PATH = "/chat/completions"
 ANSWER_SEC = 120.0  # for one answer; then the request is sent again
+KNOCK_SEC = 10.0  # for the list of models
+SMALL = ({"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say yes."})
 LETTERS_A_TOKEN = 4  # where an endpoint does not count
 _PASSING = (408, 409, 425, 429)  # statuses after which the same request may succeed, besides 5xx
 log = logging.getLogger("harbortrainer")
@@ -46,11 +48,16 @@ class Place:
 
     @property
     def token(self) -> str:
-        """The key. Raises UserError when its variable is not set."""
+        """The key. Raises UserError when its variable is not set, or holds what no header of HTTP can."""
         if self.key is None:
             return ""
-        if not (found := os.environ.get(self.key, "")):
+        if not (found := os.environ.get(self.key, "").strip()):
             raise UserError(f"{self.name}_key={self.key}: this environment variable is not set; export it")
+        if not (found.isascii() and found.isprintable()):  # the client's own error would show the key
+            raise UserError(
+                f"{self.name}_key={self.key}: its value has a line break or other characters that no key has; "
+                "export it again"
+            )
         return found
 
 
@@ -85,18 +92,23 @@ class Endpoint:
         longest_pause_sec: float = 30.0,
         first_pause_sec: float = 0.5,
     ) -> None:
-        """`patience_sec`: the longest outage that a request waits for. Raises UserError without the key's variable."""
+        """`patience_sec`: the longest outage that a request waits for. Raises UserError: no key, no URL."""
         self.outages = 0
         self._place = place
         self._patience, self._longest, self._first = patience_sec, longest_pause_sec, first_pause_sec
+        self._answer = answer_sec
         self._away_since: float | None = None
         self._reason = ""
         self._backoff = wait_random_exponential(multiplier=first_pause_sec, max=longest_pause_sec)
         headers = {"Authorization": f"Bearer {token}"} if (token := place.token) else {}
+        try:
+            url = httpx.URL(place.url.rstrip("/"))
+        except httpx.InvalidURL as error:
+            raise UserError(f"{place.name}_url={place.url!r}: {error}; give https://HOST/v1") from None
         self._client = httpx.AsyncClient(
-            base_url=place.url.rstrip("/"),
+            base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(answer_sec, connect=min(10.0, answer_sec)),
+            timeout=httpx.Timeout(None, connect=min(10.0, answer_sec)),  # its others begin anew with each byte
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
 
@@ -110,8 +122,7 @@ class Endpoint:
 
         Statuses 408, 409, 425, 429 and 5xx, silence and broken connections are tried again within `patience_sec`.
         """
-        body = {"model": self._place.model, "messages": list(messages), **fields, **(self._place.fields or {})}
-        body = {name: value for name, value in body.items() if value is not None}
+        body = self._body(messages, fields)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(_Passing),
             stop=stop_after_delay(self._patience),
@@ -122,13 +133,11 @@ class Endpoint:
                 return _spoken(await self._post(body), body)
         raise AssertionError("tenacity ends with a result or an error")
 
-    async def check(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """One small request, before anything is spent. `tools`: declared in it. Raises UserError."""
-        body: dict[str, Any] = {"model": self._place.model, "messages": [{"role": "user", "content": "Say yes."}]}
-        body |= {"tools": [*tools]} if tools else {}
-        fixed = {name: value for name, value in (self._place.fields or {}).items() if value is not None}
+    async def check(self, **fields: Any) -> None:
+        """One small request, before anything is spent. `fields`: those of later ones. Raises UserError."""
+        body = self._body(SMALL, fields)
         try:
-            _spoken(await self._post(body | fixed), body)
+            _spoken(await self._post(body), body)
         except EndpointError as error:
             name = self._place.name
             raise UserError(
@@ -150,25 +159,38 @@ class Endpoint:
             await self.suspect()
 
     async def suspect(self) -> None:
-        """Call it after a fault of a trial: asks for the list of models; no status of 5xx or none at all = away."""
+        """Call it after a fault of a trial: asks for the list of models; no status of 5xx or none at all = away.
+
+        Once it is away it is asked for an answer: a proxy may list models that are gone.
+        """
         try:
-            response = await self._client.get("/models", timeout=10.0)
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(KNOCK_SEC):
+                if self._away_since is not None:
+                    await self._post(self._body(SMALL, {"max_tokens": 1}))
+                    return
+                response = await self._client.get("/models")
+        except EndpointError:
+            return  # noted by `_post`
+        except (httpx.HTTPError, TimeoutError) as error:
             self._missed(_reason(error))
         else:
-            if response.status_code < 500:
-                self._answered()
-            else:
+            if response.status_code >= 500:
                 self._missed(f"status {response.status_code}")
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
+    def _body(self, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A request. The settings' fields go over those given; None leaves one out."""
+        body = {"model": self._place.model, "messages": list(messages), **fields, **(self._place.fields or {})}
+        return {name: value for name, value in body.items() if value is not None}
+
     async def _post(self, body: Mapping[str, Any]) -> Any:
         """The answer's JSON value. Raises EndpointError."""
         try:
-            response = await self._client.post(PATH, json=body)
-        except httpx.TransportError as error:
+            async with asyncio.timeout(self._answer):
+                response = await self._client.post(PATH, json=body)
+        except (httpx.TransportError, TimeoutError) as error:
             self._missed(_reason(error))
             raise _Passing(_reason(error)) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -216,7 +238,7 @@ def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EndpointError(f"its answer has no choices: {json.dumps(value)[:200]}") from None
     content = content if isinstance(content, str) else ""
-    text = split_thinking(content, opened=False).text.strip()
+    text = split_thinking(clean_text(content), opened=False).text.strip()
     if not text and not calls:
         raise EndpointError("its answer has no text")
     usage = value.get("usage")
@@ -234,6 +256,8 @@ def _count(given: Any, estimate: int) -> int:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     return f"{type(error).__name__} {' '.join(str(error).split())[:200]}".strip()
 
 

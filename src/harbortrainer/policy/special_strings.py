@@ -78,6 +78,10 @@ class SpecialStrings:
             text = shorter
         return text
 
+    def broken(self, text: str) -> str:
+        """`text` with a space within each special string and tag of tools: another server reads them as text too."""
+        return self._spoken.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+
     def hide(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str] | None]:

@@ -6,7 +6,7 @@ An answer is parsed by its text alone and is never rendered again: `json.dumps` 
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ _XML_CALL = re.compile(r"\s*<function=([^<>\n]*)>(.*)</function>\s*", re.DOTALL)
 _XML_ARGUMENT = re.compile(r"\s*<parameter=([^<>\n]*)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 _PYTHONS = {"true": "true", "false": "false", "none": "null", "null": "null"}  # templates write True and None
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
-MOST_LEVELS = 100  # of a value: what reads it later copies and compares it by recursion
+DEEPEST = 64  # objects and lists within one another: copies, templates and digests walk through them
 _TRIED_BY_ERROR = (ValueError, RecursionError)  # JSONDecodeError, lone surrogates, numbers of 5,000 digits; brackets
 
 
@@ -250,23 +250,24 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A JSON value, strictly: no NaN, no line break in a string, nothing behind it. Raises _NoCall."""
+    """A JSON value, strictly: no NaN, no line break in a string, nothing behind it, not deep. Raises _NoCall."""
     try:
         value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no text
     except _TRIED_BY_ERROR as error:
         reason = getattr(error, "msg", "") or type(error).__name__
         raise _NoCall(f"invalid JSON ({reason})") from None
-    level = [value]
-    for _ in range(MOST_LEVELS):
-        level = [inner for one in level for inner in _inside(one)]
-    if level:
-        raise _NoCall(f"invalid JSON (more than {MOST_LEVELS} levels)")
+    if _deeper(value, DEEPEST):
+        raise _NoCall(f"invalid JSON (more than {DEEPEST} lists and objects within one another)")
     return value
 
 
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether a JSON value has more levels of lists and objects."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return not levels or any(_deeper(one, levels - 1) for one in inner)
 
 
 def _no_number(name: str) -> float:

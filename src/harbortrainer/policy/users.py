@@ -24,6 +24,7 @@ MOST_TOKENS = 1024  # sampled for one message
 MOST_TRIES = 3  # of one message, where the calls in it cannot be read
 UNREADABLE = "(a tool call that could not be read)"
 FIELDS = ("user_model", "user_url", "user_key", "user_kwargs")
+OF_AGENTS = ("agent", "agent_kwargs", "agents_dir", "enable_summarize")  # that work in a task's environment
 
 
 class UserFault(Exception):
@@ -80,18 +81,19 @@ class Users(Protocol):
 
 
 def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
-    """Raises UserError when settings describe a user, and no task has one."""
-    if any(getattr(task, "has_user", False) for task in tasks):
-        return
-    for name in FIELDS:
+    """Raises UserError when settings describe a user and no task has one, or an agent and all tasks are talks."""
+    found = {bool(getattr(task, "has_user", False)) for task in tasks}
+    why = "no task of tasks_dir talks to a user" if True not in found else "in conversations the policy acts itself"
+    names = FIELDS * (True not in found) + OF_AGENTS * (found == {True})
+    for name in names:
         if (value := getattr(config, name)) != SETTINGS[name].default:
-            raise UserError(f"{name}={shown(value)}: no task of tasks_dir talks to a user; leave it out")
+            raise UserError(f"{name}={shown(value)}: {why}; leave it out")
 
 
 def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]) -> Config:
     """The settings of an evaluation with the user of the checkpoint's run, unless another one is given.
 
-    `saved`: config.json of that run.
+    `saved`: that run's configuration.
     """
     if config.user_model is not None or not any(getattr(task, "has_user", False) for task in tasks):
         return config
@@ -110,7 +112,7 @@ class EndpointUsers(Users):
     """Users that a model behind an endpoint plays."""
 
     def __init__(self, endpoint: Endpoint, template: ChatTemplate) -> None:
-        """`template`: of the policy, whose control strings no user may say."""
+        """`template`: of the policy, whose control strings no user may say, nor the policy to a user."""
         self._endpoint, self._template = endpoint, template
 
     @property
@@ -124,7 +126,7 @@ class EndpointUsers(Users):
         await self._endpoint.suspect()
 
     async def check(self, tools: Sequence[Tool] = ()) -> None:
-        await self._endpoint.check(tools)
+        await self._endpoint.check(**_fields(0, tools))
 
     def of_trial(self, seed: int) -> User:
         return _OfEndpoint(self._endpoint, self._template, seed)
@@ -176,14 +178,19 @@ class _OfEndpoint(_Model):
         self._endpoint, self._seed = endpoint, seed
 
     async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
-        fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": self._seed % 2**31}
-        fields |= {"tools": [*tools]} if tools else {}
+        heard = [{**one, "content": self._template.broken_special(str(one["content"]))} for one in messages]
         try:
-            spoken = await self._endpoint.chat(messages, **fields)
+            spoken = await self._endpoint.chat(heard, **_fields(self._seed, tools))
         except EndpointError as error:
             raise UserFault(f"{self._endpoint.described}: {error}") from error
         self._count(spoken.prompt_tokens, spoken.sampled_tokens)
         return parse_sent(spoken.text, spoken.calls, signatures(tools))
+
+
+def _fields(seed: int, tools: Sequence[Tool]) -> dict[str, Any]:
+    """Of a request to an endpoint, where user_kwargs do not say."""
+    fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": seed % 2**31}
+    return fields | ({"tools": [*tools]} if tools else {})
 
 
 class BaseUsers(Users):

@@ -263,8 +263,8 @@ def _notes(now: Config, before: Config, steps: Sequence[StepReport], undigested:
     if now != before:
         yield "the trials are the recorded ones: under these settings later steps would have other weights and trials"
     if undigested:
-        steps = counted(undigested, "steps")
-        yield f"{steps} of the ledger without a digest: only trials, advantages and minibatches were compared"
+        lacking = counted(undigested, "steps")
+        yield f"{lacking} of the ledger without a digest: only trials, advantages and minibatches were compared"
 
 
 def show(report: ReplayReport, console: Console) -> None:

@@ -79,7 +79,7 @@ class Attempts:
             request = self._numbered(first, attempt)
             ran = await self._run(request)
             if ran is None:
-                return _cancelled(request, self._why_not(request))
+                return _cancelled(request, self._why_not(request), None)
             trajectory, hit_by_outage = ran
             fault = policy.replaces(trajectory.outcome)
             if hit_by_outage:
@@ -123,8 +123,8 @@ class Attempts:
                 if trajectory.outcome in FAULTS:
                     await host.suspect()
             except asyncio.CancelledError as error:
-                turns = error.turns if isinstance(error, TrialCancelled) else trajectory.turns if trajectory else ()
-                self.journal.ended(replace(_cancelled(request, self._why_not(request)), turns=turns), "cancelled")
+                spent = error if isinstance(error, TrialCancelled) else trajectory
+                self.journal.ended(_cancelled(request, self._why_not(request), spent), "cancelled")
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)
@@ -139,8 +139,7 @@ class Attempts:
         try:
             return await self.judge.shaped(trajectory)
         except asyncio.CancelledError:
-            cancelled = replace(_cancelled(request, self._why_not(request)), turns=trajectory.turns)
-            self.journal.ended(cancelled, "cancelled")
+            self.journal.ended(_cancelled(request, self._why_not(request), trajectory), "cancelled")
             raise
 
     def _why_not(self, request: TrialRequest) -> str:
@@ -186,5 +185,8 @@ def trial_seed(seed: int, name: str) -> int:
     return zlib.crc32(f"{seed}/{name}".encode())
 
 
-def _cancelled(request: TrialRequest, why: str) -> Trajectory:
-    return Trajectory(request.task.name, request.name, (), None, Outcome.CANCELLED, why, attempt=request.attempt)
+def _cancelled(request: TrialRequest, why: str, spent: TrialCancelled | Trajectory | None) -> Trajectory:
+    """`spent`: has what was sampled before, and the tokens of a simulated user; None = nothing."""
+    turns, stats = (spent.turns, spent.stats) if spent is not None else ((), {})
+    names = request.task.name, request.name
+    return Trajectory(*names, turns, None, Outcome.CANCELLED, why, attempt=request.attempt, stats=stats)

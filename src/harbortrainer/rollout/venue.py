@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from harbortrainer.config import AUTO, Config
@@ -37,11 +38,11 @@ class TrialRequest:
 
 
 class TrialCancelled(asyncio.CancelledError):
-    """`turns`: sampled before the cancellation, and paid for."""
+    """`turns`: sampled before the cancellation, and paid for; `stats`: tokens of other models, paid for too."""
 
-    def __init__(self, turns: tuple[Turn, ...]) -> None:
+    def __init__(self, turns: tuple[Turn, ...], stats: Mapping[str, float] = MappingProxyType({})) -> None:
         super().__init__()
-        self.turns = turns
+        self.turns, self.stats = turns, dict(stats)
 
 
 def weights_of(request: TrialRequest, sampler: PolicySampler, config: Config) -> AbstractContextManager[Sampler]:

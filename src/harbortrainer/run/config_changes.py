@@ -109,6 +109,14 @@ class ConfigHistory[C: RunSettings]:
         return values
 
 
+def last_values(run: RunDirectory) -> dict[str, Any]:
+    """What config.json says, with all later changes; of a run of any command. Raises UserError: a damaged file."""
+    values = dict(read_json(run.config))
+    for record in read_lines(run.config_changes):
+        values |= {name: change["now"] for name, change in record["changes"].items()}
+    return values
+
+
 def note(change: Change, from_step: int) -> str:
     """One line for an accepted change."""
     text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"

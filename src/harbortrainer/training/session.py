@@ -214,7 +214,7 @@ async def _judge_and_users(
 ) -> tuple[Judge | None, Users | None]:
     """Both checked by a request, and closed with the stack. Raises UserError."""
     config, template = prepared.plan.config, prepared.template
-    judge = open_judge(config, Transcriber(template).conversation, outside.open_endpoint)
+    judge = open_judge(config, Transcriber(template).conversation, template.broken_special, outside.open_endpoint)
     if judge is not None:
         await stack.enter_async_context(contextlib.aclosing(judge))
         await judge.check()

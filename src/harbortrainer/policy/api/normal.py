@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harbortrainer.policy.tools import Message, Tool
+from harbortrainer.policy.tools import DEEPEST, Message, Tool
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-DEEPEST = 64  # objects within objects: templates and digests walk through them
 _NOT_TEXT = "[not text, left out]"  # what the policy sees of an image, a sound or a file
 
 

@@ -1,7 +1,7 @@
 """A guard of tau2's tool `calculate`, which is `eval` over digits and `+-*/(). `: `9**9**9` would hang the process.
 
-An expression is computed here first, operator by operator, and refused before a power would get large. Everything else
-is left to the tool, so that its answers and its errors stay what they are.
+An expression of numbers is computed here first, operator by operator, and refused before one gets large. Everything
+else is left to the tool, so that its answers and its errors stay what they are.
 """
 
 import ast
@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-MOST_BITS = 20_000  # of an integer power; a float has 1,024
+MOST_BITS = 20_000  # of an integer on the way; a float has 1,024
 MOST_CHARACTERS = 2_000  # beyond that the tool would compile for long
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -18,7 +18,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 class TooLarge(Exception):
-    """A power of the expression has too many digits."""
+    """A number on the way has too many digits."""
 
 
 def refusal(arguments: Mapping[str, Any]) -> str | None:
@@ -40,6 +40,8 @@ def refusal(arguments: Mapping[str, Any]) -> str | None:
 def _value(node: ast.AST) -> Any:
     """Raises TooLarge, and what Python raises for the expression."""
     if isinstance(node, ast.Constant):
+        if not isinstance(node.value, int | float):  # `'a' * 10**10` would take 10 GB here; the tool refuses it
+            raise TypeError("no number")
         return node.value
     if isinstance(node, ast.UnaryOp):
         return _OPERATORS[type(node.op)](_value(node.operand))
@@ -47,7 +49,10 @@ def _value(node: ast.AST) -> Any:
         left, right = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Pow):
             _refuse_large(left, right)
-        return _OPERATORS[type(node.op)](left, right)
+        value = _OPERATORS[type(node.op)](left, right)
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:  # a product of 200 such powers takes seconds
+            raise TooLarge
+        return value
     for child in ast.iter_child_nodes(node):  # `2(3)`: Python computes the parts before it fails
         if isinstance(child, ast.expr):
             _value(child)

@@ -61,6 +61,8 @@ class Talk:
             try:
                 answer = await self.conversation.ask(asked)
             except ContextFull as error:
+                if not self.conversation.turns:
+                    raise UserFault(f"before the policy's first turn, {error}") from error
                 return Outcome.CONTEXT_LENGTH, str(error), 0.0
             news = self._take(answer)
         if self.exchange.end is End.ERRORS and self.exchange.errors - self.exchange.user_errors < MOST_ERRORS:
@@ -181,10 +183,18 @@ async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
         async with asyncio.timeout(limit_sec or None):
             return await talk.run()
     except TimeoutError:
-        return Outcome.INFRASTRUCTURE_ERROR, f"not over after trial_timeout_sec={limit_sec:g}", None
+        return Outcome.INFRASTRUCTURE_ERROR, _late(talk, limit_sec), None
     except SamplingError as error:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(error), None
     except UserFault as error:
         return Outcome.INFRASTRUCTURE_ERROR, f"{USER}{error}", None
     except asyncio.CancelledError:
-        raise TrialCancelled(tuple(talk.conversation.turns)) from None
+        raise TrialCancelled(tuple(talk.conversation.turns), talk.user.stats) from None
+
+
+def _late(talk: Talk, limit_sec: float) -> str:
+    """Why a conversation was not over in time: a server that answered nobody, a user that was waited for."""
+    if talk.conversation.fault is not None:
+        return SAMPLING + str(talk.conversation.fault)
+    waited = talk.exchange.waits_for_user or talk.user_seconds > limit_sec / 2
+    return f"{USER * waited}not over after trial_timeout_sec={limit_sec:g}"
