@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.durable.jsonl import append_line
 from harbortrainer.evaluation import session
 from harbortrainer.evaluation.arguments import parse, trainer_config
 from harbortrainer.policy.sampler import PolicySampler
@@ -83,3 +84,20 @@ def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:
     (folder / "config_changes.jsonl").write_text(json.dumps(change) + "\n")
     config = session.make_plan(parse(["tasks_dir=tau:desk", f"checkpoint={folder}"])).config
     assert (config.user_model, config.user_url) == ("gpt", "http://new/v1")
+
+
+def test_a_continued_evaluation_keeps_its_user(tmp_path: Path) -> None:
+    """The run was resumed with another user in between: half of the trials would have talked to each."""
+    folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
+    (folder / "config.json").write_text(json.dumps({"model_name": "models/one", "user_model": "gpt", "user_url": "u"}))
+    args = parse(["tasks_dir=tau:desk", f"checkpoint={folder}", f"out={tmp_path / 'out'}"])
+    session._directory(args, session.make_plan(args))
+
+    def continued(**now: str) -> tuple[str | None, str | None]:
+        changes = {name: {"before": "?", "now": value} for name, value in now.items()}
+        append_line(folder / "config_changes.jsonl", {"time": 1.0, "from_step": 3, "changes": changes})
+        config = session.make_plan(parse([f"out={tmp_path / 'out'}"])).config
+        return config.user_model, config.user_url
+
+    assert continued(user_url="moved") == ("gpt", "moved")
+    assert continued(user_model="other", user_url="another") == ("gpt", "u")

@@ -24,6 +24,7 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
+from harbortrainer.policy.users import FIELDS as USER_FIELDS
 from harbortrainer.policy.users import as_trained, refuse_unused
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
@@ -114,7 +115,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     sources = find_sources(args.tasks_dir)
     tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
     file = Path(args.out).expanduser() / PLAN_FILE if args.out else None
-    continued = file is not None and file.is_file()
+    continued, saved = file is not None and file.is_file(), {}
     if file is not None and continued:
         saved = read_json(file)
         _require_same(saved["tasks"], tasks, str(args.out))
@@ -128,8 +129,15 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
-        config = as_trained(config, last_values(RunDirectory(runs[0])), tasks)
+        config = _with_user(as_trained(config, last_values(RunDirectory(runs[0])), tasks), saved.get("user"))
     return EvalPlan(subjects, sources, tasks, config, continued)
+
+
+def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
+    """The user with which the evaluation began, where its run has another one since; its address may have moved."""
+    if before is None or all(getattr(config, name) == before[name] for name in ("user_model", "user_kwargs")):
+        return config
+    return chz.replace(config, **before)
 
 
 def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: str) -> None:
@@ -170,6 +178,7 @@ def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:
         PLAN_FILE: {
             "subjects": list(map(asdict, plan.subjects)),
             "tasks": tasks,
+            "user": {name: getattr(plan.config, name) for name in USER_FIELDS},
         },  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
     }
