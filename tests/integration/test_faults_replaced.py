@@ -113,8 +113,8 @@ class Mended(Ledger):
         self._mend, self._once = mend, threading.Lock()
         super().__init__(path)
 
-    def ended(self, trajectory: Trajectory, disposition: str) -> None:
-        super().ended(trajectory, disposition)
+    def ended(self, trajectory: Trajectory, disposition: str, at: float | None = None) -> None:
+        super().ended(trajectory, disposition, at)
         if self._once.acquire(blocking=False):
             self._mend()
 
