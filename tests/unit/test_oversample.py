@@ -1,6 +1,7 @@
 """oversample_max: batches of groups whose rewards differ, and what that costs; the whole loop with kills."""
 
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import CONSTANT
-from harbortrainer.learning.pace import Place
+from harbortrainer.learning.pace import OpenGroup, Pace, Place
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn
 from harbortrainer.replay.replay import Journal, rebuild, same_as_recorded
 from harbortrainer.run.config_changes import to_save
@@ -97,6 +98,33 @@ async def test_killed_anywhere_steps_are_made_again_of_the_same_groups(tmp_path:
         run = run if over else made(tmp_path, rng.randrange(1000), rollouts=DULL, **given)
     check(run, k)
     assert set(names.values()) == {1}, "no finished trial is repeated"
+
+
+async def test_no_group_starts_between_the_composition_of_a_step_and_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed there, a run would have more groups on disk than its next process can train on in time."""
+    run = made(tmp_path, max_steps_off_policy=2, oversample_max=SPARE, rollouts=DULL)
+    ledger = run.trainer.parts.ledger
+    started: list[Place] = []
+    early: list[Place] = []
+    start, compose = Pace.start, ledger.compose
+
+    def noting(pace: Pace, place: Place, since: int | None = None) -> OpenGroup:
+        started.append(place)
+        return start(pace, place, since)
+
+    def slow(step: int, places: Any) -> None:
+        before = len(started)
+        time.sleep(0.02)  # the event loop runs on
+        early.extend(started[before:])
+        compose(step, places)
+
+    monkeypatch.setattr(Pace, "start", noting)
+    ledger.compose = slow  # type: ignore[method-assign]
+    await run.trainer.run()
+    assert started and not early
+    check(run, 2)
 
 
 async def test_a_replay_rebuilds_each_step(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ class Flow:
         self._begun: dict[Place, int] = {}  # of an earlier process: the oldest weights of their finished trials
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts = False  # whether groups are being started
+        self._composing = False  # until the journal has the step: killed before, its groups need their places again
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -84,6 +85,8 @@ class Flow:
         self._rollouts.refuse_all_lost(groups_P)
         if self._journalled and step >= self._frontier:
             await asyncio.to_thread(self._ledger.compose, step, places)
+        self._composing = False
+        self._changed.set()
         return groups_P
 
     def prepare(self) -> None:
@@ -146,6 +149,7 @@ class Flow:
                 if all(place in self._complete for place in self._again):
                     return self._again
             elif (places := self._pace.compose()) is not None:
+                self._composing = True
                 return places
             if not self._running and not self._may_start():
                 raise AssertionError(f"step {self._pace.step} waits for nothing that runs: {self._pace.open}")
@@ -165,7 +169,7 @@ class Flow:
             batch += 1
 
     def _may_start(self) -> bool:
-        if self._stop.asked or self._again is not None:
+        if self._stop.asked or self._again is not None or self._composing:
             return False
         return sum(self._running.values()) < self._rollouts.most_trials and self._pace.may_start()
 
