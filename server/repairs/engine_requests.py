@@ -5,22 +5,20 @@ all waiting samples of all users, or all waiting passes of one model.
 """
 
 # pyright: reportMissingImports=false
-import tarfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
-from safetensors import SafetensorError
 from skyrl.tinker import types
 from skyrl.tinker.engine import TinkerEngine
 from skyrl.utils.log import logger
+
+from repairs.handover import DAMAGED
 
 Requests = dict[str, tuple[str, Any]]
 Processor = Callable[[Requests], dict[str, Any]]
 # What a request can provoke in skyrl and JAX (its runtime errors are RuntimeErrors, out of memory among them)
 FAILURES = (ValueError, TypeError, LookupError, AssertionError, OSError, RuntimeError)
-FAILURES += (EOFError, zlib.error, tarfile.TarError, SafetensorError)  # a damaged checkpoint
-FAILURES += (ArithmeticError,)  # a number beyond 32 bits
+FAILURES += (*DAMAGED, ArithmeticError)  # a number beyond 32 bits
 stock_process = TinkerEngine.process_batch_requests
 
 

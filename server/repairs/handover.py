@@ -10,9 +10,12 @@ import json
 import os
 import re
 import shutil
+import tarfile
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 FOLDER = "SKYRL_TX_HANDOVER"  # in the environment of API and engine; not set without vLLM
 TENSORS, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # names of files that peft and vLLM read
@@ -20,6 +23,7 @@ MOST = 12  # folders there at once: those that vLLM has registered, and some tha
 SPARE = 4  # an adapter may take a quarter of what is free
 MEMORY = Path("/dev/shm")  # a file system in memory
 MEMORY_LEAST = 4 << 30  # bytes free there; a container often has 64 MiB
+DAMAGED = (EOFError, zlib.error, tarfile.TarError, SafetensorError)  # what reading a damaged checkpoint raises
 LONGEST_NAME = 80  # characters of a checkpoint's name within an adapter's
 
 

@@ -13,7 +13,6 @@ import os
 import shutil
 import tarfile
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,14 +23,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import safetensors.numpy
-from safetensors import SafetensorError
 
-from repairs.handover import TENSORS, adapter_name, complete_config, offered, version
+from repairs.handover import DAMAGED, TENSORS, adapter_name, complete_config, offered, version
 from repairs.vllm_client import Away, Gone, Refused, Vllm
 
 KEEP = 8  # adapters registered at once; server/sampler.py gives vLLM room for more (--max-cpu-loras)
 LOAD_TRIES, LOAD_PAUSE_SEC = 3, 1.0
-BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, SafetensorError)  # a damaged archive, or a full disk
+BROKEN = (OSError, *DAMAGED)  # a damaged archive, or a full disk
 LOOK_SEC = 0.02  # between two looks for what the engine hands over
 
 

@@ -4,7 +4,7 @@ Suffixes: `_T` tokens, `_G` members of a group, `_P` problems (groups of a batch
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
@@ -97,6 +97,11 @@ class Turn:
             )
 
 
+def without_segments(turns: Sequence[Turn], left_out: Collection[int]) -> list[Turn]:
+    """The turns of all other segments."""
+    return [turn for turn in turns if turn.segment not in left_out]
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One trial as training data. `reward` is None exactly when the trial has no grade (a fault is never 0)."""
@@ -145,7 +150,7 @@ class Trajectory:
     @property
     def own_turns(self) -> list[Turn]:
         """All but those of side segments."""
-        return [turn for turn in self.turns if turn.segment not in self.side_segments]
+        return without_segments(self.turns, self.side_segments)
 
     @property
     def trainable(self) -> bool:

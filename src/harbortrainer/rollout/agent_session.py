@@ -11,7 +11,7 @@ from harbortrainer.docker.daemon import call
 from harbortrainer.docker.listener import listen_in, listener_problem
 from harbortrainer.docker.relay import Relay
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import Outcome, Turn
+from harbortrainer.learning.trajectory import Outcome, Turn, without_segments
 from harbortrainer.policy.api.exchange import Exchange
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -53,8 +53,7 @@ class AgentSession:
     @property
     def own_turns(self) -> list[Turn]:
         """Answers to the agent itself."""
-        side = self.side_segments
-        return [turn for turn in self.turns if turn.segment not in side]
+        return without_segments(self.turns, self.side_segments)
 
     @property
     def stats(self) -> dict[str, float]:
