@@ -25,7 +25,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Awaitable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +78,28 @@ class Faults:
         return came
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """As a future of the SDK: a run that is killed need not wait for it."""
+
+    error: Exception
+
+    def __await__(self) -> Any:
+        raise self.error
+        yield  # a generator, as __await__ must be
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A future of the SDK that takes some milliseconds."""
+
+    done: Answer[Any]
+
+    def __await__(self) -> Any:
+        yield from asyncio.sleep(0.005).__await__()
+        return (yield from self.done.__await__())
+
+
 class FaultyServer(FakeServer):
     """An update takes some milliseconds; a call may fail."""
 
@@ -87,13 +109,13 @@ class FaultyServer(FakeServer):
 
     def sample(self, *args: Any, **how: Any) -> Any:
         if self._faults.comes("requests failed once", FAILS_ONCE):
-            return _failing(ConnectionError("connection reset"))
+            return Failing(ConnectionError("connection reset"))
         if self._faults.comes("requests failed", FAILS):
-            return _failing(ValueError("the engine refused the request"))
+            return Failing(ValueError("the engine refused the request"))
         return super().sample(*args, **how)
 
     def forward_backward(self, *args: Any, **how: Any) -> Any:
-        return self._lost("update") or _later(super().forward_backward(*args, **how))
+        return self._lost("update") or Later(super().forward_backward(*args, **how))
 
     def save_weights_for_sampler(self, name: str) -> Any:
         return self._lost("publish") or super().save_weights_for_sampler(name)
@@ -103,7 +125,7 @@ class FaultyServer(FakeServer):
 
     def _lost(self, call: str) -> Awaitable[Any] | None:
         lost = self._faults.comes(f"server lost in {call}", LOSES)
-        return _failing(ConnectionError("connection refused")) if lost else None
+        return Failing(ConnectionError("connection refused")) if lost else None
 
 
 class FaultyTrial(FakeTrial):
@@ -126,15 +148,6 @@ class FaultyTrial(FakeTrial):
             nothing["exception_info"] = ExceptionInfo.from_exception(RuntimeError("the container went down"))
         graded = SimpleNamespace(rewards={"reward": float(self._faults.rng.random() < 0.5)})
         return SimpleNamespace(**nothing, agent_execution=None, verifier_result=graded, finished_at=None)
-
-
-async def _failing(error: Exception) -> Any:
-    raise error
-
-
-async def _later(done: Answer[Any]) -> Any:
-    await asyncio.sleep(0.005)
-    return await done
 
 
 class Meter:

@@ -178,6 +178,8 @@ def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
     from harbor.models.trial.result import TrialResult
     from pydantic import ValidationError
 
+    if not trials_dir.is_dir():  # its run was ended before a trial began
+        return
     results: list[TrialResult] = []
     for path in sorted(trials_dir.glob("*/result.json")):
         try:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def test_a_disk_fault_anywhere_ends_a_command_with_one_line(capsys: pytest.Captu
     assert capsys.readouterr().err == (
         "error: /runs/x/wandb/y: cannot be written: No space left on device; make room on that disk, then start again\n"
     )
+
+
+def test_two_threads_replace_one_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with files.replacing(path) as slow:
+        slow.write(b"slow")
+        quick = threading.Thread(target=files.replace_text, args=(path, "quick"))
+        quick.start()
+        quick.join()
+        assert path.read_text() == "quick"
+    assert path.read_text() == "slow" and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_folder_is_tried_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

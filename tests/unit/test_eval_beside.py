@@ -21,8 +21,9 @@ from harbortrainer.learning.trajectory import TrialName, group_trajectories
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.stopping import SIGNAL_STATUS, Stopped
+from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
 from harbortrainer.training import outage
+from harbortrainer.training.evaluation import Evaluations
 from harbortrainer.training.rows import StepRows
 from tests.support.tiers import first
 from tests.unit.test_flow import SlowPolicy, TimedRollouts
@@ -302,6 +303,21 @@ async def test_a_lost_server_changes_nothing(tmp_path: Path, nth: int, monkeypat
     assert "reload" in run.calls
     check(run, server)
     assert set(Counter(run.rollouts.names).values()) == {1}
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_the_last_evaluation_may_end_while_the_run_begins_to_wait_for_it(turns: int) -> None:
+    sampler = SimpleNamespace(version=0)
+    parts: list[Any] = [SimpleNamespace(frozen_samplers=False), sampler, SimpleNamespace()]
+
+    async def evaluate(*_: object) -> None:
+        for _turn in range(turns):  # of the event loop
+            await asyncio.sleep(0)
+
+    async with Evaluations(*parts, Stop()) as evaluations:
+        assert await evaluations.open(0, evaluate)
+        await evaluations.over()
+        assert not evaluations.steps
 
 
 async def test_a_failing_evaluation_ends_the_run(tmp_path: Path) -> None:

@@ -40,3 +40,8 @@ def test_the_short_cut_changes_no_answer(tmp_path: Path, monkeypatch: pytest.Mon
         assert any(found.values()) and not all(found.values())
     finally:
         harbor.hasten_task_files.cache_clear()
+
+
+def test_a_batch_that_ends_before_its_first_trial_has_no_files(tmp_path: Path) -> None:
+    harbor.write_job_files(tmp_path / "step_000000", 8)
+    assert not list(tmp_path.iterdir())

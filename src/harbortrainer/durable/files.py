@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,7 @@ def replace_text(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that replaces `path`, fsynced with its folder, when the block succeeds. Raises DiskFault."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")  # no other thread or process has it
     with disk_errors(path):
         try:
             with temporary.open("wb") as file:

@@ -154,6 +154,8 @@ class Evaluations:
             run.close()  # it may never have started
 
     async def _one_over(self) -> None:
+        if not self._open:  # the last one ended before this began
+            return
         await asyncio.wait([*self._open.values()], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)  # their callbacks
 
