@@ -1,5 +1,6 @@
 """Which changed paths are put back before verification: the rule, over sets of paths."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -354,8 +355,6 @@ def test_records_of_packages_count_where_they_load_plugins() -> None:
 
 
 async def test_a_footprint_is_learned_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     runs: list[int] = []
 
@@ -364,8 +363,13 @@ async def test_a_footprint_is_learned_once_and_kept(tmp_path: Path, monkeypatch:
         await asyncio.sleep(0)
         return FOOTPRINT
 
-    got = await asyncio.gather(*(footprints.learned("k1", "task", learn) for _ in range(3)))
-    assert got == [FOOTPRINT] * 3 and len(runs) == 1
+    async def later(turns: int) -> Footprint | None:
+        for _turn in range(turns):  # of the event loop
+            await asyncio.sleep(0)
+        return await footprints.learned("k1", "task", learn)
+
+    got = await asyncio.gather(*map(later, range(40)))  # some ask while it is stored
+    assert got == [FOOTPRINT] * 40 and len(runs) == 1
     assert await footprints.learned("k1", "task", learn) == FOOTPRINT == footprints.stored("k1") and len(runs) == 1
     (tmp_path / "harbortrainer/footprints/k1.json").write_text("{")
     assert footprints.stored("k1") is None

@@ -73,8 +73,6 @@ async def learned(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]
     A failure gives one warning and is not tried again by this process; one of the daemon is tried again at once. Raises
     it where the daemon does not answer: that says nothing about the task. Cancelling one caller leaves `learn` running.
     """
-    if (known := await asyncio.to_thread(stored, key)) is not None or key in _failed:
-        return known
     running = _under_way.get(key)
     if running is None or running.done() or running.get_loop() is not asyncio.get_running_loop():
         running = asyncio.create_task(_learn(key, task, learn), name=f"footprint of {task}")
@@ -83,6 +81,8 @@ async def learned(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]
 
 
 async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]) -> Footprint | None:
+    if (known := await asyncio.to_thread(stored, key)) is not None or key in _failed:
+        return known
     try:
         async with _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(N_AT_ONCE)):
             try:
