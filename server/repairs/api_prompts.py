@@ -1,10 +1,13 @@
 """Prompts and sampling settings are checked before anything is queued; max_tokens may be left out.
 
 Upstream: skyrl/tinker/api.py, SampleRequest, SamplingParams and asample. There a token beyond the vocabulary is NaN, no
-prompt is too long, a request without max_tokens is refused, and settings that the server does not have are dropped.
+prompt is too long, a request without max_tokens is refused, settings that the server does not have are dropped, and a
+temperature that is not finite is a row that sqlite cannot read: the engine ends, also after each restart. Any number of
+samples is taken: lists of as many prompts fill the engine's memory, and an answer beyond sqlite's limit ends it.
 """
 
 # pyright: reportMissingImports=false
+import math
 from typing import Any
 
 from repairs import api_requests
@@ -19,6 +22,8 @@ ABSENT = (
     "prompt_logprobs_last_n",
     "record_stability_info",
 )
+MOST_SAMPLES = 1024  # of one request
+MOST_TOKENS = 1 << 24  # of all its samples: 0.5 GB as JSON, and sqlite keeps 1 GB in one place
 
 
 def fits(seed: int | None, num_samples: int) -> bool:
@@ -32,9 +37,9 @@ def check_settings(request: api_requests.SampleRequest) -> None:
         raise bad_request(f"{', '.join(given)}: not offered by this server")
     params = request.sampling_params
     for name, value, good, rule in (
-        ("num_samples", request.num_samples, request.num_samples >= 1, "at least 1"),
+        ("num_samples", request.num_samples, 1 <= request.num_samples <= MOST_SAMPLES, f"from 1 to {MOST_SAMPLES}"),
         ("max_tokens", params.max_tokens, params.max_tokens is None or params.max_tokens >= 1, "positive"),
-        ("temperature", params.temperature, params.temperature >= 0, "at least 0"),
+        ("temperature", params.temperature, 0 <= params.temperature < math.inf, "at least 0, and finite"),
         ("top_p", params.top_p, 0 < params.top_p <= 1, "above 0 and at most 1"),
         ("seed", params.seed, fits(params.seed, request.num_samples), "a number of 32 bits, plus num_samples too"),
         ("top_k", params.top_k, params.top_k == -1 or params.top_k >= 1, "positive, or -1 for no limit"),
@@ -43,12 +48,17 @@ def check_settings(request: api_requests.SampleRequest) -> None:
             raise bad_request(f"{name}={value}: must be {rule}")
 
 
-def answer_limit(n_prompt: int, max_tokens: int | None) -> int:
-    """Tokens that may be sampled. Raises 400 when they do not fit into the context."""
+def answer_limit(n_prompt: int, max_tokens: int | None, num_samples: int) -> int:
+    """Tokens of each sample. Raises 400 when they do not fit into the context, or all samples not into an answer."""
     limit = context_limit()
     asked = max_tokens or max(own_context() - n_prompt, 1)
     if n_prompt + asked > limit:
         raise bad_request(f"prompt of {n_prompt} tokens and max_tokens={asked}: more than the context limit of {limit}")
+    if num_samples * asked > MOST_TOKENS:
+        raise bad_request(
+            f"num_samples={num_samples} with max_tokens={asked}: more than {MOST_TOKENS} tokens in one answer; ask for "
+            "fewer samples, or for shorter ones"
+        )
     return asked
 
 
@@ -56,7 +66,7 @@ def checked(stock: Endpoint) -> Endpoint:
     async def asample(request: api_requests.SampleRequest, **others: Any) -> Any:
         check_settings(request)
         n_prompt = len(text_tokens(request.prompt, "prompt"))
-        max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens)
+        max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens, request.num_samples)
         params = request.sampling_params.model_copy(update={"max_tokens": max_tokens})
         return await stock(request=request.model_copy(update={"sampling_params": params}), **others)
 

@@ -125,6 +125,34 @@ def test_impossible_sampling_settings(raw: Raw) -> None:
         refused(raw.sample([5], **({"max_tokens": 1} | {name: value})), f"{name}={value}")
 
 
+@OURS
+@pytest.mark.parametrize(
+    ("n", "max_tokens", "words"),
+    [(10_000_000, 2, "num_samples=10000000: must be from 1 to 1024"), (1024, 32_768, "more than 16777216 tokens")],
+)
+def test_more_samples_than_an_answer_can_hold(
+    raw: Raw, tiny_model_dir: Path, n: int, max_tokens: int, words: str
+) -> None:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    of: dict[str, Any] = {"base_model": str(tiny_model_dir), "prompt": prompt, "num_samples": n}
+    refused(raw.post("asample", **of, sampling_params={"max_tokens": max_tokens}), words)
+
+
+@OURS
+def test_a_temperature_that_sqlite_cannot_read_does_not_end_the_engine(raw: Raw, tiny_model_dir: Path) -> None:
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
+    params = {"max_tokens": 2, "temperature": math.inf}
+    body = json.dumps({"base_model": str(tiny_model_dir), "prompt": prompt, "sampling_params": params})
+    refused(raw.http.post("/asample", content=body, headers={"Content-Type": "application/json"}), "temperature=inf")
+    raw.settle(raw.sample(TOKENS, max_tokens=2)).raise_for_status()
+
+
+@OURS
+def test_an_id_beyond_the_database_keeps_no_other_client_from_its_results(raw: Raw) -> None:
+    refused(raw.post("retrieve_future", request_id=str(2**63)), "Future not found")
+    refused(raw.post("retrieve_future", request_id=str(2**62)), "Future not found")
+
+
 # -- names and requests sent again
 
 
