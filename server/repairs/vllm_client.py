@@ -16,7 +16,8 @@ import httpx
 STOP_REASONS = ("stop", "length")
 NOT_FINITE = "the model's log-probabilities are not finite"
 POLL_SEC, CONNECT_SEC, ANSWER_SEC = 0.5, 10.0, 120.0  # ANSWER_SEC: of everything but samples
-CLIENT_ERRORS, TOO_MANY = range(400, 500), 429
+CLIENT_ERRORS = range(400, 500)
+TOO_MUCH_WORK = (429, 503)  # another time it may be less
 
 
 class Refused(Exception):
@@ -35,11 +36,12 @@ class Away(Exception):
     """vLLM does not answer, or not with a sample; the same request may succeed later.
 
     `life`: which life of vLLM has ended while it computed the request, or None. Raised twice for one end, it is equal.
+    `failing`: the server, where it answered that it failed at the request.
     """
 
-    def __init__(self, reason: str, life: tuple[str, int] | None = None) -> None:
+    def __init__(self, reason: str, life: tuple[str, int] | None = None, failing: "Vllm | None" = None) -> None:
         super().__init__(reason)
-        self.life = life
+        self.life, self.failing = life, failing
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +161,11 @@ class Vllm:
             raise Away(f"vLLM at {self.url}: {error or type(error).__name__}", life) from error
         self._lives += self.down
         self.down = False
-        if answer.status_code == TOO_MANY or answer.is_server_error:
+        if answer.status_code in TOO_MUCH_WORK or answer.is_server_error:
             # 500 is also what vLLM's API answers when its engine has ended, before it ends itself
             life = (self.url, self._lives) if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR else None
-            raise Away(f"vLLM at {self.url} answers {answer.status_code}: {message(answer)}", life)
+            failing = None if answer.status_code in TOO_MUCH_WORK else self
+            raise Away(f"vLLM at {self.url} answers {answer.status_code}: {message(answer)}", life, failing)
         return answer
 
     async def sample(self, ask: Ask, model: str) -> dict[str, Any]:
@@ -178,6 +181,14 @@ class Vllm:
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         return found
+
+    async def samples(self, model: str) -> bool:
+        """Whether it samples a token for a request that nothing is wrong with."""
+        ask = Ask(prompt=(0,), n=1, max_tokens=1, temperature=1.0, top_p=1.0, top_k=-1, seed=None)
+        try:
+            return (await self._request("POST", "/v1/completions", ask.body(model))).is_success
+        except Away:
+            return False
 
     async def load(self, name: str, folder: str) -> None:
         """Registers an adapter. Raises Refused with vLLM's message, Away."""

@@ -6,6 +6,7 @@ Nothing of skyrl is imported here: the unit tests run without it.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from repairs.vllm_status import read_status, trouble
 
 WAIT_SEC, PAUSE_SEC, SAY_EVERY_SEC = 600.0, 1.0, 30.0
 MOST_LOST = 3  # times vLLM may end while it computes one request
+MOST_FAILED = 5  # times it may fail at a request, before it must show that it samples others
 
 
 class Sampling:
@@ -40,6 +42,7 @@ class Sampling:
         `model_id`: "" for the base model. `weights`: the version of the sampler's file that was asked for.
         """
         ended: set[tuple[str, int]] = set()
+        failed: Counter[Vllm] = Counter()
         end = time.monotonic() + WAIT_SEC
         while True:
             try:
@@ -50,6 +53,8 @@ class Sampling:
                 cause = str(error)
                 if error.life is not None:
                     ended.add(error.life)
+                if error.failing is not None:
+                    await self._blame(error.failing, failed, cause)
             if len(ended) >= MOST_LOST:
                 raise Refused(f"vLLM ended {len(ended)} times while it computed this request ({cause})")
             left = end - time.monotonic()
@@ -61,6 +66,12 @@ class Sampling:
                 await self._pause(left)
             finally:
                 self._waiting -= 1
+
+    async def _blame(self, server: Vllm, failed: Counter[Vllm], cause: str) -> None:
+        """Counts a failure. Raises Refused when the server fails at this request alone; one that ends fails at all."""
+        failed[server] += 1
+        if failed[server] % MOST_FAILED == 0 and await server.samples(self.base_model):
+            raise Refused(f"vLLM failed at this request {failed[server]} times and samples others ({cause})")
 
     async def _try(self, ask: Ask, model_id: str, checkpoint_id: str, weights: str | None) -> dict[str, Any]:
         """Raises Refused, NotServed, Away."""

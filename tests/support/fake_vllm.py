@@ -24,6 +24,7 @@ class FakeVllm:
         self.unloads: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.faults: list[tuple[int, str]] = []
+        self.poison: tuple[list[int], int] | None = None  # a prompt that always gets this status
         self.refuse_adapters = ""
         self.answer: Callable[[dict[str, Any]], None] = lambda _body: None
         self.gate = asyncio.Event()  # samples wait for it
@@ -112,6 +113,8 @@ class FakeVllm:
         await self.gate.wait()
         if self.faults:
             return error(*self.faults.pop(0))
+        if self.poison is not None and body["prompt"] == self.poison[0]:
+            return error(self.poison[1], "no")
         model = body["model"]
         if model != self.base_model:
             if model not in self.registered:

@@ -315,6 +315,28 @@ async def test_an_error_of_vllm_that_lives_is_no_end(parts: Parts) -> None:
     assert (await parts.sample())["sequences"]
 
 
+@pytest.mark.parametrize("status", [500, 502])
+async def test_a_request_at_which_vllm_fails_for_ever_is_given_up_while_others_are_sampled(
+    parts: Parts, status: int
+) -> None:
+    bad = dataclasses.replace(ASK, prompt=(6, 6, 6))
+    parts.fake.poison = (list(bad.prompt), status)
+    parts.save("one")
+    with pytest.raises(Refused, match=rf"failed at this request 5 times and samples others \(.* answers {status}: "):
+        await asyncio.wait_for(parts.sample("one", ask=bad), 60)
+    assert (await parts.sample("one"))["sequences"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_request_for_which_vllm_has_no_room_is_tried_on(parts: Parts, status: int) -> None:
+    bad = dataclasses.replace(ASK, prompt=(6, 6, 6))
+    parts.fake.poison = (list(bad.prompt), status)
+    request = asyncio.create_task(parts.sample(ask=bad))
+    await parts.fake.arrivals(2 * vllm_sampling.MOST_FAILED + 1)
+    parts.fake.poison = None
+    assert (await asyncio.wait_for(request, 60))["sequences"]
+
+
 async def test_requests_fail_with_the_log_when_the_supervisor_has_given_up(parts: Parts) -> None:
     await parts.fake.stop()
     status = {"url": parts.fake.url, "state": "given up", "deaths": 3, "cause": "ValueError: no", "log": "/x/vllm.log"}
