@@ -18,6 +18,7 @@
 #   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for, 128K at least
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
+#   SKYRL_TX_LOG_MB=64       MiB of server.log (--background) and vllm.log; a full one is put aside as .1, .2, .3, then deleted
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
 #   SKYRL_TX_API_KEY         the key that the server requires (header X-API-Key), tml- and 16 characters or more. Without
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
@@ -26,6 +27,7 @@
 #   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each, none of them the trainer's; empty: it shares the trainer's first
 #   VLLM_MEM                 share of a GPU for vLLM; 0.45 shared (XLA_PYTHON_CLIENT_MEM_FRACTION=0.45), else 0.9
 #   VLLM_MAX_DEATHS=3        ends in ten minutes after which vLLM stays away; VLLM_FLAGS: more flags for it, one string
+#   VLLM_HANG_SEC            seconds without a token, with a request waiting, after which vLLM is started again; 300, CPU 1800
 #   VLLM_URLS                vLLM servers that run already, with commas between, instead of starting any; they must see
 #                            the folder SKYRL_TX_STATE/vllm-adapters, and take the key VLLM_API_KEY
 #   VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_THREADS=1 VLLM_CPU_REPLICAS=1    on a CPU: GiB of its cache, its threads, servers
@@ -76,9 +78,10 @@ command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
   --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}"
-  --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --sampler "$sampler")
+  --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --log-mb "${SKYRL_TX_LOG_MB:-64}" --sampler "$sampler")
 if [ "$sampler" = vllm ]; then # the engine samples no more, it scores: one slot is enough
   command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "${VLLM_MEM:-0}" --vllm-max-deaths "${VLLM_MAX_DEATHS:-3}"
+    --vllm-hang-sec "${VLLM_HANG_SEC:-0}"
     --vllm-cpu-replicas "${VLLM_CPU_REPLICAS:-1}" --vllm-flags="${VLLM_FLAGS:-}" --backend-config '{"sampler_slots": 1}')
   if [ -n "${VLLM_URLS:-}" ]; then command+=(--external-inference-url "$VLLM_URLS"); fi
 fi

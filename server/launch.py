@@ -97,6 +97,7 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     parser.add_argument("--context-limit", type=int, default=0, help="tokens in a sequence; 0: the model's, or 128K")
     parser.add_argument("--keep-results-sec", type=float, default=900, help="how long the database keeps a result")
     parser.add_argument("--keep-results-mb", type=float, default=1024, help="most that the results kept may take, MiB")
+    parser.add_argument("--log-mb", type=int, default=64, help="MiB of vLLM's log before it is put aside")
     sampler_start.add_flags(parser)
     parser.set_defaults(backend="jax")
     args = parser.parse_args(merge_backend_config(flags))

@@ -1,4 +1,4 @@
-"""Keeps vLLM running beside the server: one process group for each replica, on loopback, restarted when it ends.
+"""Keeps vLLM running beside the server: a process group for each replica, on loopback, restarted when it ends or hangs.
 
 server/launch.py starts this file with a Plan as JSON and reads the state of the replicas from Plan.status. It ends with
 launch.py, whatever killed that one, and takes vLLM's processes with it. A replica that ends MOST deaths within ten
@@ -19,11 +19,14 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from logs import CHUNK, Log, clear
 from parent import die_with_parent
+from sampler_hang import until_it_hangs
 
 from repairs.vllm_status import ReplicaStatus
 
@@ -48,7 +51,8 @@ class Plan:
     """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
 
     `memory`: the share of a GPU. `context`: tokens in a sequence; `stretched`: more than the model was made for.
-    `flags`: more of vLLM's, from VLLM_FLAGS.
+    `flags`: more of vLLM's, from VLLM_FLAGS. `hang_sec`: without a token, after which it is started again.
+    `log_mb`: MiB of a log before it is put aside.
     `handed`: a folder that is removed at the end (repairs/handover.py).
     """
 
@@ -61,6 +65,8 @@ class Plan:
     memory: float
     folder: str  # of logs and of the status
     max_deaths: int
+    hang_sec: float
+    log_mb: int
     stretched: bool = False
     after: str = ""
     flags: str = ""
@@ -140,17 +146,9 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-def cause_of(log: Path, start: int) -> str:
-    """The last line of a log that names an error; for missing memory, the settings that share it.
-
-    `start`: bytes of the log that are of earlier lives.
-    """
-    try:
-        with log.open("rb") as opened:
-            opened.seek(max(opened.seek(0, os.SEEK_END) - LOG_TAIL_BYTES, start))
-            text = opened.read().decode(errors="replace")
-    except OSError:
-        return ""
+def cause_of(said: bytes) -> str:
+    """The last line that names an error; for missing memory, the settings that share it. `said`: a log's end."""
+    text = said.decode(errors="replace")
     if any(sign in text.lower() for sign in NO_MEMORY):
         return MEMORY_HELP
     errors = [line for line in text.splitlines() if "Error: " in line or "error: " in line]
@@ -170,20 +168,20 @@ class Replica:
         self.url, self.log = plan.urls[index], plan.log(index)
         self.status = ReplicaStatus(url=self.url, state="starting", deaths=0, cause="", log=str(self.log))
         self._deaths: deque[float] = deque()
+        self._said = b""  # the end of what this life has written
 
     async def keep(self) -> None:
         """Returns when the replica has ended too often. It is started again at once if it was ready, else later."""
         failed = 0  # starts in a row
         while True:
-            start = self.log.stat().st_size if self.log.exists() else 0
-            await self._run()
+            hung = await self._run()
             failed = 0 if self.status["state"] == "ready" else failed + 1
             now = time.monotonic()
             self._deaths.append(now)
             while self._deaths and now - self._deaths[0] > DEATHS_WITHIN_SEC:
                 self._deaths.popleft()
             over = len(self._deaths) >= self.plan.max_deaths
-            deaths, cause = self.status["deaths"] + 1, cause_of(self.log, start)
+            deaths, cause = self.status["deaths"] + 1, hung or cause_of(self._said)
             self._set(state="given up" if over else "starting", deaths=deaths, cause=cause)
             what = f"given up after {len(self._deaths)} ends in ten minutes" if over else "started again"
             print(
@@ -193,9 +191,12 @@ class Replica:
                 return
             await asyncio.sleep(min(2.0 ** (failed - 1), LONGEST_PAUSE_SEC) if failed else 0)
 
-    async def _run(self) -> None:
-        """One life of vLLM. Its whole group is gone afterwards, also when this task is cancelled."""
-        with self.log.open("ab") as log:
+    async def _run(self) -> str:
+        """One life of vLLM; what is said of it when it hung, else "". Its whole group is gone afterwards.
+
+        Also when this task is cancelled.
+        """
+        with self._logged() as log:
             process = await asyncio.create_subprocess_exec(
                 *command(self.plan, self.index),
                 env=environment(self.plan, self.index),
@@ -205,17 +206,55 @@ class Replica:
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
-        ended = asyncio.create_task(process.wait())
-        try:
-            while not ended.done() and not await asyncio.to_thread(is_healthy, self.url):
-                await asyncio.wait([ended], timeout=POLL_SEC)
-            if not ended.done():
+            ended = asyncio.create_task(process.wait())
+            try:
+                while not ended.done() and not await asyncio.to_thread(is_healthy, self.url):
+                    await asyncio.wait([ended], timeout=POLL_SEC)
+                if ended.done():
+                    return ""
                 self._set(state="ready")
-            await ended
+                return await self._until_over(ended)
+            finally:
+                ended.cancel()
+                kill_group(process.pid, signal.SIGKILL)
+                await process.wait()
+
+    async def _until_over(self, ended: "asyncio.Task[int]") -> str:
+        hang_sec = self.plan.hang_sec
+        hangs = asyncio.create_task(until_it_hangs(self.url, self.plan.model, hang_sec))
+        try:
+            await asyncio.wait([ended, hangs], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            ended.cancel()
-            kill_group(process.pid, signal.SIGKILL)
-            await process.wait()
+            hangs.cancel()
+        return "" if ended.done() else f"it computed nothing for {hang_sec:g} s (VLLM_HANG_SEC), and was ended"
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[int]:
+        """The end of a pipe whose contents go to the log; of what is in it when the block ends, all."""
+        self._said = b""
+        loop, log = asyncio.get_running_loop(), Log(self.log, self.plan.log_mb << 20)
+        source, sink = os.pipe()
+        os.set_blocking(source, False)
+
+        def take() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                if data := os.read(source, CHUNK):
+                    log.write(data)
+                    self._said = (self._said + data)[-LOG_TAIL_BYTES:]
+                    return True
+                loop.remove_reader(source)
+            return False
+
+        loop.add_reader(source, take)
+        try:
+            yield sink
+        finally:
+            os.close(sink)
+            while take():
+                pass
+            loop.remove_reader(source)
+            os.close(source)
+            log.close()
 
     def _set(self, **values: object) -> None:
         self.status.update(values)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -245,7 +284,7 @@ async def supervise(plan: Plan) -> None:
     while plan.after and not Path(plan.after).exists():  # noqa: ASYNC110
         await asyncio.sleep(POLL_SEC)
     for replica in replicas:
-        replica.log.write_bytes(b"")
+        clear(replica.log)
     await asyncio.gather(*(replica.keep() for replica in replicas))
     await asyncio.Event().wait()  # all have given up; launch.py lives on, and says so
 

@@ -28,6 +28,7 @@ from repairs.vllm_status import read_status, trouble
 KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
 SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9  # share of a GPU that vLLM takes, with the trainer on it and without
 STOP_SEC = 10.0
+HANG_SEC, HANG_CPU_SEC = 300, 1800  # a CPU reads a long prompt, all at once, in that time
 MOE_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -64,6 +65,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm-cpu-replicas", type=int, default=1, help="vLLM servers on a CPU")
     parser.add_argument(
         "--vllm-max-deaths", type=int, default=3, help="ends in ten minutes after which vLLM stays away"
+    )
+    parser.add_argument(
+        "--vllm-hang-sec", type=int, default=0, help="seconds without a token until vLLM is restarted; 0: 300, CPU 1800"
     )
     parser.add_argument("--vllm-flags", default="", help="more flags of vLLM, in one string")
 
@@ -179,6 +183,8 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         memory=args.vllm_mem or (SHARED_MEMORY if shared else OWN_MEMORY),
         folder=str(state),
         max_deaths=args.vllm_max_deaths,
+        hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
+        log_mb=args.log_mb,
         stretched=own_context() > (values.get("max_position_embeddings") or 0),
         after=str(marker) if shared else "",
         flags=args.vllm_flags,

@@ -73,6 +73,8 @@ require_settings() {
   require_whole SKYRL_TX_CONTEXT_LIMIT "${SKYRL_TX_CONTEXT_LIMIT:-0}" 0
   require_whole SKYRL_TX_KEEP_SEC "${SKYRL_TX_KEEP_SEC:-900}" 1
   require_whole SKYRL_TX_KEEP_MB "${SKYRL_TX_KEEP_MB:-1024}" 1
+  require_whole SKYRL_TX_LOG_MB "${SKYRL_TX_LOG_MB:-64}" 1
+  require_whole VLLM_HANG_SEC "${VLLM_HANG_SEC:-0}" 0
   require_whole VLLM_MAX_DEATHS "${VLLM_MAX_DEATHS:-3}" 1
   require_whole VLLM_CPU_REPLICAS "${VLLM_CPU_REPLICAS:-1}" 1
   [[ "${GRADIENT_CHECKPOINTING:-true}" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false"
@@ -151,25 +153,40 @@ forget_state() {
 }
 
 # start_in_background STATE PORT COMMAND...: returns when the server is ready; shows the end of its log when it is not to be.
+# server/logs.py writes the log, and ends when the server and all that it started have.
 start_in_background() {
-  local state=$1 port=$2 log="$1/server.log" pid
+  local state=$1 port=$2 log="$1/server.log" pid writer
   shift 2
-  : >"$log" # else the ready line of an earlier start could be read before the child has emptied it
-  setsid "$@" >"$log" 2>&1 </dev/null &
+  rm -f "$log".[0-9] "$state/server.ready"
+  : >"$log" # else the ready line of an earlier start could be read before this one writes any
+  exec 8> >(exec setsid "$ROOT/server/.venv/bin/python" "$ROOT/server/logs.py" "$log" "${SKYRL_TX_LOG_MB:-64}" 9>&- >/dev/null 2>&1)
+  writer=$!
+  setsid "$@" >&8 2>&1 8>&- </dev/null &
   pid=$!
+  exec 8>&-
   echo "$pid" >"$state/server.pid"
   trap 'stop_server "$pid"; exit 130' INT TERM
   until grep -m 1 '^ready: ' "$log"; do
     if ! kill -0 "$pid" 2>/dev/null; then
       if [ ! -f "$state/server.pid" ]; then fail "the server was stopped while it started"; fi
       rm -f "$state/server.pid"
+      until_gone "$writer"
       tail -n 15 "$log" >&2
       fail "the server did not start; its whole log: $log"
     fi
     sleep 0.2
   done
+  sed -n '/^ready: /{p;q}' "$log" >"$state/server.ready" # the log will be put aside
   say "log: $log; stop it with $(stop_command "$port")"
 }
 
+# Waits for a process, 5 s at most.
+until_gone() {
+  for _ in $(seq 50); do
+    if ! kill -0 "$1" 2>/dev/null; then return; fi
+    sleep 0.1
+  done
+}
+
 # Prints the URL of the ready server whose folder is $1 (started with --background); returns 1 while it is not ready.
-ready_url() { sed -n 's/^ready: \([^ ]*\) .*/\1/p' "$1/server.log" | grep .; }
+ready_url() { sed -n 's/^ready: \([^ ]*\) .*/\1/p' "$1/server.ready" "$1/server.log" 2>/dev/null | grep -m 1 .; }

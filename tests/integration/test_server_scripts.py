@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,8 @@ def test_missing_model(settings: dict[str, str], model: str, words: list[str]) -
         ("SKYRL_TX_KEEP_SEC", "0", "must be a whole number, 1 or more"),
         ("SKYRL_TX_CONTEXT_LIMIT", "-1", "must be a whole number, 0 or more"),
         ("GRADIENT_CHECKPOINTING", "yes", "must be true or false"),
+        ("SKYRL_TX_LOG_MB", "0", "must be a whole number, 1 or more"),
+        ("VLLM_HANG_SEC", "5m", "must be a whole number, 0 or more"),
         ("VLLM_MEM", "45", "must be a share of a GPU's memory"),
     ],
 )
@@ -148,6 +151,42 @@ def test_connection_test_of_another_model(server_url: str) -> None:
     done = run_script("scripts/test_skyrl_tx.py", server_url, "Qwen/Qwen3-4B")
     assert done.returncode == 1
     assert "not Qwen/Qwen3-4B" in done.stdout
+
+
+TALKS = """
+import sys
+for n in range(50_000):
+    print("a line with", n, "x" * 64)
+print("ready: http://x:1 serves m after 1 s", flush=True)
+for n in range(50_000, 100_000):
+    print("a line with", n, "x" * 64)
+print("the end", file=sys.stderr)
+"""
+
+
+def test_the_log_of_a_server_in_the_background_is_bounded(tmp_path: Path, server_env: None) -> None:
+    """With another program in the server's place."""
+    old = tmp_path / "server.log.1"
+    old.write_text("of an earlier start")
+    start = f"start_in_background {tmp_path} 1 {sys.executable} -c '{TALKS}'; ready_url {tmp_path}"
+    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; SKYRL_TX_LOG_MB=1; {start}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600)
+    assert done.stdout.splitlines()[-1] == "http://x:1"
+    log = tmp_path / "server.log"
+    assert wait_until(lambda: log.read_text().endswith("the end\n"), GONE_SEC)
+    parts = [*(tmp_path / f"server.log.{number}" for number in (3, 2, 1)), log]
+    lines = [line for part in parts for line in part.read_text().splitlines()]
+    numbers = [int(line.split()[3]) for line in lines if line.startswith("a line")]
+    assert numbers == list(range(numbers[0], 100_000)) and numbers[0] > 50_000
+    assert all(part.stat().st_size <= 1 << 20 for part in parts) and not (tmp_path / "server.log.4").exists()
+
+
+def test_a_server_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, server_env: None) -> None:
+    start = f"start_in_background {tmp_path} 1 {sys.executable} -c 'raise ValueError(\"why\")'"
+    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; {start}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 1 and "ValueError: why" in done.stderr
+    assert f"error: the server did not start; its whole log: {tmp_path}/server.log" in done.stderr
 
 
 @contextlib.contextmanager

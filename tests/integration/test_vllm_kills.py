@@ -1,13 +1,16 @@
-"""Kills of vLLM, of the server, and of both, with samples of two samplers and of the base model in flight. At night.
+"""Kills of vLLM, of the server, and of both, with samples of two samplers and of the base model in flight; a hanging
+engine. At night.
 
 VLLM_KILLS: how many kills (default 4, one of each kind; 30 for a release).
 """
 
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +21,7 @@ from tinker.proto.response_conv import deserialize_sample_response
 
 from tests.conftest import MODEL
 from tests.support.engine_parts import DATA, STILL, sampler, step
+from tests.support.processes import freeze
 from tests.support.server_parts import Raw, awaited
 from tests.support.small_server import Server
 from tests.support.vllm_server import WRONG, sampling, settled, until_ready, vllm_process, vllm_server
@@ -159,3 +163,18 @@ async def one_kill(server: Server, work: Work, what: str, count: Count) -> None:
     count.kills += 1
     count.seconds.append(time.monotonic() - began)
     until_ready(server.url)
+
+
+def test_an_engine_that_hangs_is_ended_and_its_samples_are_computed_by_the_next(
+    server_env: None, tmp_path: Path
+) -> None:
+    """vLLM's API goes on answering /health."""
+    with vllm_server(tmp_path, VLLM_HANG_SEC="20") as server:
+        raw = Raw(server.url, MODEL)
+        settled(raw, raw.sample(PROMPT, max_tokens=4)).raise_for_status()
+        freeze(vllm_process(server.state, engine=True))
+        waiting = [raw.sample(PROMPT, max_tokens=4, seed=SEED) for _ in range(3)]
+        answers = [settled(raw, promise) for promise in waiting]
+        [status] = json.loads((server.state / "vllm.json").read_text())
+    assert all(sequence(answer).tokens for answer in answers)
+    assert status["deaths"] == 1 and "it computed nothing for 20 s" in status["cause"]

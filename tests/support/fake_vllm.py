@@ -1,4 +1,4 @@
-"""The five routes of vLLM that the server uses, with registered adapters, deaths, and answers as a test wants them."""
+"""The routes of vLLM that the server uses, with registered adapters, deaths, and answers as a test wants them."""
 
 import asyncio
 import contextlib
@@ -33,6 +33,9 @@ class FakeVllm:
         self.load_gate.set()
         self.loading = 0  # loads that have come
         self.most_registered = 0
+        self.tokens = 0  # computed so far, as GET /metrics has it
+        self.looks = 0  # at /metrics
+        self.per_look = 0  # tokens that it computes between two looks, beside those of samples
         self.missing_folders = 0  # samples of a registered adapter without a folder: they end the real one
         self.port = 0
         self._arrived: asyncio.Queue[None] = asyncio.Queue()
@@ -49,6 +52,7 @@ class FakeVllm:
             [
                 web.get("/health", self._health),
                 web.get("/version", self._version),
+                web.get("/metrics", self._metrics),
                 web.get("/v1/models", self._models),
                 web.post("/v1/load_lora_adapter", self._load),
                 web.post("/v1/unload_lora_adapter", self._unload),
@@ -78,6 +82,11 @@ class FakeVllm:
 
     async def _version(self, _request: web.Request) -> web.Response:
         return web.json_response({"version": "0.0.fake"})
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        self.looks += 1
+        self.tokens += self.per_look
+        return web.Response(text=f'# TYPE x counter\nvllm:generation_tokens_total{{engine="0"}} {self.tokens:.1f}\n')
 
     async def _models(self, _request: web.Request) -> web.Response:
         data = [{"id": self.base_model, "parent": None}]
@@ -126,8 +135,9 @@ class FakeVllm:
             "logprobs": {"token_logprobs": [-0.5]},
             "prompt_logprobs": None,
         }
+        self.tokens += 1
         usage = {"prompt_tokens": len(body["prompt"]), "prompt_tokens_details": {"cached_tokens": 0}}
-        answer = {"choices": [dict(choice) for _ in range(body["n"])], "usage": usage}
+        answer = {"choices": [dict(choice) for _ in range(body.get("n", 1))], "usage": usage}
         self.answer(answer)
         return web.Response(text=json.dumps(answer), content_type="application/json")
 

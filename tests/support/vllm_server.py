@@ -1,5 +1,6 @@
 """A server with SAMPLER=vllm and the real vLLM, its processes, and requests that wait for vLLM's restarts."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -41,11 +42,10 @@ def until_ready(url: str, replicas: int = 1) -> None:
 
 def vllm_process(state: Path, *, engine: bool, index: int = 0) -> int:
     """vLLM's API process or, where one runs, its engine; of the replica with this index."""
-    query = ["pgrep", "-f", f"sampler_cpu.py --model {MODEL} .*"]
+    port = json.loads((state / "vllm.json").read_text())[index]["url"].rpartition(":")[2]
+    query = ["pgrep", "-f", f"sampler_cpu.py --model {MODEL} .*--port {port} "]
     found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
-    logs = {f"{state}/vllm.log", f"{state}/vllm-{index}.log"}
-    mine = [int(pid) for pid in found if Path(f"/proc/{pid}/fd/1").readlink().as_posix() in logs]
-    [api] = [pid for pid in mine if os.getpgid(pid) == pid]
+    [api] = [pid for pid in map(int, found) if os.getpgid(pid) == pid]
     group = subprocess.run(["pgrep", "-g", str(api), "-f", "EngineCore"], capture_output=True, text=True, check=False)
     engines = [int(pid) for pid in group.stdout.split()]
     return engines[0] if engine and engines else api

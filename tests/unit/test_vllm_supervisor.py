@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import logs
 import pytest
+import sampler_hang
 import sampler_start
 
 import sampler
+from repairs.vllm_adapters import Adapters
+from repairs.vllm_client import Ask, Vllm
+from repairs.vllm_sampling import Sampling
 from repairs.vllm_status import ReplicaStatus, read_status, trouble
 from sampler import Plan
 from tests.conftest import ROOT, free_port
+from tests.support.fake_vllm import KEY, FakeVllm
 
 SERVER = """
 import http.server, os, pathlib, sys
@@ -37,6 +44,7 @@ GPU = {"gpus": ("1",), "memory": 0.9}
 
 def plan_of(folder: Path, **values: object) -> Plan:
     plan = {"model": "m", "dtype": "float32", "context": 4096, "rank": 12, "gpus": (), "memory": 0.0, "max_deaths": 3}
+    plan |= {"hang_sec": 1800.0, "log_mb": 1}
     return Plan(**plan | {"ports": (free_port(),), "folder": str(folder)} | values)  # pyright: ignore[reportArgumentType]
 
 
@@ -168,6 +176,126 @@ async def test_a_full_disk_ends_no_vllm_and_its_state_is_written_later(
             await asyncio.sleep(0.01)
         plan.status.with_suffix(".new").rmdir()
         await until(plan, lambda one: one["state"] == "ready" and one["deaths"] == 1)
+
+
+# Hangs in its first life: it takes samples, and answers /health and /metrics
+HANGS = """
+import asyncio, os, pathlib, sys
+from tests.support.fake_vllm import FakeVllm
+async def serve():
+    fake, note = FakeVllm("m"), pathlib.Path(sys.argv[2])
+    fake.port = int(sys.argv[1])
+    if not note.exists():
+        fake.gate.clear()
+    await fake.start()
+    note.write_text(str(os.getpid()))
+    await asyncio.Event().wait()
+asyncio.run(serve())
+"""
+
+
+async def test_vllm_that_hangs_is_started_again_and_what_waited_is_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(tmp_path, hang_sec=3.0, max_deaths=1000)
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    monkeypatch.setattr(sampler, "environment", lambda *_: os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/server"})
+    [url] = plan.urls
+    client = Vllm(url, KEY)
+    adapters = Adapters(tmp_path / "checkpoints", tmp_path / "adapters", "m", [client])
+    ask = Ask(prompt=(1, 2, 3), n=1, max_tokens=4, temperature=1.0, top_p=1.0, top_k=-1, seed=None)
+    async with supervised(plan, HANGS, monkeypatch):
+        await until(plan, lambda one: one["state"] == "ready")
+        waiting = Sampling([client], adapters, "m", plan.status, lambda _: None).sample(ask, "", "", None)
+        assert (await asyncio.wait_for(waiting, 600))["sequences"]
+        status = await until(plan, lambda one: one["state"] == "ready")
+        await client.close()
+    assert "it computed nothing for 3 s (VLLM_HANG_SEC)" in status["cause"]
+    assert "it computed nothing for 3 s (VLLM_HANG_SEC), and was ended); started again" in capsys.readouterr().out
+
+
+@contextlib.asynccontextmanager
+async def watched(fake: FakeVllm) -> AsyncIterator["asyncio.Task[None]"]:
+    await fake.start()
+    task = asyncio.create_task(sampler_hang.until_it_hangs(fake.url, fake.base_model, 2.0))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        fake.gate.set()
+        await fake.stop()
+
+
+async def looked_at(fake: FakeVllm, times: int) -> None:
+    while fake.looks < times:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("fails", [False, True], ids=["silent", "answers 500"])
+async def test_vllm_that_samples_nothing_hangs(fails: bool) -> None:
+    fake = FakeVllm()
+    if fails:
+        fake.poison = ([0], 500)
+    else:
+        fake.gate.clear()
+    async with watched(fake) as hangs:
+        await asyncio.wait_for(hangs, 600)
+    assert fake.asked
+
+
+@pytest.mark.usefixtures("key")
+async def test_vllm_with_so_much_work_that_a_small_request_waits_does_not_hang() -> None:
+    fake = FakeVllm()
+    fake.gate.clear()
+    fake.per_look = 1
+    async with watched(fake) as hangs:
+        await asyncio.wait_for(looked_at(fake, sampler_hang.LOOKS + 2), 600)
+        assert not hangs.done() and not fake.asked
+
+
+@pytest.mark.usefixtures("key")
+async def test_idle_vllm_does_not_hang() -> None:
+    fake = FakeVllm()
+    async with watched(fake) as hangs:
+        await asyncio.wait_for(looked_at(fake, sampler_hang.LOOKS + 2), 600)
+        assert not hangs.done() and fake.asked
+
+
+async def test_the_log_of_vllm_is_bounded_and_names_the_last_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(tmp_path, max_deaths=1)
+    program = "for n in range(90_000): print('a line with', n, 'x' * 64)\nraise ValueError('the last')"
+    for number in range(1, 9):
+        tmp_path.joinpath(f"vllm.log.{number}").write_text("of an earlier start")
+    async with supervised(plan, program, monkeypatch):
+        status = await until(plan, lambda one: one["state"] == "given up")
+    assert status["cause"] == "ValueError: the last" and plan.log(0).read_text().endswith("ValueError: the last\n")
+    parts = [plan.log(0), *(plan.log(0).with_name(f"vllm.log.{number}") for number in range(1, logs.KEPT + 1))]
+    lines = [line for part in reversed(parts) for line in part.read_text().splitlines() if line.startswith("a line")]
+    numbers = [int(line.split()[3]) for line in lines]
+    assert numbers == list(range(numbers[0], 90_000)), "whole lines, in order, and the last ones"
+    assert all(part.stat().st_size <= 1 << 20 for part in parts) and numbers[0] > 0
+
+
+def test_a_log_that_cannot_be_written_for_a_while_costs_lines_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    log = logs.Log(folder / "a.log", 100)
+    log.write(b"first\nhalf of ")
+    shutil.rmtree(folder)
+    for _ in range(3):
+        log.write(b"x" * 90 + b"\n")
+    folder.mkdir()
+    log.write(b"last\n")
+    log.close()
+    assert (folder / "a.log").read_text() == "last\n"
 
 
 WATCHES = """
