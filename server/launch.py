@@ -15,6 +15,7 @@ A server that listens beyond this machine requires a key (server/api_key.py).
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ import repairs
 from repairs import SKYRL_VERSION
 
 ENGINE_FLAG = "--run-engine"
+HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
 def check_version() -> None:
@@ -68,6 +70,25 @@ def fetch_model(model: str) -> None:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         sys.exit(f"model {model}: no such directory, and not to be had from the hub ({reason})")
+
+
+def check_parallel() -> None:
+    """Exits with one line where the model's heads cannot be spread over the devices. After configure_api."""
+    from skyrl.tinker import api
+
+    from repairs.api_limits import model_config
+
+    config, model = api.app.state.engine_config, model_config()
+    size = config.backend_config.get("tensor_parallel_size", 1)
+    names = HEADS[:1] if "kv_lora_rank" in model else HEADS  # with latent attention all share the keys
+    heads = {name: model[name] for name in names if model.get(name)}
+    wrong = [f"{name}={count}" for name, count in heads.items() if count % size]
+    if wrong and config.backend_config.get("shard_attention_heads", True):
+        common = math.gcd(*heads.values())
+        able = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+        sys.exit(
+            f"TP {size}: {' and '.join(wrong)} of {config.base_model} cannot be divided by it; give a TP of {able}"
+        )
 
 
 def announce_when_ready(marker: Path, url: str, model: str, wiring: sampler_start.Wiring | None) -> None:
@@ -149,6 +170,7 @@ def run_api(flags: list[str]) -> None:
 
         api._build_uv_run_cmd_engine = engine_command
         configure_api(args)
+        check_parallel()
         url = f"http://{args.host}:{args.port}"
         with sampler_start.sampling(args, marker) as wiring:
             repair_api(args, wiring)

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and v
 SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9  # share of a GPU that vLLM takes, with the trainer on it and without
 STOP_SEC = 10.0
 HANG_SEC, HANG_CPU_SEC = 300, 1800  # a CPU reads a long prompt, all at once, in that time
+PARALLEL = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp")
 MOE_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -154,12 +157,24 @@ def check(args: argparse.Namespace) -> None:
         )
 
 
+def check_flags(text: str) -> None:
+    """Exits with one line for VLLM_FLAGS that no vLLM of this server can start with."""
+    try:
+        words = [part for word in shlex.split(text) for part in word.split("=", 1)]
+    except ValueError as error:
+        sys.exit(f"VLLM_FLAGS={text}: {error}")
+    for name, value in pairwise([*words, ""]):
+        if name.replace("_", "-") in PARALLEL and value != "1":
+            sys.exit(f"VLLM_FLAGS: {name} {value}: each vLLM has one GPU; VLLM_GPUS=1,2 starts one on each of two GPUs")
+
+
 def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Plan:
     """How server/sampler.py starts vLLM. Exits with one line if it cannot."""
     from skyrl.tinker import api
 
     from repairs.api_limits import model_config, own_context
 
+    check_flags(args.vllm_flags)
     if not sampler.PYTHON.exists():
         sys.exit("SAMPLER=vllm: the sampler's environment server/vllm/.venv is missing; run scripts/setup.sh --sampler")
     own = tuple(gpu.strip() for gpu in args.vllm_gpus.split(",") if gpu.strip())

@@ -92,11 +92,15 @@ lock_state() {
   fail "SKYRL_TX_STATE=$1: a server uses this folder (process ${pid:-unknown}); stop it with SKYRL_TX_STATE=$1 scripts/stop_skyrl_tx.sh, or set another SKYRL_TX_STATE"
 }
 
-# GPUs where nvidia-smi works; else the CPU, which JAX splits into TP devices.
+# GPUs where nvidia-smi works, those of CUDA_VISIBLE_DEVICES where it is set; else the CPU, which JAX splits into TP devices.
 choose_device() {
-  local gpus
+  local gpus visible
   if gpus="$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" && [ "$gpus" -gt 0 ] && [ "${JAX_PLATFORMS:-}" != cpu ]; then
     [ "$1" -le "$gpus" ] || fail "TP $1: this machine has $gpus GPU(s); give a TP of at most $gpus"
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+      visible="$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)"
+      [ "$1" -le "$visible" ] || fail "TP $1: CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES shows $visible GPU(s); give a TP of at most $visible"
+    fi
     return
   fi
   export JAX_PLATFORMS=cpu

@@ -131,6 +131,15 @@ def test_incomplete_model_directory(settings: dict[str, str], tmp_path: Path) ->
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("size", "words"), [("3", "num_attention_heads=4 and num_key_value_heads=2"), ("4", "num_key_value_heads=2")]
+)
+def test_heads_that_cannot_be_spread(settings: dict[str, str], size: str, words: str) -> None:
+    done = run_script(START, "models/quickstart", size, env=settings | {"JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 1 and len(done.stdout.strip().splitlines()) == 1, done.stdout
+    assert done.stdout.startswith(f"TP {size}: {words} of models/quickstart cannot be divided by it; give a TP of 1, 2")
+
+
 def test_missing_server_environment(tmp_path: Path) -> None:
     succeed("cp", "-r", "scripts", tmp_path)
     done = run_script(tmp_path / START, "models/quickstart")

@@ -162,19 +162,43 @@ def test_a_large_model_is_written_piece_by_piece() -> None:
     assert 4.0e9 < numbers < 4.1e9  # Qwen3-4B: 4.02
 
 
-def trainers_gpus(folder: Path, visible: str, own: str) -> str:
-    """What CUDA_VISIBLE_DEVICES is for the trainer on a machine of three GPUs with VLLM_GPUS=`own`."""
+def on_three_gpus(folder: Path, script: str, **env: str) -> str:
+    """What a script says with the functions of scripts/lib/server.sh, on a machine of three GPUs."""
     python = folder / "server" / "vllm" / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True, exist_ok=True)
-    for file, text in ((python, "exit"), (folder / "nvidia-smi", "printf '0\\n1\\n2\\n'")):
+    listed = "case $1 in -L) printf 'GPU 0\\nGPU 1\\nGPU 2\\n' ;; *) printf '0\\n1\\n2\\n' ;; esac"
+    for file, text in ((python, "exit"), (folder / "nvidia-smi", listed)):
         file.write_text(f"#!/bin/bash\n{text}\n")
         file.chmod(0o755)
-    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; ROOT={folder}; choose_sampler vllm 1;"
-    script += 'echo "$CUDA_VISIBLE_DEVICES"'
+    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; ROOT={folder}; {script}"
     path = f"{folder}:{os.environ['PATH']}"
-    env = {"PATH": path, "CUDA_VISIBLE_DEVICES": visible, "VLLM_GPUS": own}
-    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", script], env={"PATH": path} | env, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip()
+
+
+def trainers_gpus(folder: Path, visible: str, own: str) -> str:
+    """What CUDA_VISIBLE_DEVICES is for the trainer with VLLM_GPUS=`own`."""
+    script = 'choose_sampler vllm 1; echo "$CUDA_VISIBLE_DEVICES"'
+    return on_three_gpus(folder, script, CUDA_VISIBLE_DEVICES=visible, VLLM_GPUS=own)
+
+
+def test_a_model_is_not_spread_over_more_gpus_than_the_server_sees(tmp_path: Path) -> None:
+    assert on_three_gpus(tmp_path, "choose_device 4").startswith("error: TP 4: this machine has 3 GPU(s)")
+    few = on_three_gpus(tmp_path, "choose_device 3", CUDA_VISIBLE_DEVICES="2,0")
+    assert few == "error: TP 3: CUDA_VISIBLE_DEVICES=2,0 shows 2 GPU(s); give a TP of at most 2"
+    assert on_three_gpus(tmp_path, "choose_device 2; echo good", CUDA_VISIBLE_DEVICES="2,0") == "good"
+
+
+@pytest.mark.parametrize("flags", ["--tensor-parallel-size 2", "-tp=4", "--enforce-eager --tensor_parallel_size 2"])
+def test_vllm_on_one_gpu_is_not_started_over_several(flags: str) -> None:
+    sampler_start.check_flags("--enforce-eager --tensor-parallel-size 1")
+    with pytest.raises(SystemExit, match="each vLLM has one GPU; VLLM_GPUS=1,2"):
+        sampler_start.check_flags(flags)
+
+
+def test_flags_of_vllm_that_cannot_be_read_are_one_line() -> None:
+    with pytest.raises(SystemExit, match="VLLM_FLAGS=--a 'b: No closing quotation"):
+        sampler_start.check_flags("--a 'b")
 
 
 def test_the_trainer_keeps_to_its_gpus_beside_those_of_vllm(tmp_path: Path) -> None:
