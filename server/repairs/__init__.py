@@ -110,8 +110,8 @@ REPAIRS = (
     ),
     Repair(
         "requests",
-        "one bad request fails all that the engine batched with it",
-        f"{ENGINE}: TinkerEngine.process_batch_requests",
+        "one bad request fails all that the engine batched with it; a locked database or a full disk ends the engine",
+        f"{ENGINE}: TinkerEngine.process_batch_requests, _complete_futures",
         engine=("engine_requests",),
     ),
     Repair(

@@ -4,7 +4,8 @@ Upstream: skyrl/tinker/engine.py, TinkerEngine.process_pending_requests_once loo
 then for single requests. A request that arrives in between is seen by some of these and not by others: a step is taken
 before the pass that was sent before it, or a pass is computed before the step that was sent before it. Here a round
 looks only at what had arrived when it began. process_pending_requests sleeps 0.1 s after every round, also when the
-next request of a chain waits already. After sampling it still does: waves fill meanwhile.
+next request of a chain waits already. After sampling it still does: waves fill meanwhile. A database that is locked, or
+whose disk is full, ends the loop there and not here.
 """
 
 # pyright: reportMissingImports=false
@@ -13,9 +14,11 @@ from typing import Any
 
 from skyrl.tinker.db_models import FutureDB
 from skyrl.tinker.engine import TinkerEngine
+from skyrl.utils.log import logger
+from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, func, select
 
-IDLE_SEC, BUSY_SEC = 0.1, 0.005
+IDLE_SEC, BUSY_SEC, LOST_SEC = 0.1, 0.005, 1.0
 FINDERS = ("find_batchable_model_passes", "find_batchable_sample", "find_single_requests")
 stock_once = TinkerEngine.process_pending_requests_once
 stock_batch = TinkerEngine.process_batch_requests
@@ -55,7 +58,11 @@ def process_pending_requests(self: Any) -> None:
     """Replaces TinkerEngine.process_pending_requests."""
     while True:
         self.trained = False
-        self.process_pending_requests_once()
+        try:
+            self.process_pending_requests_once()
+        except OperationalError as error:
+            logger.warning(f"The database does not answer: {error.orig}; it is asked again")
+            time.sleep(LOST_SEC)
         time.sleep(BUSY_SEC if self.trained else IDLE_SEC)
 
 
