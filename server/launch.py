@@ -163,6 +163,7 @@ def run_api(flags: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="skyrl-tx-") as folder:
         marker = Path(folder, "ready")
         os.environ["SKYRL_TX_LOAD_FILE"] = str(Path(folder, "load.json"))  # for the engine, and healthz
+        os.environ["SKYRL_TX_LISTENS_FILE"] = str(Path(folder, "listens"))  # for the engine
 
         def engine_command(_parent_command: list[str], config: api.EngineConfig) -> list[str]:
             own = [sys.executable, __file__, ENGINE_FLAG, str(os.getpid()), str(marker), ",".join(args.repairs)]

@@ -163,6 +163,13 @@ REPAIRS = (
         api=("api_prune",),
     ),
     Repair(
+        "listening",
+        "all clients lose their models when the server has not listened for the time-out of a session",
+        f"{ENGINE}: TinkerEngine.cleanup_stale_sessions",
+        api=("api_listening",),
+        engine=("engine_listening",),
+    ),
+    Repair(
         "capabilities",
         "the context limit is not reported",
         f"{API}: get_server_capabilities",

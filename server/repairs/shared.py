@@ -1,4 +1,4 @@
-"""Types of requests that cross from the API process to the engine, extended in both.
+"""What crosses from the API process to the engine: types of requests, extended in both, and a sign of life.
 
 Upstream: skyrl/tinker/types.py, AdamParams has no grad_clip_norm, so what a client sets is dropped without a word;
 SampleInput names a sampler and not its weights.
@@ -8,6 +8,13 @@ SampleInput names a sampler and not its weights.
 from typing import Any
 
 from skyrl.tinker import types
+
+LISTENS_FILE = "SKYRL_TX_LISTENS_FILE"  # in the environment: api_listening keeps two times with it
+
+
+def longest_gap(timeout_sec: float) -> float:
+    """Seconds between two signs of the API that it listens; the SDK's heartbeats come every 10 s."""
+    return max(timeout_sec / 2, 2.0)
 
 
 class AdamParams(types.AdamParams):

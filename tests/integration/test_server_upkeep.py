@@ -16,6 +16,7 @@ import pytest
 import tinker
 
 from tests.support.engine_parts import DATA, adapters, prompt_logprobs, step
+from tests.support.processes import freeze
 from tests.support.server_parts import Raw, awaited, refused
 from tests.support.small_server import GONE_SEC, Server, processes_of, wait_until
 
@@ -74,6 +75,27 @@ def test_a_client_that_vanishes_loses_its_slot_whenever_it_was_last_heard_of(
     raw.post("session_heartbeat", session_id=raw.session_id).raise_for_status()
     second = raw.adapter()
     awaited(lambda: free(second), limit_sec=240)
+
+
+def test_a_server_that_does_not_listen_takes_no_model_from_its_clients(server: Server, tiny_model_dir: Path) -> None:
+    raw = Raw(server.url, tiny_model_dir, beats=False)
+    model_id = raw.adapter()
+    api = int((server.state / "server.pid").read_text())
+    log = server.state / "server.log"
+
+    def looked(times: int) -> bool:
+        """The engine, for clients that are silent, while the API did not listen."""
+        return log.read_text().count("The API does not listen") >= times
+
+    freeze(api)
+    try:
+        assert wait_until(lambda: looked(1), 240)
+        query(server, "UPDATE sessions SET last_heartbeat_at = '2020-01-01 00:00:00.000000'")
+        assert wait_until(lambda: looked(2), 240)
+    finally:
+        os.kill(api, signal.SIGCONT)
+    raw.post("session_heartbeat", session_id=raw.session_id).raise_for_status()
+    raw.settle(raw.post("save_weights", model_id=model_id, path="still-there")).raise_for_status()
 
 
 @dataclass(frozen=True)
