@@ -26,6 +26,7 @@ from pathlib import Path
 
 import sampler_start
 from api_key import guarded, take_key
+from body_limit import limited
 from parent import die_with_parent
 
 import repairs
@@ -178,7 +179,7 @@ def run_api(flags: list[str]) -> None:
             announcement = (marker, url, args.base_model, wiring)
             threading.Thread(target=announce_when_ready, args=announcement, daemon=True).start()
             uvicorn.run(
-                guarded(api.app, key),
+                guarded(limited(api.app), key),
                 host=args.host,
                 port=args.port,
                 log_config=api.get_uvicorn_log_config(),

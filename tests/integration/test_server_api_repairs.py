@@ -1,6 +1,7 @@
 """Repairs of the server's API: each defect is on the published server (at night) and not on ours."""
 
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tinker
+from body_limit import MOST, MOST_TRAINING
 
 from tests.conftest import SMALL_SERVER
 from tests.support import small_server
@@ -145,6 +147,26 @@ def test_a_temperature_that_sqlite_cannot_read_does_not_end_the_engine(raw: Raw,
     body = json.dumps({"base_model": str(tiny_model_dir), "prompt": prompt, "sampling_params": params})
     refused(raw.http.post("/asample", content=body, headers={"Content-Type": "application/json"}), "temperature=inf")
     raw.settle(raw.sample(TOKENS, max_tokens=2)).raise_for_status()
+
+
+@OURS
+@pytest.mark.parametrize("path", ["/asample", "/forward_backward"])
+def test_a_body_that_would_fill_the_memory_is_refused(raw: Raw, path: str) -> None:
+    most = MOST_TRAINING if path == "/forward_backward" else MOST
+    connection = http.client.HTTPConnection(raw.url.removeprefix("http://"), timeout=600)
+    with contextlib.closing(connection):
+        connection.putrequest("POST", f"/api/v1{path}")
+        connection.putheader("Content-Length", str(most + 1))
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == 413 and f"at most {most}" in answer.read().decode()
+
+
+@OURS
+def test_a_body_without_a_length_is_read_up_to_the_limit(raw: Raw) -> None:
+    parts = (b" " * (1 << 20) for _ in range((MOST >> 20) + 1))
+    answer = raw.http.post("/asample", content=parts, headers={"Content-Type": "application/json"})
+    refused(answer, "error parsing the body")  # not: "JSON decode error", for which it would have been read
 
 
 @OURS
