@@ -27,6 +27,7 @@ from pathlib import Path
 import sampler_start
 from api_key import guarded, take_key
 from body_limit import limited
+from logs import say
 from parent import die_with_parent
 
 import repairs
@@ -100,11 +101,11 @@ def announce_when_ready(marker: Path, url: str, model: str, wiring: sampler_star
     began = time.monotonic()
     while not marker.exists() or (wiring is not None and not wiring.is_ready()):
         if wiring is not None and (trouble := wiring.given_up()):
-            print(f"error: vLLM did not start{trouble}", flush=True)
+            say(f"error: vLLM did not start{trouble}")
             os.kill(os.getpid(), signal.SIGTERM)
             return
         time.sleep(0.1)
-    print(f"ready: {url} serves {model} after {time.monotonic() - began:.1f} s", flush=True)
+    say(f"ready: {url} serves {model} after {time.monotonic() - began:.1f} s")
 
 
 def parse_flags(flags: list[str]) -> argparse.Namespace:

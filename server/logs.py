@@ -16,6 +16,12 @@ KEPT = 3  # parts beside the file itself
 CHUNK = 1 << 16  # bytes; a longer line is cut
 
 
+def say(line: str) -> None:
+    """Prints; where nobody reads it, or the disk is full, the work goes on."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
+
+
 class _Parts(RotatingFileHandler):
     terminator = ""
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from logs import CHUNK, Log, clear
+from logs import CHUNK, Log, clear, say
 from parent import die_with_parent
 from sampler_hang import until_it_hangs
 
@@ -184,9 +184,7 @@ class Replica:
             deaths, cause = self.status["deaths"] + 1, hung or cause_of(self._said)
             self._set(state="given up" if over else "starting", deaths=deaths, cause=cause)
             what = f"given up after {len(self._deaths)} ends in ten minutes" if over else "started again"
-            print(
-                f"sampler: vLLM at {self.url} ended ({cause or 'no error in its log'}); {what}; {self.log}", flush=True
-            )
+            say(f"sampler: vLLM at {self.url} ended ({cause or 'no error in its log'}); {what}; {self.log}")
             if over:
                 return
             await asyncio.sleep(min(2.0 ** (failed - 1), LONGEST_PAUSE_SEC) if failed else 0)
@@ -268,7 +266,7 @@ def write_status(plan: Plan, replicas: list[Replica]) -> None:
         new.write_text(json.dumps([replica.status for replica in replicas]))
         os.replace(new, plan.status)
     except OSError as error:
-        print(f"sampler: the state of vLLM is not written: {error}; it is tried again", flush=True)
+        say(f"sampler: the state of vLLM is not written: {error}; it is tried again")
         asyncio.get_running_loop().call_later(WRITE_AGAIN_SEC, write_status, plan, replicas)
 
 

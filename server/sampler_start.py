@@ -23,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from logs import say
+
 import sampler
 from repairs import handover
 from repairs.vllm_status import read_status, trouble
@@ -123,7 +125,7 @@ def end_with(supervisor: "subprocess.Popen[bytes]", stopping: threading.Event) -
     """Waits, and ends this process with the supervisor: without it vLLM, once ended, would not be started again."""
     status = supervisor.wait()
     if not stopping.is_set():
-        print(f"error: server/sampler.py, which keeps vLLM running, ended with status {status}", flush=True)
+        say(f"error: server/sampler.py, which keeps vLLM running, ended with status {status}")
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -318,6 +318,14 @@ def test_a_server_whose_supervisor_has_ended_ends_too_unless_it_stops_it_itself(
     assert ("ended with status 3" in done.stdout) is not stopping
 
 
+def test_a_server_whose_log_nobody_takes_ends_with_its_supervisor_all_the_same() -> None:
+    source, sink = os.pipe()
+    os.close(source)
+    done = subprocess.run([sys.executable, "-c", WATCHES], cwd=ROOT, stdout=sink, timeout=600, check=False)
+    os.close(sink)
+    assert done.returncode == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("text", ["localhost:8100", "http://a:1,", "http://a:1,b:2"])
 def test_an_address_of_vllm_that_is_no_url_is_refused(text: str) -> None:
     assert sampler_start.urls_of("http://a:1/, http://b:2") == ("http://a:1", "http://b:2")
