@@ -198,7 +198,7 @@ async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:
     trajectory = await talked(broken, tmp_path)
     assert (trajectory.reward, trajectory.outcome) == (None, Outcome.INFRASTRUCTURE_ERROR)
     assert trajectory.detail.startswith(SAMPLING)
-    late = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.5)
+    late = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.05)
     assert late.reward is None and late.detail == "not over after trial_timeout_sec=0.05"
 
 
