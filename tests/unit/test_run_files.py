@@ -172,20 +172,26 @@ def test_run_name_that_exists_says_how_to_resume(tmp_path):
     assert run.batch("step", 12).name == "step_000012"
 
 
-def test_metrics_of_nothing_are_zeros_and_an_evaluation_without_a_grade_has_no_reward(tmp_path, capsys):
-    assert batch_metrics([])["reward/mean"] == 0.0
+def test_a_batch_and_an_evaluation_without_a_grade_have_no_reward(tmp_path, capsys):
     empty = TrajectoryGroup("t", (), (trajectory(reward=None, turns=()),))
     for groups_P in ([], [empty]):
         row = eval_metrics(groups_P)
         assert not [name for name in row if name.startswith("eval/reward")]
         assert (row["eval/tasks"], row["eval/trials_ungraded"]) == (0, len(groups_P))
+        assert "eval/parse_failure_rate" not in row
+        counted = batch_metrics(groups_P)
+        means = {"group/constant_fraction", "rollout/infrastructure_failure_rate"} if groups_P else set()
+        kinds = ("mean", "std", "fraction", "rate", "group", "trial")
+        assert {name for name in counted if name.endswith(kinds)} == means
+        assert (counted["group/count"], counted["group/trials_lost"]) == (len(groups_P), len(groups_P))
     Display().evaluation(3, eval_metrics([empty]))
     assert "held-out after step 3: reward unknown (0 tasks, 0 trials)  ungraded 1" in capsys.readouterr().out
-    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | eval_metrics([empty]))
+    Display().step(3, 9, batch_metrics([empty]) | {"time/sample": 1.0, "time/update": 0.0})
+    line = "step 3/9  reward unknown  groups with signal 0/1  trials 1  lost 1  turns unknown  sample 1.0s"
+    assert line in capsys.readouterr().out
+    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | batch_metrics([empty]) | eval_metrics([empty]))
     draw_curve(tmp_path / "metrics.jsonl", tmp_path, "r")
     assert (tmp_path / "reward_curve.png").exists()
-    assert batch_metrics([empty])["group/trials_lost"] == 1.0
-    json.dumps(batch_metrics([empty]))
 
 
 def test_metrics_of_a_batch():
