@@ -54,7 +54,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """The object in a file of a run. Raises UserError when it is damaged: no JSON, another value, or `keys` are absent."""
+    """The object in a file of a run. Raises UserError when it is damaged: no JSON, another value, or without `keys`."""
     value = read_value(path)
     if not isinstance(value, dict):
         raise damaged(path, "it holds no object")
