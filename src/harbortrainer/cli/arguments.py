@@ -19,6 +19,7 @@ from chz.blueprint import (
     MissingBlueprintArg,
 )
 
+from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
@@ -311,6 +312,7 @@ def run_problems(config: RunSettings) -> Iterator[str]:
     """Problems between settings that every run has."""
     if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
+    yield from secret_problems(config)
     yield from _other_backend(config)
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
