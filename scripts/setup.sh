@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--agents] [--ray] [--all]
+#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--agents[=NAME,NAME]] [--ray] [--all]
 #     --dev          trainer environment .venv, tools for tests included (the default)
 #     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
 #     --sampler      vLLM's environment server/vllm/.venv for SAMPLER=vllm (2.4 GB on a CPU; not in --all)
@@ -8,7 +8,7 @@
 #     --base-image   the image the quickstart's tasks start from (includes --docker)
 #     --tools-image  the image that datasets/terminal-basics starts from (includes --docker)
 #     --tau          tau2-bench's domains for tasks_dir=tau:retail (42 MB; includes --dev)
-#     --agents       programs of agents that tests mount, in .state/agents (scripts/agents/pack)
+#     --agents       programs of agents, in .state/agents (scripts/agents/pack): mini-swe-agent, or those that are named
 #     --ray          Ray for trials on several machines, hosts=ray (76 MB; includes --dev; not in --all)
 #     --all          all of these but --sampler and --ray, side by side
 # VENV=FOLDER: a trainer environment of its own for --dev, --tau and --ray, instead of .venv.
@@ -22,7 +22,8 @@ setup_one() {
     dev) ensure_trainer_env ;;
     tau) ensure_trainer_env && ensure_tau ;;
     ray) ensure_trainer_env && ensure_ray ;;
-    agents) ensure_agents ;;
+    agents) ensure_agents mini-swe-agent ;;
+    agents=*) IFS=, read -ra names <<<"${1#agents=}" && ensure_agents "${names[@]}" ;;
     server) ensure_server_env ;;
     sampler) ensure_sampler_env ;;
     docker) ensure_docker ;;
@@ -32,8 +33,8 @@ setup_one() {
   esac
 }
 
-# Programs of agents serve tests only, which are left out without them.
-agents_or_not() { setup_one agents || say "setup: the agents' programs could not be packed (see above); their tests are left out"; }
+# Those that tests mount, which are left out without them.
+agents_or_not() { ensure_tested_agents || say "setup: the agents' programs could not be packed (see above); their tests are left out"; }
 
 # uv first: both environments need it, and two installs of it at once would collide.
 setup_all() {
@@ -53,7 +54,7 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents | --ray) parts+=("${argument#--}") ;;
+      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents | --agents=* | --ray) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
       -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
       *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --agents --ray --all" ;;

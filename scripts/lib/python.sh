@@ -87,11 +87,14 @@ installed_extra() {
   "$1/bin/python" -c "import importlib.metadata as m; print(m.version('$2'))" 2>/dev/null || true
 }
 
+# ensure_agents NAME...
+ensure_agents() { "$ROOT/scripts/agents/pack" "$STATE/agents" "$@"; }
+
 # codex is fetched with npm: without it, its tests are skipped.
-ensure_agents() {
+ensure_tested_agents() {
   local agents=(mini-swe-agent)
   if command -v npm >/dev/null; then agents+=(codex); else say "setup: no npm here, so no codex in .state/agents"; fi
-  "$ROOT/scripts/agents/pack" "$STATE/agents" "${agents[@]}"
+  ensure_agents "${agents[@]}"
 }
 
 ensure_server_env() {

@@ -188,7 +188,7 @@ class TrialSettings(ModelSettings):
     user_url: str | None = field(
         None, "URL of an OpenAI-compatible API for user_model, https://HOST/v1; None = no endpoint", resume=NEXT_STEP
     )
-    user_key: str | None = field(None, "name of the environment variable that holds the key of user_url; None = no key")
+    user_key: str | None = field(None, "environment variable with user_url's key, refused elsewhere; None = no key")
     user_kwargs: dict[str, Any] = field(
         {}, "fields of each request to the user, user_kwargs.NAME=VALUE; temperature is 0 without", resume=NEXT_STEP
     )
@@ -329,7 +329,7 @@ class Config(TrialSettings, RunSettings):
     )
     judge_url: str | None = field(None, "URL of an OpenAI-compatible API for judge_model, https://HOST/v1")
     judge_key: str | None = field(
-        None, "name of the environment variable that holds the key of judge_url; None = no key"
+        None, "environment variable with judge_url's key, refused in judge_url and judge_kwargs; None = no key"
     )
     judge_kwargs: dict[str, Any] = field(
         {}, "fields of each request to the judge, judge_kwargs.NAME=VALUE; temperature is 0 without", resume=FIXED

@@ -231,7 +231,7 @@ def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
         return
     if config.get("n_parallel_envs", parallel) != plan.config.n_parallel_envs:  # its batches take another time
         return
-    split, planned = json.loads((run.path / SPLIT_FILE).read_text()), {task.digest for task in plan.tasks}
+    split, planned = read_json(run.path / SPLIT_FILE, "train", "held_out"), {task.digest for task in plan.tasks}
     known = {task["digest"] for side in ("train", "held_out") for task in split[side].values()}
     if len(planned & known) < LEAST_SHARED * len(planned):
         return

@@ -20,6 +20,21 @@ Rewards = Mapping[str, Sequence[float]]  # task name -> rewards of its graded tr
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
+def mean(values: Sequence[float]) -> float | None:
+    """None = of nothing, which is no 0."""
+    return float(np.mean(values)) if values else None
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """`part` / `whole`; None = of nothing."""
+    return part / whole if whole else None
+
+
+def known(numbers: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that have a value."""
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased: 1 - C(n - c, k) / C(n, k) from c successes in n trials (Chen et al. 2021, arXiv:2107.03374).
 

@@ -22,6 +22,7 @@ from harbortrainer.docker.relay import Relay
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.rollout import agent_session
 from harbortrainer.rollout.agents import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
 from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
@@ -68,7 +69,7 @@ async def test_each_step_of_a_task_is_a_session_of_the_agent_with_its_own_turns(
 
 
 async def test_a_policy_that_takes_the_endpoints_port_between_steps_loses_its_trial_only(tmp_path: Path) -> None:
-    """Its program waits until the first step's endpoint is closed; the run used to end when the second one opened."""
+    """Its program waits until the first step's endpoint is closed. The work of both steps is graded."""
     program = f"""import socket, time
 while True:
     taken = socket.socket()
@@ -85,7 +86,23 @@ while True:
     said = [call("mini-swe-agent", take), *script("mini-swe-agent", [])]
     ended = await run(tmp_path, "mini-swe-agent", lambda live: said, steps=["echo 1 > /logs/verifier/reward.txt\n"] * 2)
     trajectory = ended.trajectory
-    assert trajectory.reward is None and f"cannot listen at port {PORT}" in trajectory.detail
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.POLICY_ERROR, 1.0)
+    assert f"cannot listen at port {PORT}" in trajectory.detail and "Address already in use" in trajectory.detail
+
+
+async def test_a_policy_that_deletes_the_relays_python_between_steps_loses_its_trial_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that is not root, a Python that is the image's alone: the run used to end with "set agents_dir"."""
+    python = "/app/python"
+    monkeypatch.setattr(agent_session, "listener_problem", lambda: "not root")
+    monkeypatch.setattr(agent_session, "PYTHONS", (python,))
+    said = [call("mini-swe-agent", f"rm {python}"), *script("mini-swe-agent", [])]
+    steps, image = ["echo 1 > /logs/verifier/reward.txt\n"] * 2, f"RUN ln -s {PYTHONS[0]} {python}\n"
+    ended = await run(tmp_path, "mini-swe-agent", lambda live: said, steps=steps, image=image)
+    trajectory = ended.trajectory
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.POLICY_ERROR, 1.0)
+    assert "has no python3" in trajectory.detail and len(trajectory.turns) == 2
 
 
 async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the_number(tmp_path: Path) -> None:

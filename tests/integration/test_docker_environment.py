@@ -17,10 +17,10 @@ from tests.support.docker_parts import (
     BASE,
     a_run,
     containers,
-    environment_of,
     remove_run,
     reward,
     run_trial,
+    up,
     write_task,
 )
 
@@ -35,9 +35,7 @@ async def test_doing_nothing_earns_nothing(tmp_path: Path) -> None:
 
 async def test_limits_hostname_and_labels_are_on_the_container(tmp_path: Path) -> None:
     task = write_task(tmp_path / "limits", toml="[environment]\ncpus = 0.5\nmemory_mb = 128\n")
-    environment = environment_of(task, RUN, pids_limit=77)
-    await environment.start(force_build=False)
-    try:
+    async with up(task, RUN, pids_limit=77) as environment:
         (container,) = containers(RUN)
         attributes = engine().inspect_container(container)
         host = attributes["HostConfig"]
@@ -52,21 +50,16 @@ async def test_limits_hostname_and_labels_are_on_the_container(tmp_path: Path) -
         hog = await environment.exec("tail /dev/zero", timeout_sec=600)  # one endless line, all of it kept
         assert hog.return_code == 137
         assert (await environment.exec("echo alive")).stdout == "alive\n"
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_files_go_in_and_come_back(tmp_path: Path) -> None:
-    environment = environment_of(write_task(tmp_path / "files"), RUN)
     source, back = tmp_path / "source", tmp_path / "back"
     (source / "sub" / "empty").mkdir(parents=True)
     (source / "run ä.sh").write_text("#!/bin/sh\n")
     (source / "run ä.sh").chmod(0o755)
     (source / "sub" / "big").write_bytes(bytes(range(256)) * 4096)
     (source / "link").symlink_to("sub/big")
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "files"), RUN) as environment:
         for target in ("/in/small", "/in/large"):
             await environment.upload_dir(source_dir=source, target_dir=target)
             (source / "sub" / "noise").write_bytes(os.urandom(200_000))  # second time: too large to inline
@@ -86,15 +79,10 @@ async def test_files_go_in_and_come_back(tmp_path: Path) -> None:
             await environment.download_file(source_path="/none", target_path=tmp_path / "none")
         with pytest.raises(FileNotFoundError):
             await environment.download_dir(source_dir="/none", target_dir=tmp_path / "none")
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -> None:
-    environment = environment_of(write_task(tmp_path / "links"), RUN)
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "links"), RUN) as environment:
         await environment.ensure_dirs(["/logs/verifier"])
         made = (
             "cd /logs/verifier && echo 1 > reward.txt && ln -s /etc/passwd leak && ln -P leak leak2 && mkfifo pipe && "
@@ -104,18 +92,13 @@ async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -
         for source, target in (("/logs/verifier", tmp_path / "a"), ("/logs/verifier/.", tmp_path / "b")):
             await environment.download_dir(source_dir=source, target_dir=target)
             assert [path.name for path in target.iterdir()] == ["reward.txt"]
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harbortrainer.docker.files.SHELL_SEC", 1.0)
-    environment = environment_of(write_task(tmp_path / "replaced"), RUN)
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "replaced"), RUN) as environment:
         replaced = (
             "echo made > /app/made; for p in tar base64; do printf '#!/bin/sh\nsleep 1000' > $(command -v $p); done"
         )
@@ -128,54 +111,34 @@ async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
         assert {one.name: one.read_text() for one in (tmp_path / "taken").iterdir()} == {
             "made": "made\n", "file": "given", "other": "given",
         }  # fmt: skip
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_a_shell_that_is_lost_while_a_verifier_runs_is_a_fault(tmp_path: Path) -> None:
     """Many verifiers write 0 first, and 1 at their end. While the agent acts, it may have killed the shell itself."""
-    environment = environment_of(write_task(tmp_path / "lost"), RUN)
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "lost"), RUN) as environment:
         lose = "echo 0 > /logs/verifier/reward.txt; kill -9 $PPID; sleep 1; echo 1 > /logs/verifier/reward.txt"
         await environment.open_agent_phase()
         assert (await environment.exec(lose)).return_code == 137
         await environment.close_agent_phase(final=True)
         with pytest.raises(RuntimeError, match="the connection to it went down while a command ran"):
             await environment.exec(lose)
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_a_network_is_taken_and_given_back_while_running(tmp_path: Path) -> None:
-    environment = environment_of(write_task(tmp_path / "network"), RUN)
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "network"), RUN) as environment:
         for mode, links in ((NetworkMode.NO_NETWORK, "1\n"), (NetworkMode.PUBLIC, "2\n")) * 2:
             await environment.set_network_policy(NetworkPolicy(network_mode=mode))
             assert (await environment.exec("ls /sys/class/net | wc -l")).stdout == links
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_a_timeout_is_harbors_error(tmp_path: Path) -> None:
-    environment = environment_of(write_task(tmp_path / "timeout"), RUN)
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "timeout"), RUN) as environment:
         with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
             await environment.exec("sleep 100", timeout_sec=1)
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_a_container_that_goes_down_during_a_command_is_a_fault_and_no_exit_code(tmp_path: Path) -> None:
-    environment = environment_of(write_task(tmp_path / "down"), RUN)
-    await environment.start(force_build=False)
-    try:
+    async with up(write_task(tmp_path / "down"), RUN) as environment:
         (container,) = containers(RUN)
         running = asyncio.create_task(environment.exec("touch /begun; sleep 1000"))
         while (await environment.exec("test -e /begun")).return_code != 0:
@@ -183,9 +146,6 @@ async def test_a_container_that_goes_down_during_a_command_is_a_fault_and_no_exi
         engine().kill(container)
         with pytest.raises(RuntimeError, match="went down while a command ran in it"):
             await running
-    finally:
-        await environment.stop(delete=True)
-        await drain()
 
 
 async def test_a_working_directory_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -45,6 +45,22 @@ def test_unknown_option() -> None:
     assert done.stdout.startswith("error: unknown option '--everything'; one of --dev ")
 
 
+def test_an_unknown_agent_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    for name in ("codx", "tools.in", ""):
+        done = run_script("scripts/agents/pack", tmp_path / "pack", "codex", name)
+        assert done.returncode == 1 and not (tmp_path / "pack").exists()
+        assert f"error: unknown agent '{name}'; one of mini-swe-agent codex opencode" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "agents"), [("--agents", "mini-swe-agent"), ("--agents=codex,opencode", "codex opencode")]
+)
+def test_the_agents_that_are_named_are_packed(copied_scripts: Path, option: str, agents: str) -> None:
+    pack = copied_scripts / "scripts" / "agents" / "pack"
+    pack.write_text('#!/bin/sh\necho "packs $@"\n')
+    assert succeed(copied_scripts / SETUP, option) == f"packs {copied_scripts}/.state/agents {agents}\n"
+
+
 def test_uv_is_fetched_where_there_is_none(copied_scripts: Path, tmp_path: Path) -> None:
     path = path_without(tmp_path / "bin", "uv")
     (tmp_path / "home").mkdir()

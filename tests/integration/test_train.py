@@ -264,7 +264,7 @@ def whole_in_wandb(folder: Path) -> None:
     for logged in read_lines(folder / "metrics.jsonl"):
         row = by_step[logged["global_step"]]
         assert logged.keys() <= row.keys(), "every metric of every group"
-        assert (TRAINING in row) == ("reward/mean" in row) and (EVALUATION in row) == ("eval/reward_mean" in row)
+        assert (TRAINING in row) == ("group/count" in row) and (EVALUATION in row) == ("eval/tasks" in row)
 
 
 def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: str, docker_ready: str, tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 from harbor.trial.hooks import TrialEvent
 
 from harbortrainer.docker import cleaning
+from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
@@ -21,10 +22,12 @@ from harbortrainer.tasks.folders import digest, folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
-from tests.support.shapes import SEPARATE, VERIFIER
+from tests.support.shapes import COMPOSE, SEPARATE, VERIFIER
 from tests.support.task_folder import write_task
 from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
 
+EXCLUDING = SEPARATE.replace('"/app/hello.txt"', '"/app"\nexclude = ["*.tmp"]')
+MAIN_OF_COMPOSE = "com.docker.compose.service=main"
 DONE = answer(complete=True)
 NAME = "s000000-p00-g00"
 AT_ONCE = 4  # trials wait most of their time
@@ -272,15 +275,25 @@ async def test_endless_output_neither_slows_the_turns_nor_fills_the_disk(tmp_pat
     assert sum(path.stat().st_size for path in files) < 5_000_000
 
 
-async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_verifier(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("toml", "extra"), [(SEPARATE, {}), (EXCLUDING, {}), (SEPARATE, COMPOSE)], ids=["engine", "exclude", "compose"]
+)
+async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_verifier(
+    tmp_path: Path, toml: str, extra: dict[str, str]
+) -> None:
     """Harbor collects what it can: without this the verifier would find nothing, and the reward would be 0."""
-    path = write_task(tmp_path / "separate", toml=SEPARATE, files=VERIFIER)
+    path = write_task(tmp_path / "separate", toml=toml, files=VERIFIER | extra)
     task, lost = Task(path.name, path, digest(path)), list[str]()
 
     async def lost_after_its_agent(config: Any) -> Any:
         async def lose(_: object) -> None:
-            assert isinstance(trial.agent_environment, DockerEngineEnvironment)
-            lost.append(trial.agent_environment.container)
+            environment = trial.agent_environment
+            if isinstance(environment, DockerEngineEnvironment):
+                lost.append(environment.container)
+            else:
+                mine = {"label": [f"com.docker.compose.project={environment.session_id}", MAIN_OF_COMPOSE]}
+                lost.extend(one["Id"] for one in await asyncio.to_thread(engine().containers, filters=mine))
+            assert len(lost) == 1
             await asyncio.to_thread(cleaning.remove_container, lost[-1])
 
         trial = await new_trial(config)
@@ -290,7 +303,7 @@ async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_
     shared, _ = settings(SOLVE)
     trajectory = await run_trial(request(task, tmp_path, NAME), replace(shared, new_trial=lost_after_its_agent))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
-    assert f"{lost[0]} or its daemon went away" in trajectory.detail
+    assert "the container of the agent or its daemon went away: " in trajectory.detail
     kept, _ = settings(["no JSON", DONE, DONE])
     nothing = await run_trial(request(task, tmp_path, "s000000-p00-g01"), kept)
     assert (nothing.outcome, nothing.reward) == (Outcome.COMPLETED, 0.0), "it made no artifact, which is no fault"

@@ -324,9 +324,13 @@ async def run(
     network: str = "no-network",
     attempts: int = 1,
     steps: Sequence[str] = (),
+    image: str = "",
     **fields: Any,
 ) -> Ended:
-    """One trial in an empty folder. `steps`: the tests of each step of its task; () = it has no steps."""
+    """One trial in an empty folder. `steps`: the tests of each step of its task; () = it has no steps.
+
+    `image`: more lines of its Dockerfile.
+    """
     template = chat_of(QWEN_TOOLS)
     live = Live(agent)
     client, sampler = ScriptedClient(_answering(says(live), live, template), template), PolicySampler(attempts=attempts)
@@ -340,6 +344,8 @@ async def run(
     toml = TASK_TOML.format(agent_timeout=1500.0) + f'network_mode = "{network}"\n'
     toml += "".join(f'[[steps]]\nname = "s{number}"\n' for number in range(len(steps)))
     (folder / task.name / "task.toml").write_text(toml)
+    with (folder / task.name / "environment" / "Dockerfile").open("a") as dockerfile:
+        dockerfile.write(image)
     for number, test in enumerate(steps):
         step = folder / task.name / "steps" / f"s{number}"
         (step / "tests").mkdir(parents=True)

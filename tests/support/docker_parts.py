@@ -61,6 +61,18 @@ def environment_of[E: BaseEnvironment](
 
 
 @asynccontextmanager
+async def up(task: Path, run_id: str, **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
+    """The environment before its agent's phase; at the end it is gone."""
+    environment = environment_of(task, run_id, **kwargs)
+    await environment.start(force_build=False)
+    try:
+        yield environment
+    finally:
+        await environment.stop(delete=True)
+        await cleaning.drain()
+
+
+@asynccontextmanager
 async def started(task: Path, run_id: str, *, once: str = "", **kwargs: Any) -> AsyncIterator[DockerEngineEnvironment]:
     """The environment in its agent's phase, with a trial's folder of its own; removed at the end.
 

@@ -19,6 +19,7 @@ from harbor.models.agent.context import AgentContext
 from harbortrainer.config import Config
 from harbortrainer.docker import listener
 from harbortrainer.docker.capacity import capacity
+from harbortrainer.docker.listener import NoPython, ShutOut
 from harbortrainer.docker.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
@@ -271,6 +272,30 @@ async def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
     one, endpoint = session(TURN), SimpleNamespace(open=lambda *_: "k")
     await replace(one, endpoint=endpoint).open("c")  # pyright: ignore[reportArgumentType]
     assert opened == ["c"]
+
+
+@pytest.mark.parametrize("error", [ShutOut("the port is taken"), NoPython("container c has no python3")])
+async def test_a_container_that_keeps_the_endpoint_out_only_later_is_the_policys_doing(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = [False]
+
+    async def relay(*_: Any) -> Any:
+        if fails[-1]:
+            raise error
+
+    monkeypatch.setattr(agent_session, "listener_problem", lambda: "not root")
+    monkeypatch.setattr(agent_session.Relay, "open", relay)
+    one = replace(session(TURN, stop_reason="policy_error"), endpoint=SimpleNamespace(open=lambda *_: "k"))  # pyright: ignore[reportArgumentType]
+    await one.open("c")
+    assert not one.exchange.ended.is_set()
+    fails.append(True)
+    await one.open("c")
+    assert one.exchange.over == "policy_error" and one.exchange.ended.is_set()
+    assert one.classify(result(0.5)) == (Outcome.POLICY_ERROR, str(error), 0.5)
+    first = UserError if isinstance(error, NoPython) else ShutOut
+    with pytest.raises(first, match=f"^{error}"):
+        await replace(one, _was_open=False).open("c")
 
 
 def trial(number: int, outcome: Outcome = Outcome.COMPLETED, detail: str = "", **stats: float) -> Trajectory:

@@ -287,6 +287,16 @@ def test_a_continued_evaluation_stays_the_same_one(run, tmp_path, capsys, change
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["config.json", "plan.json"])
+@pytest.mark.parametrize("text", ["[1]", '"text"'])
+def test_a_damaged_file_of_a_continued_evaluation_is_one_line(run, tmp_path, capsys, name, text):
+    assert run() == 0
+    (tmp_path / "out" / name).write_text(text)
+    assert run() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and f"{name} is damaged" in line
+
+
 def test_changed_tasks_are_another_evaluation(run, tmp_path, capsys):
     assert run() == 0
     (tmp_path / "tasks" / "create-1" / "instruction.md").write_text("Something else.\n")

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,31 @@ from harbortrainer.venues.hosts.node import Node
 from harbortrainer.venues.hosts.remote import RemoteHost
 from tests.support.fakes import chat_template
 from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, in_virtual_time, now
+
+
+@dataclass(frozen=True)
+class Broken(Venue):
+    """Its rooms fail when they are prepared, or when they clean up."""
+
+    at_start: Exception | None = None
+    at_end: Exception | None = None
+
+    def room(self, run: RunParts) -> Room:
+        made: Any = super().room(run)
+        made.prepared = self.prepared
+        return made
+
+    @contextlib.asynccontextmanager
+    async def prepared(self, *_: Any) -> AsyncIterator[None]:
+        if self.at_start is not None:
+            raise self.at_start
+        yield
+        if self.at_end is not None:
+            raise self.at_end
+
+
+def job_at(rig: Rig, venue: Venue) -> Job:
+    return Job(rig.config, "run", venue, lambda _: chat_template(), 4, False, SILENCE)
 
 
 def test_other_code_and_a_shared_daemon_are_refused() -> None:
@@ -56,20 +82,9 @@ def test_a_changed_script_of_the_package_is_other_code(tmp_path: Path, monkeypat
 def test_a_host_whose_clean_up_fails_leaves_all_the_same(tmp_path: Path) -> None:
     """Its process would stay for ever; what waits beside it cleans once that is dead."""
 
-    class Broken(Venue):
-        def room(self, run: RunParts) -> Room:
-            made: Any = super().room(run)
-            made.prepared = self.fails_at_its_end
-            return made
-
-        @contextlib.asynccontextmanager
-        async def fails_at_its_end(self, *_: Any):
-            yield
-            raise RuntimeError("no clean-up")
-
     async def work() -> None:
         rig = Rig(tmp_path)
-        job = Job(rig.config, "run", Broken(), lambda _: chat_template(), 4, False, SILENCE)
+        job = job_at(rig, Broken(at_end=RuntimeError("no clean-up")))
         node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
         await node.start()
         await node.prepare()
@@ -83,20 +98,9 @@ def test_a_host_whose_clean_up_fails_leaves_all_the_same(tmp_path: Path) -> None
 def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Path) -> None:
     """Named in one line, and no error of the whole run."""
 
-    class Broken(Venue):
-        def room(self, run: RunParts) -> Room:
-            made: Any = super().room(run)
-            made.prepared = self.fails
-            return made
-
-        @contextlib.asynccontextmanager
-        async def fails(self, *_: Any):
-            raise DockerException("connection\nrefused")
-            yield
-
     async def work() -> None:
         rig = Rig(tmp_path)
-        job = Job(rig.config, "run", Broken(), lambda _: chat_template(), 4, False, SILENCE)
+        job = job_at(rig, Broken(at_start=DockerException("connection\nrefused")))
         node = Node(job, lambda: None, lambda: FACTS, lambda _: None)
         host = RemoteHost("h0", Wire(node), 4, rig.run, SILENCE, lambda _: None)
         await host.start()

@@ -45,7 +45,7 @@ def busy(state: RunState, time: Clock) -> None:
     """A run in the middle of everything."""
     for step in range(1, 13):
         state.logged(step, ROW | {"reward/mean": step / 20}, 50)
-    state.logged(10, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.05, "time/evaluate": 30.0})
+    state.logged(10, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.05, "eval/tasks": 4.0, "time/evaluate": 30.0})
     state.begin(True, 48, "step 13: sampling")
     for member, one in enumerate(TrialState):
         state.moved(f"s000012-p07-g{member:02d}", one)
@@ -56,6 +56,14 @@ def busy(state: RunState, time: Clock) -> None:
     state.replaced("s000012-p02-g01")
     time.now += 20
     state.sampled(1000)
+
+
+def test_a_step_without_a_grade_counts_and_has_no_reward(state: RunState) -> None:
+    state.logged(1, ROW, 50)
+    state.logged(2, {name: value for name, value in ROW.items() if not name.startswith("reward/")}, 50)
+    state.logged(2, {"eval/tasks": 0.0, "time/evaluate": 30.0})
+    assert (state.step, list(state.rewards), state.held_out) == (2, [ROW["reward/mean"]], None)
+    assert list(state.step_seconds) == [100.0, 130.0]
 
 
 def test_the_state_counts_trials_by_state_and_groups_with_signal(state: RunState, time: Clock) -> None:
@@ -82,7 +90,7 @@ def test_the_remaining_time_follows_past_steps(state: RunState, time: Clock) -> 
     assert state.remaining == pytest.approx(760)
     time.now += 400
     assert state.remaining == pytest.approx(700), "a step that takes longer does not change the others"
-    state.logged(2, {"eval/reward_mean": 0.5, "time/evaluate": 20.0})
+    state.logged(2, {"eval/reward_mean": 0.5, "eval/tasks": 4.0, "time/evaluate": 20.0})
     assert state.remaining == pytest.approx(8 * 110 - 110), "one evaluation in two steps"
 
 

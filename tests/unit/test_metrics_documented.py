@@ -12,7 +12,7 @@ import pytest
 from harbor.models.trial.result import TimingInfo
 
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.rollout.fleet import Fleet
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.run.by_host import HostCounts
@@ -34,9 +34,9 @@ RUNS = (
     ("curriculum_band=0.1,0.9", "max_steps=1"),
     ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2", "n_parallel_envs=auto"),
 )
-WITH_TOOLS = Trajectory(
-    "t", "n", (), 0.0, Outcome.COMPLETED, stats={"tool_calls": 0.0, "tool_fallbacks": 0.0, "tool_bare": 0.0}
-)
+TURN = Turn(0, (1,), (2,), (-0.5,), 0)
+CALLED = {"tool_calls": 1.0, "tool_fallbacks": 0.0, "tool_bare": 0.0}
+WITH_TOOLS = Trajectory("t", "n", (TURN,), 0.0, Outcome.COMPLETED, stats=CALLED)
 IN_CONTAINER = Trajectory("t", "n", (), 0.0, Outcome.COMPLETED, stats={"wire_turns": 0.0})
 TOLD = {"skyrl.ai/grad_norm": 1.0, "loss:sum": 0.5}  # by a server, after an optimizer step
 

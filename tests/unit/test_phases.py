@@ -54,6 +54,7 @@ class FakeTrial:
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harbortrainer.docker.environment.DockerEngineEnvironment", Environment)
+    monkeypatch.setattr("harbortrainer.docker.artifacts.CollectedEnvironment", Environment)
 
 
 def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,16 @@ from harbortrainer.venues.harbor import HarborVenue
 from harbortrainer.venues.hosts import ray_cluster
 from harbortrainer.venues.hosts.facts import code
 from harbortrainer.venues.hosts.messages import Facts, Job, Report
-from harbortrainer.venues.hosts.ray_cluster import LOOK_SEC, RayCluster
+from harbortrainer.venues.hosts.ray_cluster import LOOK_SEC, RayCluster, _nodes, _start_actor
 from harbortrainer.venues.hosts.remote import HostLost
 from tests.support.fakes import chat_template
 from tests.support.hosts_rig import in_virtual_time, now
 
 START_SEC, BUILD_SEC, COPY_SEC, PREPARE_SEC = 10.0, 40.0, 3.0, 5.0
+
+
+class RayError(Exception):
+    """As Ray names it."""
 
 
 class Machine:
@@ -171,3 +176,44 @@ def test_a_host_that_does_not_fit_ends_the_run_before_it_begins_and_all_hosts_ar
         assert (first.stops, second.stops) == (1, 1)
 
     in_virtual_time(work)
+
+
+def test_hosts_join_after_a_cluster_that_did_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray raises errors of its own, and Python's; each outage is named once."""
+    first, late = Machine("first"), Machine("late")
+    listed, start, errors = _nodes, _start_actor, [OSError("reset"), RuntimeError("away\nmore"), RayError("lost")]
+    rig = Rig(tmp_path, monkeypatch, first, late)
+    known, machines = [first.node()], {"first": first, "late": late}
+
+    def nodes() -> list[dict[str, Any]]:
+        if len(known) > 1 and len(errors) > 1:
+            raise errors.pop()
+        return [node | {"Alive": True} for node in known]
+
+    def remote(job: Job) -> Any:  # of the actor, while its node is known already
+        if errors:
+            raise errors.pop()
+        return machines["late"]
+
+    ray = {
+        "": SimpleNamespace(nodes=nodes, remote=lambda **_: lambda _: SimpleNamespace(options=lambda **_: actor)),
+        "exceptions": SimpleNamespace(RayError=RayError),
+        "util.scheduling_strategies": SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None),
+    }
+    actor = SimpleNamespace(remote=remote)
+    monkeypatch.setattr(ray_cluster, "_ray", lambda name="": ray[name])
+    monkeypatch.setattr(ray_cluster, "_nodes", listed)
+
+    async def work() -> None:
+        async with rig.joined() as names:
+            assert names == ["first"]
+            monkeypatch.setattr(ray_cluster, "_start_actor", start)
+            known.append(late.node())
+            await asyncio.sleep(4 * LOOK_SEC + START_SEC + COPY_SEC + PREPARE_SEC + 1)
+            assert rig.names == ["first", "late"] and not errors
+
+    in_virtual_time(work)
+    lines = [record.getMessage() for record in caplog.records if "the cluster does not answer" in record.getMessage()]
+    assert lines == ["hosts=ray: the cluster does not answer (lost); see whether its head runs"]

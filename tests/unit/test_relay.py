@@ -6,14 +6,15 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import relay
+from harbortrainer.docker import relay, relay_program
+from harbortrainer.docker.listener import NoPython, ShutOut
 from harbortrainer.docker.relay import Relay
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.errors import EnvironmentFault
 
 PROGRAM = Path(relay.__file__).with_name("relay_program.py")
 started: list[subprocess.Popen[bytes]] = []
@@ -198,19 +199,41 @@ async def test_a_phase_that_is_cancelled_at_its_start_leaves_no_stream(monkeypat
     assert opening.cancelled()  # and `all_end` waits for the program, whose input has to end
 
 
-async def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
-        with pytest.raises(RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"):
-            await Relay.open("c", port, (), echo, faults.append)
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        yield one
 
 
-async def test_an_image_without_python_stops_the_run_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("status", "whose"), [(1, ShutOut), (137, RuntimeError)])
+async def test_a_taken_port_is_named(
+    status: int, whose: type[RuntimeError], taken: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the status of a killed program nobody knows why it ended. The daemon notes it a little later."""
+    port = taken.getsockname()[1]
+    program = PROGRAM.read_text().replace("FREE_SEC = 10", "FREE_SEC = 0")
+    statuses = iter([None, None, status])
+    monkeypatch.setattr(relay, "PAUSE_SEC", 0.01)
+    monkeypatch.setattr(relay, "_exit_code", lambda _: next(statuses))
+    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", "-c", program, str(port)]))
+    with pytest.raises(
+        RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"
+    ) as error:
+        await Relay.open("c", port, (), echo, faults.append)
+    assert error.type is whose
+
+
+def test_the_port_of_an_earlier_program_is_waited_for(taken: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped with the agent's processes before it saw that its phase is over."""
+    monkeypatch.setattr(relay_program.time, "sleep", lambda _: taken.close())
+    relay_program.listening(taken.getsockname()[1]).close()
+
+
+async def test_a_container_without_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(["sh", "-c", "echo no python3 >&2; exit 127"]))
-    with pytest.raises(UserError, match=r"its image has no python3, .* set agents_dir=FOLDER"):
+    with pytest.raises(NoPython, match=r"container c has no python3"):
         await Relay.open("c", 1, (), echo, faults.append)
 
 

@@ -3,24 +3,33 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harbortrainer.durable.files import read_json
+from harbortrainer.budget.budget import Budget
+from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.report.curve import draw_curve
 from harbortrainer.run import trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
-from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
+from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
+from harbortrainer.sft.dataset import Dataset, check_same
+from harbortrainer.tasks.split import check_split
 from harbortrainer.tasks.task import Task
+from harbortrainer.train import parse
 from harbortrainer.training import plan
 from harbortrainer.training.plan import installed_versions
+from harbortrainer.training.rows import StepRows
+from harbortrainer.training.start import find_start
 from harbortrainer.watch.display import Display
 from tests.conftest import ROOT
 
@@ -172,20 +181,26 @@ def test_run_name_that_exists_says_how_to_resume(tmp_path):
     assert run.batch("step", 12).name == "step_000012"
 
 
-def test_metrics_of_nothing_are_zeros_and_an_evaluation_without_a_grade_has_no_reward(tmp_path, capsys):
-    assert batch_metrics([])["reward/mean"] == 0.0
+def test_a_batch_and_an_evaluation_without_a_grade_have_no_reward(tmp_path, capsys):
     empty = TrajectoryGroup("t", (), (trajectory(reward=None, turns=()),))
     for groups_P in ([], [empty]):
         row = eval_metrics(groups_P)
         assert not [name for name in row if name.startswith("eval/reward")]
         assert (row["eval/tasks"], row["eval/trials_ungraded"]) == (0, len(groups_P))
+        assert "eval/parse_failure_rate" not in row
+        counted = batch_metrics(groups_P)
+        means = {"group/constant_fraction", "rollout/infrastructure_failure_rate"} if groups_P else set()
+        kinds = ("mean", "std", "fraction", "rate", "group", "trial")
+        assert {name for name in counted if name.endswith(kinds)} == means
+        assert (counted["group/count"], counted["group/trials_lost"]) == (len(groups_P), len(groups_P))
     Display().evaluation(3, eval_metrics([empty]))
     assert "held-out after step 3: reward unknown (0 tasks, 0 trials)  ungraded 1" in capsys.readouterr().out
-    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | eval_metrics([empty]))
+    Display().step(3, 9, batch_metrics([empty]) | {"time/sample": 1.0, "time/update": 0.0})
+    line = "step 3/9  reward unknown  groups with signal 0/1  trials 1  lost 1  turns unknown  sample 1.0s"
+    assert line in capsys.readouterr().out
+    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | batch_metrics([empty]) | eval_metrics([empty]))
     draw_curve(tmp_path / "metrics.jsonl", tmp_path, "r")
     assert (tmp_path / "reward_curve.png").exists()
-    assert batch_metrics([empty])["group/trials_lost"] == 1.0
-    json.dumps(batch_metrics([empty]))
 
 
 def test_metrics_of_a_batch():
@@ -247,3 +262,27 @@ def test_a_folder_of_an_earlier_version_gets_a_run_id_and_keeps_its_id_at_wandb(
         assert ids.run_id != name and ids.wandb_id == (name[:64] if wandb else ids.run_id)
         (run.path / "wandb").mkdir(exist_ok=True)
         assert run_ids(run) == ids, "noted once"
+
+
+READERS: dict[str, Callable[[RunDirectory], Any]] = {
+    "config.json": lambda run: parse([f"resume={run.path}"]),
+    "run.json": run_ids,
+    "plan.json": base_model,
+    "split.json": lambda run: check_split(run.path, [], []),
+    "effective.json": lambda run: find_start(None, False, PolicyIdentity("m", 8, "r", "off"), "tinker", run),
+    "pending_row.json": lambda run: StepRows(run, MetricsLog(run), Budget()).kept(3),
+    "conversations.json": lambda run: check_same(run, Dataset([], [], ())),
+}
+
+
+@pytest.mark.parametrize("text", ['["a"]', '"text"', "3", "null", "[" * 100_000, "{"])
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_holds_something_else_is_damaged_in_one_line(tmp_path: Path, name: str, text: str) -> None:
+    run = RunDirectory(tmp_path)
+    write_json(run.config, {})
+    (run.path / name).write_text(text)
+    with pytest.raises(UserError) as error:
+        READERS[name](run)
+    message = str(error.value)
+    assert message.startswith(f"resume={tmp_path}: {name} is damaged (") and "\n" not in message
+    assert message.endswith("restore it or start a new run")

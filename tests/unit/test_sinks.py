@@ -223,20 +223,20 @@ def test_tables_hold_a_few_conversations_of_the_rows_own_batches(tmp_path: Path)
     run = RunDirectory(tmp_path)
     keep(run, "step_000001", [conversation(f"task-{i}", i % 2) for i in range(100)])
     keep(run, "eval_000002", [conversation("held-out", None, "x" * 50_000)])
-    tables = sampled_tables(run, {"global_step": 2, "reward/mean": 0.5, "eval/reward_mean": 0.1})
+    tables = sampled_tables(run, {"global_step": 2, "group/count": 2.0, "eval/tasks": 0.0})
     assert [len(rows) for rows in tables.values()] == [MOST_ROWS, 1]
     assert len({row[1] for row in tables[TRAINING]}) == MOST_ROWS, "spread over the tasks"
     shown = dict(zip(COLUMNS, tables[EVALUATION][0], strict=True))
     assert shown["global_step"] == 2 and shown["turns"] == 1 and shown["reward"] is None
     assert len(shown["conversation"]) < 6100 and "characters left out" in shown["conversation"]
-    assert sampled_tables(run, {"global_step": 1, "reward/mean": 0.5}) == {}, "nothing is kept of that step"
+    assert sampled_tables(run, {"global_step": 1, "group/count": 2.0}) == {}, "nothing is kept of that step"
     assert sampled_tables(run, {"global_step": 2}) == {}, "the row has no batch"
 
 
 def test_a_conversation_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wandb_log, "MOST_LINE", 1000)
     keep(RunDirectory(tmp_path), "step_000000", [conversation("a", 1, "x" * 2000), conversation("b", 0)])
-    tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "reward/mean": 0.5})
+    tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "group/count": 2.0})
     assert [row[1] for row in tables[TRAINING]] == ["b"]
 
 

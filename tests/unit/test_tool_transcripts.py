@@ -68,7 +68,7 @@ def test_wandbs_table_the_terminal_and_the_judge_show_calls(
     trial = asyncio.run(talked(tmp_path))
     kept(tmp_path, trial, "step_000000")
     kept(tmp_path, trial, "eval_000001")
-    tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "reward/mean": 1.0, "eval/reward_mean": 1.0})
+    tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "group/count": 1.0, "eval/tasks": 1.0})
     (row,) = tables[TRAINING]
     shown = dict(zip(COLUMNS, row, strict=True))
     assert (shown["reward"], json.loads(shown["shaping"]), shown["turns"]) == (1.0, ADDED, 4)

@@ -1,8 +1,10 @@
 import pytest
 
 from harbortrainer.cli.arguments import validate
+from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
+from harbortrainer.sft.arguments import checked
 
 
 def config(**changes) -> Config:
@@ -47,3 +49,36 @@ def test_all_problems_are_told_at_once():
     with pytest.raises(UserError) as error:
         validate(config(group_size=1, learning_rate=-1.0))
     assert len(str(error.value).splitlines()) == 2
+
+
+SECRETS = [
+    ({"judge_url": "https://name:SECRET@host/v1"}, "judge_url: holds a name or password"),
+    ({"user_url": "https://SECRET@host/v1"}, "user_url: holds a name or password"),
+    ({"user_url": "https://host/v1?api-version=1&api-key=SECRET"}, "user_url: holds a secret as api-key"),
+    ({"judge_url": "https://host/v1?key=SECRET"}, "judge_url: holds a secret as key"),
+    ({"skyrl_tx_url": "http://u:SECRET@host:8000", "backend": "skyrl-tx"}, "SKYRL_TX_API_KEY"),
+    ({"judge_kwargs": {"api_key": "SECRET"}}, "judge_kwargs.api_key: holds a secret"),
+    ({"user_kwargs": {"extra_headers": {"Authorization": "SECRET"}}}, "user_kwargs.extra_headers.Authorization: holds"),
+    ({"user_kwargs": {"Access-Token": "SECRET"}}, "user_kwargs.Access-Token: holds a secret"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), SECRETS)
+def test_a_secret_in_a_setting_is_refused_and_not_shown(changes, words):
+    (line,) = secret_problems(config(**changes))
+    assert words in line and "environment variable" in line and "SECRET" not in line
+    with pytest.raises(UserError, match="settings are stored in the run's files"):
+        validate(config(**changes))
+
+
+def test_what_may_be_no_secret_is_taken():
+    fields = {"max_tokens": 9, "token": None, "key": "a", "logit_bias": {"17": 1}, "stop": ["token"]}
+    urls = {"judge_url": "https://host/v1?api-version=1", "user_url": "http://[::1]:8000/v1/a@b", "skyrl_tx_url": "a@b"}
+    assert [*secret_problems(config(judge_kwargs=fields, user_kwargs=fields, **urls))] == []
+    resumed = config(judge_kwargs={"token": "x"}, resume="run")
+    assert [*secret_problems(resumed)] == [], "it began with it, and nothing else is taken there"
+
+
+def test_fine_tuning_refuses_a_secret_too():
+    with pytest.raises(UserError, match="skyrl_tx_url: holds a name or password"):
+        checked(["model_name=m", "data=d.jsonl", "backend=skyrl-tx", "skyrl_tx_url=http://u:p@host"])

@@ -19,6 +19,7 @@ from chz.blueprint import (
     MissingBlueprintArg,
 )
 
+from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
@@ -36,6 +37,7 @@ def read_arguments[T](
     named = [_named(kind, word) for word in argv if not _is_plain(word)]
     taken, left = _by_field(kind, plain, words)
     try:
+        _require_plain_keys(kind, named)
         earlier = _with_keys(saved or {}, named)
         blueprint = Blueprint(kind).apply(earlier, layer_name="saved").apply(taken, layer_name="words")
         return blueprint.make_from_argv([*named, *left], allow_hyphens=True)
@@ -49,6 +51,15 @@ def read_arguments[T](
         raise UserError(_wrong_type(str(error))) from None
     except ValueError as error:  # chz raises it for an argument without "="
         raise UserError(" ".join(str(error).split())) from None
+
+
+def _require_plain_keys(kind: type, named: Sequence[str]) -> None:
+    """Raise UserError for NAME.KEY.KEY=VALUE and NAME.=VALUE of a mapping, which chz cannot take."""
+    for word in named:
+        full, _, value = word.lstrip("-").partition("=")
+        name, dot, key = full.partition(".")
+        if dot and name in settings(kind) and ("." in key or not key):
+            raise UserError(f"{full}={value}: takes one name after {name}; give {name}.NAME=VALUE")
 
 
 def _with_keys(saved: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]:
@@ -301,6 +312,7 @@ def run_problems(config: RunSettings) -> Iterator[str]:
     """Problems between settings that every run has."""
     if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
+    yield from secret_problems(config)
     yield from _other_backend(config)
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"

@@ -12,11 +12,13 @@ from typing import Any
 import yaml
 
 from harbortrainer.docker.cleaning import labels
+from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 
 COMPOSE = "docker-compose.yaml"
 MAIN = "main"  # Harbor's name of the service that the agent works in
+_OVERLAY = "harbortrainer.overlay"  # a label of every service's container: the name of its trial's overlay
 _BRIDGE_NAME = "com.docker.network.bridge.name"
 _HOST = "host-gateway"  # a task that names Docker's machine in its hosts file means to reach it
 
@@ -42,10 +44,11 @@ def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
     """
     own = environment_dir / COMPOSE
     given = read_compose(own) if own.exists() else {"services": {}, "networks": {}, "volumes": {}}
-    marks = {"labels": labels(run_id)}
+    marks, path = {"labels": labels(run_id)}, _folder() / f"{secrets.token_hex(8)}.json"
+    own_marks = {"labels": marks["labels"] | {_OVERLAY: path.stem}}
     services = {}
     for name, service in ({MAIN: {}} | given["services"]).items():
-        services[name] = {"init": True, "stop_grace_period": "0s", **marks}
+        services[name] = {"init": True, "stop_grace_period": "0s", **own_marks}
         if "build" in _table(service) or (name == MAIN and not prebuilt):
             services[name]["build"] = marks  # compose names an image after the trial, so it goes with the trial
     content: dict[str, Any] = {"services": services}
@@ -56,9 +59,14 @@ def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
         token = secrets.token_hex(4)
         for i, network in enumerate(bridges):
             network["driver_opts"] = {_BRIDGE_NAME: f"{COMPOSE_BRIDGES}{token}{i:x}"}
-    path = _folder() / f"{secrets.token_hex(8)}.json"
     path.write_text(json.dumps(content))
     return path
+
+
+def is_service_running(overlay: Path, service: str) -> bool:
+    """Whether a container of the service runs, in the trial of this overlay. Blocks. Raises DockerException."""
+    marks = [f"{_OVERLAY}={overlay.stem}", f"com.docker.compose.service={service}"]
+    return bool(engine().containers(filters={"label": marks}))
 
 
 def _made(part: str, things: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:

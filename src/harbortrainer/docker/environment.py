@@ -1,20 +1,18 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
-import contextlib
 import re
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import requests
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import ImageNotFound
 from docker.types import Mount
-from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
 from harbor.environments.docker.docker import DockerEnvironment
@@ -24,9 +22,10 @@ from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
+from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.command import IN_SHELL, Command
-from harbortrainer.docker.compose import overlay
+from harbortrainer.docker.compose import MAIN, is_service_running, overlay
 from harbortrainer.docker.container import (
     ROOT,
     ContainerSpec,
@@ -58,7 +57,7 @@ _SIGTERM = 143  # exit code of a bash that ended itself, since it could not fork
 _FORK_FAILED = re.compile(rb"fork: (?:retry: )?Resource temporarily unavailable")
 
 
-class DockerEngineEnvironment(BaseEnvironment):
+class DockerEngineEnvironment(CollectedEnvironment):
     """One container. Arguments beyond Harbor's:
 
     `run_id` labels the container. `pids_limit` is its largest number of processes, 0 = no limit. `allow_sudo` lets
@@ -97,7 +96,6 @@ class DockerEngineEnvironment(BaseEnvironment):
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
         self.start_disturbed = False  # several removals at once may have made it slow
-        self.lost = ""  # why a download failed, if the container or its daemon had gone away
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self._name)
         self._files = Files(self._name, self._shells)
@@ -304,29 +302,14 @@ class DockerEngineEnvironment(BaseEnvironment):
 
     @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        async with self._noting_loss():
-            await self._files.download_file(source_path, Path(target_path))
+        await self._files.download_file(source_path, Path(target_path))
 
     @boundary
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        async with self._noting_loss():
-            await self._files.download_dir(source_dir, Path(target_dir))
+        await self._files.download_dir(source_dir, Path(target_dir))
 
-    @contextlib.asynccontextmanager
-    async def _noting_loss(self) -> AsyncIterator[None]:
-        """Harbor goes on without an artifact that it could not download: `lost` tells whose fault that was."""
-        try:
-            yield
-        except (OSError, RuntimeError, DockerException) as error:
-            if isinstance(error, requests.RequestException) or not await self._is_up():
-                self.lost = f"container {self._name} or its daemon went away: {' '.join(str(error).split())[:200]}"
-            raise
-
-    async def _is_up(self) -> bool:
-        try:
-            return await call(is_running, self._name)
-        except (DockerException, requests.RequestException):
-            return False
+    def _container_runs(self, service: str | None) -> bool:
+        return is_running(self._name)
 
 
 def found_no_process(output: Output) -> bool:
@@ -347,7 +330,7 @@ def _mount(mount: ServiceVolumeConfig) -> Mount:
     return Mount(mount["target"], mount.get("source"), mount["type"], read_only=mount.get("read_only", False))
 
 
-class ComposeEnvironment(DockerEnvironment):
+class ComposeEnvironment(CollectedEnvironment, DockerEnvironment):
     """Harbor's, with our compose file laid over the task's.
 
     Also for a separate verifier, for which Harbor leaves out the compose files given with the task's environment.
@@ -383,3 +366,6 @@ class ComposeEnvironment(DockerEnvironment):
         await super().stop(delete)
         if delete:
             self._overlay.unlink(missing_ok=True)
+
+    def _container_runs(self, service: str | None) -> bool:
+        return is_service_running(self._overlay, service or MAIN)

@@ -3,6 +3,7 @@
 All functions block.
 """
 
+import errno
 import functools
 import os
 import socket
@@ -13,6 +14,14 @@ from harbortrainer.docker.daemon import engine
 
 BACKLOG = 64
 _PROC = Path("/proc")
+
+
+class ShutOut(RuntimeError):
+    """The container keeps the endpoint out: its processes have the port, or its Python does not run."""
+
+
+class NoPython(ShutOut):
+    """Nothing in the container can run the relay."""
 
 
 def listener_problem() -> str:
@@ -48,7 +57,7 @@ def _may_enter() -> bool:
 def listen_in(container: str, port: int) -> socket.socket | None:
     """127.0.0.1:`port` as the container sees it; None = its processes are not on this machine.
 
-    Raises RuntimeError, also when a process of the container has the port; docker.errors.DockerException.
+    Raises ShutOut when a process of the container has the port, RuntimeError, docker.errors.DockerException.
     """
     state = engine().inspect_container(container)
     # of the container, or of the one whose network it shares
@@ -57,9 +66,10 @@ def listen_in(container: str, port: int) -> socket.socket | None:
     thread = threading.Thread(target=_listen, args=(pid, mounted, port, made))  # a namespace is a thread's own
     thread.start()
     thread.join()
-    if isinstance(made[0], OSError):
-        raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside container {container}: {made[0]}")
-    return made[0]
+    if isinstance(problem := made[0], OSError):
+        kind = ShutOut if problem.errno == errno.EADDRINUSE else RuntimeError
+        raise kind(f"the agent's endpoint cannot listen at port {port} inside container {container}: {problem}")
+    return problem
 
 
 def _listen(pid: int, mounted: str, port: int, made: list[socket.socket | OSError | None]) -> None:

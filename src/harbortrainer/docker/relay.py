@@ -18,12 +18,14 @@ from docker.errors import DockerException, NotFound
 
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.first_shell import duplex
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.docker.listener import NoPython, ShutOut
+from harbortrainer.errors import EnvironmentFault
 
 START_SEC = 30.0  # for an exec on a busy machine
 END_SEC = 2.0  # for the program to see that its input has ended; what is left is ended with the agent's processes
 CUT_SEC, PAUSE_SEC = 10.0, 0.1  # for the daemon to note that a program has ended, after its streams; between two looks
 NO_PYTHON = "no python3"
+NOT_RUN = 126  # the least exit status of what was not started, or was killed: as by a machine without memory
 _FRAME = struct.Struct(">II")  # as relay_program.py has it
 _DOCKER = struct.Struct(">BxxxL")  # stream, length
 _STDERR = 2
@@ -55,7 +57,7 @@ class Relay:
     async def open(cls, container: str, port: int, pythons: Sequence[str], serve: Serve, lost: Lost) -> "Relay":
         """Listen at 127.0.0.1:`port` in the container. `pythons`: programs to run with, the first that is there.
 
-        Raises UserError without a Python, RuntimeError, docker.errors.DockerException.
+        Raises NoPython, ShutOut when the program fails, RuntimeError, docker.errors.DockerException.
         """
         raw, early, exec_id = await call(_exec, container, port, pythons)
         relay = cls(*await asyncio.open_connection(sock=raw), exec_id, serve, lost)
@@ -67,11 +69,9 @@ class Relay:
         if not started:
             words = (relay._words.decode(errors="replace").strip() or "no answer").splitlines()[-1]
             if words == NO_PYTHON:
-                raise UserError(
-                    f"container {container}: its image has no python3, which carries the agent's requests to a trainer "
-                    "that is not root beside the daemon; set agents_dir=FOLDER (scripts/agents/pack), or run as root"
-                )
-            raise RuntimeError(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
+                raise NoPython(f"container {container} has no python3, which carries the agent's requests")
+            kind = ShutOut if await relay._failed() else RuntimeError
+            raise kind(f"the agent's endpoint cannot listen at port {port} inside {container}: {words}")
         return relay
 
     async def _start(self, early: bytes) -> bool:
@@ -84,6 +84,15 @@ class Relay:
             return False
         self._work = asyncio.create_task(self._run(frames))
         return True
+
+    async def _failed(self) -> bool:
+        """Whether the program began and then failed by itself, which nothing outside of its container causes."""
+        give_up = time.monotonic() + CUT_SEC
+        while (code := await call(_exit_code, self._exec_id)) is None:
+            if time.monotonic() > give_up:
+                return False
+            await asyncio.sleep(PAUSE_SEC)
+        return 0 < code < NOT_RUN
 
     async def close(self) -> None:
         """End the program and all connections. A second time: nothing."""

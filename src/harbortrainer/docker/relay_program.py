@@ -4,14 +4,17 @@ It listens at 127.0.0.1:PORT and carries each connection over its stdin and stdo
 number of the connection, 4 bytes length, data; no data = that side has closed. The first frame says that it listens.
 """
 
+import errno
 import os
 import select
 import socket
 import struct
 import sys
+import time
 
 MOST = 64  # connections
 SEND_SEC = 10  # for a client to take what it is sent
+FREE_SEC = 10  # for the program of an earlier phase to end, which was stopped with the agent's processes
 
 
 def send(number: int, data: bytes) -> None:
@@ -23,9 +26,16 @@ def send(number: int, data: bytes) -> None:
 def listening(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a later phase of the same trial
-    listener.bind(("127.0.0.1", port))
-    listener.listen(MOST)
-    return listener
+    give_up = time.monotonic() + FREE_SEC
+    while True:
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(MOST)
+            return listener
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
+                raise
+        time.sleep(0.1)
 
 
 def read(connection: socket.socket) -> bytes:
@@ -87,4 +97,7 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    try:
+        main(int(sys.argv[1]))
+    except BrokenPipeError:  # the stream was cut: no failure of this program
+        sys.exit(0)

@@ -53,14 +53,27 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def read_json(path: Path) -> Any:
-    """The value in a file of a run. Raises UserError when it is damaged."""
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """The object in a file of a run. Raises UserError when it is damaged: no JSON, another value, or without `keys`."""
+    value = read_value(path)
+    if not isinstance(value, dict):
+        raise damaged(path, "it holds no object")
+    if lacking := [key for key in keys if key not in value]:
+        raise damaged(path, f"no {', '.join(lacking)}")
+    return value
+
+
+def read_value(path: Path) -> Any:
+    """The value in a JSON file of a run. Raises UserError when it is damaged."""
     try:
         return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(
-            f"resume={path.parent}: {path.name} is damaged ({error}); restore it or start a new run"
-        ) from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def damaged(path: Path, why: str) -> UserError:
+    """A file of a run that cannot be used."""
+    return UserError(f"resume={path.parent}: {path.name} is damaged ({why}); restore it or start a new run")
 
 
 def write_json(path: Path, value: Any) -> None:

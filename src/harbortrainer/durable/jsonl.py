@@ -84,7 +84,7 @@ def _record(path: Path, number: int, line: bytes, checked: bool) -> dict[str, An
     try:
         record = json.loads(line)
         checksum = record.pop(CHECKSUM, None)
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise UserError(f"{path}: line {number} is damaged; restore the file or start a new run") from None
     if checked and checksum is None:
         raise UserError(f"{path}: line {number} has no checksum; restore the file or start a new run")

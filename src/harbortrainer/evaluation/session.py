@@ -117,7 +117,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     file = Path(args.out).expanduser() / PLAN_FILE if args.out else None
     continued, saved = file is not None and file.is_file(), {}
     if file is not None and continued:
-        saved = read_json(file)
+        saved = read_json(file, "tasks", "subjects")
         _require_same(saved["tasks"], tasks, str(args.out))
         subjects = [policies.from_json(subject) for subject in saved["subjects"]]
     else:
@@ -165,7 +165,7 @@ def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap
     """Raises UserError. The tasks behind a bare tinker:// path, or in runs of earlier versions, are not known."""
     file = Path(subject.run) / SPLIT_FILE if subject.run else None
     if file is not None and file.is_file():
-        check_held_out(json.loads(file.read_text()), tasks, subject.name, allow_family_overlap)
+        check_held_out(read_json(file, "train", "allow_family_overlap"), tasks, subject.name, allow_family_overlap)
 
 
 def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:

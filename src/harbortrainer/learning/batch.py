@@ -11,6 +11,7 @@ from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, tr
 from harbortrainer.learning.suspicion import suspects
 from harbortrainer.learning.trajectory import JUDGE, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
+from harbortrainer.stats import known, mean
 
 
 def group_advantages(
@@ -124,7 +125,7 @@ def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> di
     names = sorted({name for shaping in judged for name in shaping if name.startswith(TAXONOMY)})
     added = [more for t in trials if (more := _added(t, config)) is not None]
     return {
-        "shaping/mean": float(np.mean(added)) if added else 0.0,
+        **known({"shaping/mean": mean(added)}),
         "shaping/failed": float(len(trials) - len(judged)),
         **{f"shaping/{name}": float(np.mean([bool(shaping.get(name)) for shaping in judged])) for name in names},
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.stats import known, ratio
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,9 +76,13 @@ def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int
     return {
         "train/datums": float(len(sequences_D)),
         "train/tokens": float(sent),
-        "train/tokens_per_unique_token": sent / unique_tokens if unique_tokens else 0.0,
-        "train/datums_per_trajectory": len(sequences_D) / trials if trials else 0.0,
-        "train/action_token_fraction": acting / sent if sent else 0.0,
+        **known(
+            {
+                "train/tokens_per_unique_token": ratio(sent, unique_tokens),
+                "train/datums_per_trajectory": ratio(len(sequences_D), trials),
+                "train/action_token_fraction": ratio(acting, sent),
+            }
+        ),
     }
 
 

@@ -109,12 +109,9 @@ class ChatTemplate:
     @cached_property
     def call_form(self) -> CallForm:
         """How answers call tools. Raises UserError when the template does not render tools or their results."""
-        try:
-            if self._hermes:
-                return call_form_of_hermes(self._render)
-            return find_form(self._render, lambda text: self.answer(self._encode(text)).text)
-        except UserError as error:
-            raise UserError(str(error).replace("model_name:", f"model_name={self._model}:", 1)) from None
+        if self._hermes:
+            return call_form_of_hermes(self._render, self._model)
+        return find_form(self._render, lambda text: self.answer(self._encode(text)).text, self._model)
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of a whole conversation and the header of the next answer. Special strings in it become text.

@@ -19,17 +19,44 @@ Render = Callable[[Sequence[Message], Sequence[Tool]], str]  # a conversation, u
 Read = Callable[[str], str]  # rendered text as the parser of answers sees it
 
 
-def find_form(render: Render, read: Read) -> CallForm:
-    """The form of the template's own calls. Raises UserError: it has none, or one that is not known here."""
+class _NoForm(Exception):
+    """What the chat template does, so that tools cannot be used with it."""
+
+
+def find_form(render: Render, read: Read, model: str) -> CallForm:
+    """The form of the calls of `model`'s own template. Raises UserError: it has none, or one that is not known here."""
+    try:
+        return _found_form(render, read)
+    except _NoForm as error:
+        raise UserError(
+            f"model_name={model}: the chat template {error}; set tool_format=hermes to declare tools in the system "
+            "message, or use a model whose template renders tools"
+        ) from None
+
+
+def call_form_of_hermes(render: Render, model: str) -> CallForm:
+    """The Hermes form, once `model`'s template shows the system message and results. Raises UserError."""
+    try:
+        if _NAME not in render([{"role": "system", "content": "s"}, _ASKED], [PROBE]):
+            raise _NoForm("does not show a system message")
+        _check_results(render)
+    except _NoForm as error:
+        raise UserError(
+            f"model_name={model}: the chat template {error}, which tool_format=hermes needs; use another model"
+        ) from None
+    return CallForm()
+
+
+def _found_form(render: Render, read: Read) -> CallForm:
     if _NAME not in render([_ASKED], [PROBE]):
-        raise _refused("does not show the declared tools")
-    check_results(render)
+        raise _NoForm("does not show the declared tools")
+    _check_results(render)
     written = read(_written(render, 1))
     xml = _XML in written
     opening, key, closing = _around_xml(written) if xml else _around_object(written)
     try:
         both = read(_written(render, 2))
-    except UserError:  # the template refuses two calls in one answer
+    except (UserError, _NoForm):  # the template refuses two calls in one answer
         both = ""
     several = bool(opening) and both.count(opening) == 2
     form = CallForm(opening, closing, key, several, xml)
@@ -38,12 +65,12 @@ def find_form(render: Render, read: Read) -> CallForm:
     return form
 
 
-def check_results(render: Render) -> None:
-    """Raises UserError when results of tools do not appear after an answer."""
+def _check_results(render: Render) -> None:
+    """Raises _NoForm when results of tools do not appear after an answer."""
     results = [{"role": "tool", "content": text} for text in _RESULTS]
     after = render([_ASKED, _ANSWERED, *results], [PROBE]).partition(MARKER)[2]
     if not all(text in after for text in _RESULTS):
-        raise _refused("does not show what tools return")
+        raise _NoForm("does not show what tools return")
 
 
 def takes_greeting(render: Render, tools: Sequence[Tool]) -> bool:
@@ -72,7 +99,7 @@ def _written(render: Render, calls: int) -> str:
     calling = {"role": "assistant", "content": "", "tool_calls": [call] * calls}
     text = render([_ASKED, calling, *results], [PROBE])
     if not (text.startswith(head) and text.endswith(tail)):
-        raise _refused("writes a turn with a tool call unlike other answers")
+        raise _NoForm("writes a turn with a tool call unlike other answers")
     return text[len(head) : len(text) - len(tail)]
 
 
@@ -99,27 +126,8 @@ def _around_xml(call: str) -> tuple[str, str, str]:
     return opening.strip(), ARGUMENTS, closing.strip()
 
 
-def _unknown(call: str) -> UserError:
-    return _refused(f"writes tool calls in a form that is not read here ({' '.join(call.split())[:80]})")
-
-
-def _refused(what: str) -> UserError:
-    return UserError(
-        f"model_name: the chat template {what}; set tool_format=hermes to declare tools in the system message, "
-        "or use a model whose template renders tools"
-    )
-
-
-def call_form_of_hermes(render: Render) -> CallForm:
-    """The Hermes form, once the template shows the system message and results. Raises UserError."""
-    shown = render([{"role": "system", "content": "s"}, _ASKED], [PROBE])
-    if _NAME not in shown:
-        raise UserError(
-            "model_name: the chat template does not show a system message, which tool_format=hermes needs; use another "
-            "model"
-        )
-    check_results(render)
-    return CallForm()
+def _unknown(call: str) -> _NoForm:
+    return _NoForm(f"writes tool calls in a form that is not read here ({' '.join(call.split())[:80]})")
 
 
 def json_arguments(call: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.listener import listen_in, listener_problem
+from harbortrainer.docker.listener import NoPython, ShutOut, listen_in, listener_problem
 from harbortrainer.docker.relay import Relay
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn, without_segments
@@ -33,14 +33,19 @@ NEVER_ASKED = "the agent never asked the policy"
 
 @dataclass
 class AgentSession:
-    """`key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it has ended."""
+    """`key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it has ended.
+
+    `shut_out`: why the API could not be opened again, which only the policy can have caused.
+    """
 
     exchange: Exchange
     endpoint: "Endpoint"
     key: str
     failure: str = ""
     stop_reason: str = ""
+    shut_out: str = ""
     _relay: Relay | None = None
+    _was_open: bool = False
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -71,10 +76,27 @@ class AgentSession:
     async def open(self, container: str) -> None:
         """Answer inside the container from now on; again after `close`, when the task has another step.
 
-        Raises UserError (no way into it), RuntimeError, docker.errors.DockerException.
+        Where it was open before, a container that keeps it out is the policy's doing: it ends the session. Raises
+        UserError (no way into it), RuntimeError, docker.errors.DockerException.
         """
         self.endpoint.open(self.exchange, self.key)
         self.exchange.reopen()
+        try:
+            await self._listen(container)
+        except ShutOut as error:
+            if self._was_open:
+                self.shut_out = str(error)
+                self.exchange.end("policy_error")
+            elif isinstance(error, NoPython):
+                raise UserError(
+                    f"{error} to a trainer that is not root beside the daemon: its image has none; set "
+                    "agents_dir=FOLDER (scripts/agents/pack), or run as root"
+                ) from None
+            else:
+                raise
+        self._was_open = True
+
+    async def _listen(self, container: str) -> None:
         listener = None if listener_problem() else await call(listen_in, container, PORT)
         if listener is None:
             self._relay = await Relay.open(container, PORT, PYTHONS, self._attach, self.exchange.fail)
@@ -109,7 +131,7 @@ class AgentSession:
             return Outcome.CONTEXT_LENGTH, "", reward
         if self.stop_reason == "done" and self.failure:
             return Outcome.POLICY_ERROR, f"the agent failed: {last_words(self.failure)}", reward
-        return GRADED[self.stop_reason], "", reward
+        return GRADED[self.stop_reason], self.shut_out if self.stop_reason == "policy_error" else "", reward
 
     def _silent(self) -> str:
         """Why nothing was sampled for the agent."""

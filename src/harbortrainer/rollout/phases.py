@@ -129,13 +129,20 @@ class Phases:
         began = time.monotonic()
         await self._enter(self._gates.verifying)
         self._observed.moved(TrialState.VERIFYING)
-        if environment := self._engine_environment():
-            if self._verified_inside():
-                steps = self._trial.task.config.steps or ()
-                await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
-            elif environment.lost:  # a verifier elsewhere would grade work that was never collected
-                raise RuntimeError(environment.lost)
+        if not self._verified_inside():
+            self._require_collected()
+        elif environment := self._engine_environment():
+            steps = self._trial.task.config.steps or ()
+            await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
         self.prepared += time.monotonic() - began
+
+    def _require_collected(self) -> None:
+        """Raises RuntimeError when the agent's work is lost: a verifier elsewhere would grade an empty folder."""
+        from harbortrainer.docker.artifacts import CollectedEnvironment
+
+        environment = self._trial.agent_environment
+        if isinstance(environment, CollectedEnvironment) and environment.lost:
+            raise RuntimeError(environment.lost)
 
     @property
     def put_back(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from harbortrainer.config import (
     SftConfig,
     TrialSettings,
 )
-from harbortrainer.durable.files import read_json
+from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory
@@ -64,8 +64,7 @@ class ConfigHistory[C: RunSettings]:
             if self._settings[name].resume is not ADDRESS
         }
         if lacking := [name for name, one in self._settings.items() if one.required and name not in saved]:
-            why = f"{run.config.name} is damaged (no {', '.join(lacking)})"
-            raise UserError(f"resume={run.path}: {why}; restore it or start a new run")
+            raise damaged(run.config, f"no {', '.join(lacking)}")
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
         self.removed = removed(saved)

@@ -146,7 +146,8 @@ def run_ids(run: RunDirectory) -> RunIds:
     Raises UserError when run.json is damaged.
     """
     if run.ids.exists():
-        return RunIds(**read_json(run.ids))
+        found = read_json(run.ids, "run_id", "wandb_id")
+        return RunIds(found["run_id"], found["wandb_id"])
     ids = RunIds.new()
     if (run.path / "wandb").is_dir():
         ids = replace(ids, wandb_id=run.name[:64])

@@ -5,8 +5,9 @@ import re
 import resource
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -19,21 +20,24 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGro
 from harbortrainer.policy.api.gate import judge
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.stats import estimate_reward
+from harbortrainer.stats import estimate_reward, known, mean, ratio
 from harbortrainer.tasks.task import Task
 
 
 def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Rewards, groups, outcomes, turns and times of a training batch; an empty batch gives zeros, never an error."""
+    """Rewards, groups, outcomes, turns and times of a training batch. A mean over nothing is left out: it is no 0."""
     kept = [t for group in groups_P for t in group.trajectories_G]
     lost = [t for group in groups_P for t in group.lost]
     rewards = [t.reward for t in kept if t.reward is not None]
-    return {
-        "reward/mean": _mean(rewards),
-        "reward/std": float(np.std(rewards)) if rewards else 0.0,
-        "reward/best_of_group": _mean([max(g.rewards_G) for g in groups_P if g.rewards_G]),
+    return known(
+        {
+            "reward/mean": mean(rewards),
+            "reward/std": float(np.std(rewards)) if rewards else None,
+            "reward/best_of_group": mean([max(g.rewards_G) for g in groups_P if g.rewards_G]),
+            "group/constant_fraction": mean([float(g.constant) for g in groups_P]),
+        }
+    ) | {
         "group/count": float(len(groups_P)),
-        "group/constant_fraction": _mean([float(g.constant) for g in groups_P]),
         "group/trials_lost": float(len(lost)),
         **outcome_metrics([*kept, *lost]),
         **agent_metrics([*kept, *lost]),
@@ -50,7 +54,7 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/trials": float(len(trajectories)),
         "rollout/suspect": float(sum(bool(t.suspect) for t in trajectories)),
         "rollout/retried": float(sum(t.attempt > 1 for t in trajectories)),
-        "rollout/infrastructure_failure_rate": faults / len(trajectories) if trajectories else 0.0,
+        **known({"rollout/infrastructure_failure_rate": ratio(faults, len(trajectories))}),
     }
 
 
@@ -59,11 +63,14 @@ def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     turns = [turn for t in trajectories for turn in t.turns]
     sampled = [len(turn.completion_tokens_T) for turn in turns]
     failures = sum(t.stats.get("parse_failures", 0.0) for t in trajectories)
-    return {
-        "turn/per_trial": len(turns) / len(trajectories) if trajectories else 0.0,
-        "turn/sampled_tokens": _mean(sampled),
-        "turn/truncated_fraction": _mean([float(turn.truncated) for turn in turns]),
-        "turn/parse_failure_rate": failures / len(turns) if turns else 0.0,
+    return known(
+        {
+            "turn/per_trial": ratio(len(turns), len(trajectories)),
+            "turn/sampled_tokens": mean(sampled),
+            "turn/truncated_fraction": mean([float(turn.truncated) for turn in turns]),
+            "turn/parse_failure_rate": ratio(failures, len(turns)),
+        }
+    ) | {
         "turn/special_strings": sum(t.stats.get("special_strings", 0.0) for t in trajectories),
         "tokens/sampled": float(sum(sampled)),
         "tokens/unique": float(sum(t.n_unique_tokens for t in trajectories)),
@@ -78,11 +85,13 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         return {}
     turns = sum(len(t.turns) for t in counted)
     calls, fallbacks, bare = (sum(t.stats[f"tool_{name}"] for t in counted) for name in ("calls", "fallbacks", "bare"))
-    return {
-        "turn/tool_calls": calls / max(turns, 1),
-        "turn/tool_fallback_rate": fallbacks / max(calls, 1),
-        "turn/tool_bare_rate": bare / max(calls, 1),
-    }
+    return known(
+        {
+            "turn/tool_calls": ratio(calls, turns),
+            "turn/tool_fallback_rate": ratio(fallbacks, calls),
+            "turn/tool_bare_rate": ratio(bare, calls),
+        }
+    )
 
 
 def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -117,21 +126,16 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "eval/trials": float(len(kept)),
         "eval/trials_ungraded": float(sum(ungraded_P)),
         "eval/trials_suspect": float(len(suspects(groups_P))),
-        "eval/parse_failure_rate": turn_metrics(kept)["turn/parse_failure_rate"],
+        **known({"eval/parse_failure_rate": turn_metrics(kept).get("turn/parse_failure_rate")}),
     }
 
 
 def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     stages = sorted({stage for t in trajectories for stage in t.times})
-    metrics = {f"trial_time/{s}": _mean([t.times[s] for t in trajectories if s in t.times]) for s in stages}
+    metrics = {f"trial_time/{s}": fmean([t.times[s] for t in trajectories if s in t.times]) for s in stages}
     if walls := [t.times["total"] for t in trajectories if "total" in t.times]:
-        metrics["rollout/tail_ratio"] = max(walls) / max(_mean(walls), 1e-9)
+        metrics["rollout/tail_ratio"] = max(walls) / max(fmean(walls), 1e-9)
     return metrics
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return float(np.mean(values)) if values else 0.0
 
 
 MOST = 20  # names of a kind that have their own columns: those with most tasks

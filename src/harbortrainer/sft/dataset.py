@@ -181,7 +181,7 @@ def _held_out_tasks(run: RunDirectory) -> set[str]:
     plan = read_json(run.path / PLAN_FILE) if (run.path / PLAN_FILE).is_file() else {}
     folders = [run.path, *(Path(one["run"]) for one in plan.get("subjects", ()) if one["run"])]
     files = [folder / SPLIT_FILE for folder in folders]
-    return {name for file in files if file.is_file() for name in read_json(file)["held_out"]}
+    return {name for file in files if file.is_file() for name in read_json(file, "held_out")["held_out"]}
 
 
 def _check_renderer(run: RunDirectory, renderer: Renderer, model_name: str) -> None:
@@ -226,7 +226,7 @@ def _split(
 
 def check_same(run: RunDirectory, dataset: Dataset) -> None:
     """Raises UserError when a resumed run's conversations are not those that it was started with."""
-    before = read_json(run.path / DATASET_FILE)
+    before = read_json(run.path / DATASET_FILE, "digests", "conversations")
     if before["digests"] != dataset.record()["digests"]:
         raise UserError(
             f"resume={run.path}: its conversations have changed ({before['conversations']} of training and held out, "

@@ -1,7 +1,6 @@
 """Splits tasks into a training set and a held-out set by whole families, and finds what the two have in common."""
 
 import difflib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, SAME_USER, Identity
 from harbortrainer.tasks.task import Task
@@ -167,7 +167,7 @@ def check_split(run: Path, train: Sequence[Task], held_out: Sequence[Task]) -> N
     """Check that a resumed run has the tasks it was started with. Raises UserError naming the first that differ."""
     if not (run / SPLIT_FILE).exists():
         return  # a run of an earlier version
-    record = json.loads((run / SPLIT_FILE).read_text())
+    record = read_json(run / SPLIT_FILE, "train", "held_out")
     differences: list[str] = []
     for side, tasks, verb in (("train", train, "trained on"), ("held_out", held_out, "held out")):
         before, now = record[side], {task.name: task.digest for task in tasks}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from harbortrainer.budget.budget import Budget
-from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.durable.files import damaged, read_value, write_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import MetricsLog
 
@@ -58,8 +58,10 @@ class StepRows:
         All of them are open from now on: concluding the first one must not drop the others from disk. The other rows
         leave the disk: a process may have been killed after it logged them.
         """
-        stored: Any = read_json(self._file) if self._file.exists() else []
+        stored: Any = read_value(self._file) if self._file.exists() else []
         rows = [stored] if isinstance(stored, dict) else stored  # a single row: of an earlier version
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and "global_step" in row for row in rows):
+            raise damaged(self._file, "it holds no rows")
         by_step = sorted((int(row.pop("global_step")), row) for row in rows)
         kept = [(one, row) for one, row in by_step if self._metrics.last_step < one <= step]
         self._rows |= dict(kept)

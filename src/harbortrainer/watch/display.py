@@ -114,13 +114,15 @@ class Display:
 
     def step(self, step: int, total: int, row: dict[str, float]) -> None:
         """Print the line of a finished step."""
-        signal = row["group/count"] * (1 - row["group/constant_fraction"])
+        signal = row["group/count"] * (1 - row.get("group/constant_fraction", 1.0))
+        reward = f"{row['reward/mean']:.3f}" if "reward/mean" in row else "unknown"
+        turns = f"{row['turn/per_trial']:.1f}" if "turn/per_trial" in row else "unknown"
         lost = f"  lost {row['group/trials_lost']:.0f}" if row["group/trials_lost"] else ""
         self._state.logged(step, row, total)
         self.say(
-            f"step {step}/{total}  reward {row['reward/mean']:.3f}  "
+            f"step {step}/{total}  reward {reward}  "
             f"groups with signal {signal:.0f}/{row['group/count']:.0f}  trials {row['rollout/trials']:.0f}{lost}  "
-            f"turns {row['turn/per_trial']:.1f}  sample {row['time/sample']:.1f}s  update {row['time/update']:.1f}s"
+            f"turns {turns}  sample {row['time/sample']:.1f}s  update {row['time/update']:.1f}s"
         )
 
     def taught(self, step: int, total: int, row: Mapping[str, float]) -> None:

@@ -135,15 +135,15 @@ class RunState:
         """Note the metrics of a step, of an evaluation, or of both."""
         with self.lock:
             self.total_steps = total_steps or self.total_steps
-            if "reward/mean" in row or "sft/nll" in row:
+            if "group/count" in row or "sft/nll" in row:
                 self.step, self._step_began = step, None
                 if "reward/mean" in row:
                     self.rewards.append(row["reward/mean"])
                 self.step_seconds.append(row.get("time/step", 0.0))
             if "eval/reward_mean" in row:
                 self.held_out = step, row["eval/reward_mean"], row.get("eval/reward_stderr", 0.0)
-                if self.step_seconds:
-                    self.step_seconds[-1] += row.get("time/evaluate", 0.0)
+            if "eval/tasks" in row and self.step_seconds:
+                self.step_seconds[-1] += row.get("time/evaluate", 0.0)
 
     def begin(self, training: bool, total: int, doing: str) -> None:
         """Start a batch, or an evaluation."""

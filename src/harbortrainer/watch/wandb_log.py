@@ -256,8 +256,8 @@ def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row
     """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
     step = row["global_step"]
     folder = run.path / "conversations"
-    files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "reward/mean" in row else {}
-    if "eval/reward_mean" in row:
+    files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "group/count" in row else {}
+    if "eval/tasks" in row:
         files[EVALUATION] = folder / f"eval_{step:06d}.jsonl"
     return {name: rows for name, file in files.items() if (rows := _rows(file, step))}
 

@@ -26,7 +26,7 @@ JOINED, REPLAYED = "wire_joined", "wire_replayed"  # repeated requests that got 
 TWINS = "wire_twins"  # answers with the normal form of another one to the same history
 SIDE_TURNS = 32  # beside the agent's own: titles, summaries, calls of the policy itself
 
-Reason = Literal["max_turns", "context_length", "timeout", "fault", "closed"]
+Reason = Literal["max_turns", "context_length", "timeout", "policy_error", "fault", "closed"]
 
 
 class Over(Exception):

@@ -97,7 +97,7 @@ function rewardTiles(run) {
       held.length ? number(held.at(-1), 3) : "–",
       held.length ? `first ${number(held[0], 3)}` : "no evaluation",
     ],
-    ["steps", number(rewards.length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
+    ["steps", number(column(run, "group/count").filter((v) => v !== null).length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
     ["trials", number(run.rows.length), `${number(trained.length)} for training`],
     ["faults", number(faults), share(faults, run.rows.length)],
     ...(suspect.length

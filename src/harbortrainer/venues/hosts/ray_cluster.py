@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,10 @@ def check_ray() -> None:
             f"hosts=ray: no token in {path}; scripts/start_host.sh --head makes one, which every host needs "
             "(RAY_AUTH_TOKEN_PATH)"
         )
+
+
+class ClusterAway(UserError):
+    """The cluster does not answer; it may do so later."""
 
 
 class RayLink:
@@ -108,22 +112,34 @@ class RayCluster:
             await asyncio.to_thread(_disconnect)
 
     async def _look(self, fleet: Fleet, say: Say) -> None:
-        """Let nodes join that come later. One that does not fit is named once and left out."""
+        """Let nodes join that come later. One that does not fit is named once and left out; an outage, too."""
+        away = False
         while True:
             await asyncio.sleep(LOOK_SEC)
-            for node in await asyncio.to_thread(_nodes):
-                if node["NodeID"] in self._hosts or node["NodeID"] in self._refused:
-                    continue
-                try:
-                    await self._join(fleet, node, say)
-                except UserError as error:
-                    self._refused.add(node["NodeID"])
+            try:
+                for node in await asyncio.to_thread(_nodes):
+                    if node["NodeID"] not in self._hosts and node["NodeID"] not in self._refused:
+                        await self._join_later(fleet, node, say)
+                away = False
+            except ClusterAway as error:  # the next look tries again
+                if not away:
                     log.warning("%s", error)
-                except HostLost:  # it was logged; the next look tries again
-                    continue
+                away = True
+
+    async def _join_later(self, fleet: Fleet, node: dict[str, Any], say: Say) -> None:
+        """Raises ClusterAway."""
+        try:
+            await self._join(fleet, node, say)
+        except ClusterAway:
+            raise
+        except UserError as error:
+            self._refused.add(node["NodeID"])
+            log.warning("%s", error)
+        except HostLost:  # it was logged; the next look tries again
+            return
 
     async def _join(self, fleet: Fleet, node: dict[str, Any], say: Say) -> None:
-        """Start an actor on a node, and let it join when it fits. Raises UserError, HostLost."""
+        """Start an actor on a node, and let it join when it fits. Raises UserError, ClusterAway, HostLost."""
         began, node_id, name = time.monotonic(), node["NodeID"], node["NodeManagerAddress"]
         places = min(self._job.places, int(node["Resources"][RESOURCE]))
         job = replace(self._job, places=places)
@@ -252,20 +268,32 @@ def _disconnect() -> None:
     _ray().shutdown()
 
 
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """Raises ClusterAway for an error of Ray's within the block."""
+    try:
+        yield
+    except (RuntimeError, OSError, _ray("exceptions").RayError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ClusterAway(f"hosts=ray: the cluster does not answer ({reason}); see whether its head runs") from None
+
+
 def _nodes() -> list[dict[str, Any]]:
-    return [node for node in _ray().nodes() if node["Alive"] and node["Resources"].get(RESOURCE)]
+    """Those that offer places. Raises ClusterAway."""
+    with _answering():
+        return [node for node in _ray().nodes() if node["Alive"] and node["Resources"].get(RESOURCE)]
 
 
 def _start_actor(job: Job, node_id: str, name: str) -> Any:
-    """It outlives this process, to clean up; nothing restarts it, and no call of it is tried twice."""
+    """It outlives this process, to clean up; nothing restarts it, and no call of it is tried twice.
+
+    Raises ClusterAway.
+    """
     here = _ray("util.scheduling_strategies").NodeAffinitySchedulingStrategy(node_id, soft=False)
     actor = _ray().remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4096)(Node)
-    return actor.options(
-        name=name,
-        lifetime="detached",
-        resources={RESOURCE: job.places},
-        scheduling_strategy=here,
-    ).remote(job)
+    own = {"name": name, "lifetime": "detached", "resources": {RESOURCE: job.places}, "scheduling_strategy": here}
+    with _answering():
+        return actor.options(**own).remote(job)
 
 
 async def _end_earlier(run_id: str) -> None:

@@ -1,0 +1,56 @@
+"""Finds secrets in settings: these are stored in config.json, run.log and wandb, so that a key has no place there."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from harbortrainer.config import RunSettings
+
+_SECRET = {"apikey", "xapikey", "authorization", "token", "accesstoken", "authtoken", "secret", "password"}
+_SECRET_IN_QUERY = _SECRET | {"key", "auth"}  # as fields of a request these may be something else
+_URLS = {
+    "skyrl_tx_url": "the environment variable SKYRL_TX_API_KEY",
+    "tinker_base_url": "the environment variable TINKER_API_KEY",
+    "user_url": "an environment variable that user_key=NAME names",
+    "judge_url": "an environment variable that judge_key=NAME names",
+}
+
+
+def secret_problems(config: RunSettings) -> Iterator[str]:
+    """A line for each setting that surely holds a secret, which is not shown."""
+    for name, place in _URLS.items():
+        url = getattr(config, name, None)
+        if url is not None and (found := _in_url(url)):
+            yield f"{name}: holds {found}, and settings are stored in the run's files; put it into {place}"
+    for who in ("user", "judge"):
+        if who == "judge" and config.resume is not None:  # they are those that the run was started with
+            continue
+        for key in _in_mapping(getattr(config, f"{who}_kwargs", {})):
+            yield (
+                f"{who}_kwargs.{key}: holds a secret, and settings are stored in the run's files; put it into an "
+                f"environment variable that {who}_key=NAME names"
+            )
+
+
+def _in_url(url: str) -> str:
+    """What is secret in a URL, "" = nothing."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    if "@" in parts.netloc:
+        return "a name or password before its host"
+    return next((f"a secret as {name}" for name, _ in parse_qsl(parts.query) if _plain(name) in _SECRET_IN_QUERY), "")
+
+
+def _in_mapping(values: Mapping[str, Any]) -> Iterator[str]:
+    """Keys, joined by dots, whose names say that their value is a secret."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{key}" for key in _in_mapping(value))
+        elif value is not None and _plain(str(name)) in _SECRET:
+            yield str(name)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

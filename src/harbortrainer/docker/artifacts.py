@@ -1,0 +1,62 @@
+"""Notes when artifacts are lost with their container, since Harbor goes on without those that it could not collect."""
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import requests
+from docker.errors import DockerException
+from harbor.environments.base import BaseEnvironment
+
+from harbortrainer.docker.daemon import call
+
+
+class CollectedEnvironment(BaseEnvironment):
+    """An environment that knows whose fault a failed collection was.
+
+    `lost`: why an artifact could not be collected, if its container or the daemon had gone away. A verifier elsewhere
+    would grade work that was never collected.
+    """
+
+    lost = ""
+
+    @abstractmethod
+    def _container_runs(self, service: str | None) -> bool:
+        """Whether the service's container runs; None = the agent's. Blocks. Raises docker.errors.DockerException."""
+
+    async def service_download_file(
+        self, source_path: str, target_path: Path | str, *, service: str | None = None
+    ) -> None:
+        async with self._noting_loss(service):
+            await super().service_download_file(source_path, target_path, service=service)
+
+    async def service_download_dir(
+        self, source_dir: str, target_dir: Path | str, *, service: str | None = None
+    ) -> None:
+        async with self._noting_loss(service):
+            await super().service_download_dir(source_dir, target_dir, service=service)
+
+    async def service_download_dir_with_exclusions(
+        self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None = None
+    ) -> None:
+        async with self._noting_loss(service):
+            await super().service_download_dir_with_exclusions(
+                source_dir=source_dir, target_dir=target_dir, exclude=exclude, service=service
+            )
+
+    @contextlib.asynccontextmanager
+    async def _noting_loss(self, service: str | None) -> AsyncIterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, DockerException) as error:
+            if isinstance(error, requests.RequestException) or not await self._is_up(service):
+                why = " ".join(str(error).split())[-200:]
+                self.lost = f"the container of {service or 'the agent'} or its daemon went away: {why}"
+            raise
+
+    async def _is_up(self, service: str | None) -> bool:
+        try:
+            return await call(self._container_runs, service)
+        except (DockerException, requests.RequestException):
+            return False
