@@ -9,7 +9,7 @@ import tinker
 
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.terms import adam_settings, loss_settings
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import optimizer_batches
@@ -36,6 +36,13 @@ def learning_rate(
         return peak
     progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
     return peak * (1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+
+
+def adam_at(step: int, total_steps: int, config: RunSettings) -> tinker.AdamParams:
+    """Adam's settings for optimizer step `step` (from 0) of `total_steps`."""
+    c = config
+    rate = learning_rate(step, total_steps, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps)
+    return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})
 
 
 class Updater:
@@ -70,7 +77,7 @@ class Updater:
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
-            adam = self._adam(step * self._config.num_substeps + substep)
+            adam = adam_at(step * self._config.num_substeps + substep, self._optimizer_steps, self._config)
             result = await self._policy.update(
                 part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
             )
@@ -105,10 +112,3 @@ class Updater:
         return metrics | ratio_metrics(
             sequences_D, trained_D, clips["clip_low_threshold"], clips["clip_high_threshold"]
         )
-
-    def _adam(self, optimizer_step: int) -> tinker.AdamParams:
-        c, total = self._config, self._optimizer_steps
-        rate = learning_rate(
-            optimizer_step, total, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps
-        )
-        return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})
