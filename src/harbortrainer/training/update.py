@@ -71,9 +71,8 @@ class Updater:
         sampled_D, trained_D = sequences_D, None
         if self._config.max_steps_off_policy and self._config.loss_fn == "importance_sampling":
             trained_D = await self._policy.logprobs(sampled_D)
-            corrected = truncated(sampled_D, trained_D, self._config.importance_cap)
-            sequences_D = corrected.sequences_D
-            metrics["off_policy/masked_trials"] = float(len(corrected.masked))
+            sequences_D, masked = truncated(sampled_D, trained_D, self._config.importance_cap)
+            metrics["off_policy/masked_trials"] = float(len(masked))
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
