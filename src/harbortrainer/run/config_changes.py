@@ -55,9 +55,6 @@ class ConfigHistory[C: RunSettings]:
         saved = read_json(run.config)
         if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
-        # what a run of an earlier version, which has not saved a newer setting, was started with
-        defaults = {n: one.default for n, one in self._settings.items() if not one.required}
-        self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
         self._start = {
             name: value
             for name, value in saved.items()
@@ -76,7 +73,7 @@ class ConfigHistory[C: RunSettings]:
 
     def changes(self, config: C) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
-        before, now = self._defaults | self.latest, to_json(config)
+        before, now = self.latest, to_json(config)
         known = {name: one for name, one in self._settings.items() if name in before}
         changed = [Change(name, before[name], now[name], one.resume) for name, one in known.items()]
         changed = [change for change in changed if change.before != change.now]
@@ -143,7 +140,7 @@ def to_save(config: RunSettings) -> dict[str, Any]:
 
 
 def from_json[C: RunSettings](kind: type[C], values: Mapping[str, Any]) -> C:
-    """Fields that an older version did not save have their defaults."""
+    """The configuration of these values of JSON."""
     return kind(**tuples(values))
 
 
