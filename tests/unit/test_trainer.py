@@ -221,7 +221,7 @@ class Run:
             metrics=MetricsLog(self.directory),
             checkpoints=CheckpointLog(self.directory.checkpoints, keep),
             ledger=Ledger(self.directory.ledger),
-            display=Display(Console(quiet=True)),
+            display=Display(Console(quiet=True, highlight=False, soft_wrap=True)),
             stop=self.stop,
             references=references,
         )

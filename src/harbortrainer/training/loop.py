@@ -76,6 +76,7 @@ class Loop[C: RunSettings, P: LoopParts]:
             try:
                 return await self.proceed()
             except ServerLost as error:
+                self.outage.lost = True  # a stop now must not save what a broken step has left on the server
                 self.step = await run_until(self.outage.restore(error, self.step), self.parts.stop.stopped())
                 await asyncio.to_thread(self.parts.ledger.resumed, self.step)
 
