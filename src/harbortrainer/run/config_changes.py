@@ -55,6 +55,9 @@ class ConfigHistory[C: RunSettings]:
         saved = read_json(run.config)
         if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
+        # of a setting that came after the run's start
+        defaults = {n: one.default for n, one in self._settings.items() if not one.required}
+        self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
         self._start = {
             name: value
             for name, value in saved.items()
@@ -73,7 +76,7 @@ class ConfigHistory[C: RunSettings]:
 
     def changes(self, config: C) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
-        before, now = self.latest, to_json(config)
+        before, now = self._defaults | self.latest, to_json(config)
         known = {name: one for name, one in self._settings.items() if name in before}
         changed = [Change(name, before[name], now[name], one.resume) for name, one in known.items()]
         changed = [change for change in changed if change.before != change.now]
@@ -140,7 +143,7 @@ def to_save(config: RunSettings) -> dict[str, Any]:
 
 
 def from_json[C: RunSettings](kind: type[C], values: Mapping[str, Any]) -> C:
-    """The configuration of these values of JSON."""
+    """A field that came after the values were saved has its default."""
     return kind(**tuples(values))
 
 
