@@ -32,7 +32,7 @@ def trained(account: Any, step: int, advantages: dict[str, float], **besides: An
     """60 tokens of datums for each trial that is in no other place."""
     trials = [name for name in advantages if name not in besides.get("left_out", {})]
     record = {"time": 20.0, "event": "trained", "step": step, "trials": trials, "tokens": [60] * len(trials)}
-    account.count(record | {"advantages": advantages, "scored": [0] * len(trials)} | besides)
+    account.count(record | {"advantages": advantages} | besides)
 
 
 def places(step: int, groups: int = 1, members: int = 2) -> list[str]:
@@ -91,7 +91,7 @@ def test_with_a_kl_penalty_all_that_is_trained_on_is_scored_and_teaches() -> Non
     account, names = Account(scores=True), places(0)
     for name in names:
         trial(account, name)
-    trained(account, 0, dict.fromkeys(names, 0.0), scored=[60, 60])
+    trained(account, 0, dict.fromkeys(names, 0.0))
     assert account.total == Spending(200 + 120, 20, 120, 20.0)
     assert set(tokens(account)) == {"trained"}
 
@@ -104,6 +104,15 @@ def test_a_killed_process_stops_the_clocks_at_its_last_record() -> None:
     account.count(closed | {"prompt_tokens": 0, "sampled_tokens": 0})
     account.count({"time": 1e6, "event": "resumed", "step": 0})
     assert account.by_purpose()["cancelled"].container_sec == 3600.0 and account.hours == 1.0
+
+
+def test_records_of_an_earlier_version_have_no_tokens_of_datums() -> None:
+    account, names = Account(), places(0)
+    for name in names:
+        trial(account, name)
+    advantages = {names[0]: 1.0, names[1]: -1.0}
+    account.count({"time": 20.0, "event": "trained", "step": 0, "trials": names, "advantages": advantages})
+    assert tokens(account) == {"trained": 220}
 
 
 def test_the_summary_is_one_line_with_shares() -> None:

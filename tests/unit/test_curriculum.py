@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
+from harbortrainer.durable.jsonl import append_line
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.tasks.curriculum import ENOUGH, FILE, LONGEST_REST, Curriculum, TaskHistory, open_curriculum
@@ -146,6 +147,11 @@ def test_the_tasks_of_a_run_depend_on_no_other_run(folder, tmp_path):
     (tmp_path / "later").mkdir()
     assert opened(tmp_path / "later").summary.endswith("0 outside, which rest, 30 not measured yet")
     assert joined(go_through(tmp_path / "later", 0, 5)) == [t.name for step in range(5) for t in order().batch(step)]
+
+
+def test_a_run_that_began_with_rewards_of_other_runs_keeps_them(folder):
+    append_line(folder / FILE, {"event": "start", "rewards": {"never1": (0.0, 8)}}, checked=True)
+    assert opened(folder).summary == "curriculum: 0 tasks in the band, 1 outside, which rest, 29 not measured yet"
 
 
 def test_metrics_count_the_training_tasks(folder):

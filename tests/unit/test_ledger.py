@@ -49,7 +49,7 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
     ledger = Ledger(tmp_path / "ledger.jsonl")
     run_trial(ledger, A, f"replaced by {A}-a2")
     started, ended = read_lines(tmp_path / "ledger.jsonl")
-    assert "agent" not in started and "agent" not in ended
+    assert "agent" not in started and "agent" not in ended, "as earlier versions wrote them"
     assert (started["event"], started["trial"], started["attempt"]) == ("started", A, 1)
     named = {key: ended[key] for key in COSTS}
     assert named == {

@@ -110,10 +110,12 @@ class Account:
             self._open[name] = spent
 
     def _count_update(self, record: Mapping[str, Any]) -> None:
-        advantages = record.get("advantages", {})  # conversations have none of these
+        # earlier versions did not write all of it
+        advantages = record.get("advantages", dict.fromkeys(record["trials"], 1.0))
         signal = {TrialName.parse(name).group for name, advantage in advantages.items() if abs(advantage) > TINY}
-        counts = record.get("tokens", ()), record.get("scored", ())
-        for name, trained, scored in zip(map(TrialName.parse, record["trials"]), *counts, strict=True):
+        tokens = record.get("tokens", [0] * len(record["trials"]))
+        all_scored = record.get("scored", tokens if self._scores else [0] * len(tokens))
+        for name, trained, scored in zip(map(TrialName.parse, record["trials"]), tokens, all_scored, strict=True):
             purpose = "trained" if self._scores or name.group in signal else "constant"
             self._spend(purpose, Spending(scored, 0.0, trained, 0.0))
             self._settle(name, purpose)

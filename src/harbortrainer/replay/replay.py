@@ -147,7 +147,7 @@ def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
         return f"{len(added)} trials were not trained on by the run ({added[0]} …)"
     if rebuilt.batch.advantages != record["advantages"]:
         return "other advantages"
-    if record["digest"] != rebuilt.digest:
+    if record.get("digest", rebuilt.digest) != rebuilt.digest:  # older ledgers have none
         return "other tokens or logprobs, in files changed since"
     updates = [list(dict.fromkeys(s.trial_name for s in part)) for part in rebuilt.parts]
     return "other minibatches" if record.get("updates", updates) != updates else ""
@@ -223,7 +223,8 @@ def replay(run: RunDirectory, args: ReplayArgs) -> ReplayReport:
         if getattr(before, name) != getattr(now, name)
     }
     reports = [_step(journal, step, args) for step in steps]
-    return ReplayReport(str(run.path), settings, reports, [*_notes(now, before, reports)])
+    undigested = sum("digest" not in journal.records[step] for step in steps)
+    return ReplayReport(str(run.path), settings, reports, [*_notes(now, before, reports, undigested)])
 
 
 def _steps(journal: Journal, run: RunDirectory, args: ReplayArgs) -> list[int]:
@@ -251,7 +252,7 @@ def _step(journal: Journal, step: int, args: ReplayArgs) -> StepReport:
     )
 
 
-def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator[str]:
+def _notes(now: Config, before: Config, steps: Sequence[StepReport], undigested: int) -> Iterator[str]:
     if before.kl_penalty_coef:
         yield "the run's advantages were sent with its KL penalty; all numbers here are without it"
     if any(step.clipped is None for step in steps):
@@ -261,6 +262,9 @@ def _notes(now: Config, before: Config, steps: Sequence[StepReport]) -> Iterator
         )
     if now != before:
         yield "the trials are the recorded ones: under these settings later steps would have other weights and trials"
+    if undigested:
+        lacking = counted(undigested, "steps")
+        yield f"{lacking} of the ledger without a digest: only trials, advantages and minibatches were compared"
 
 
 def show(report: ReplayReport, console: Console) -> None:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +141,17 @@ def base_model(run: RunDirectory) -> str:
 
 
 def run_ids(run: RunDirectory) -> RunIds:
-    """Read the run's ids. Raises UserError when run.json is damaged."""
-    return RunIds(**read_json(run.ids))
+    """Read the run's ids. A folder of an earlier version gets them now, and keeps the name that it has at wandb.
+
+    Raises UserError when run.json is damaged.
+    """
+    if run.ids.exists():
+        return RunIds(**read_json(run.ids))
+    ids = RunIds.new()
+    if (run.path / "wandb").is_dir():
+        ids = replace(ids, wandb_id=run.name[:64])
+    write_json(run.ids, asdict(ids))
+    return ids
 
 
 @contextlib.contextmanager

@@ -267,7 +267,8 @@ class Ledger:
                 self._steps[record["step"]] = record
                 self._mark(record.get("suspect", {}))
                 self._add(record, 1)
-                self._digests[record["step"]] = record["digest"]
+                if "digest" in record:
+                    self._digests[record["step"]] = record["digest"]
             case "composed":
                 self.composed[record["step"]] = [Place(*group) for group in record["groups"]]
                 self.step_of.update((place, record["step"]) for place in self.composed[record["step"]])

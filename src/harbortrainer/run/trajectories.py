@@ -117,7 +117,7 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
         )
         for row, text in zip(arrays["turns"], meta.pop("texts"), strict=True)
     )
-    lists = {name: tuple(meta.pop(name)) for name in ("suspect", "side_segments")}
+    lists = {name: tuple(meta.pop(name, ())) for name in ("suspect", "side_segments")}  # older files have none
     return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), **lists, **meta)
 
 

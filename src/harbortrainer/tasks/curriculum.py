@@ -150,8 +150,8 @@ class Curriculum:
                     self._histories[name].passed_over = 0
                 for name, times in record["passed_over"].items():
                     self._histories[name].passed_over += times
-            case "measured":
-                self._measured = record["step"]
+            case "start" | "measured":  # "start": rewards of other runs, in journals of earlier versions
+                self._measured = record.get("step", self._measured)
                 for name, (total, trials) in record["rewards"].items():
                     self._histories[name].measure((total, trials))
 

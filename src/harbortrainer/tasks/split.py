@@ -165,6 +165,8 @@ def split_record(train: Sequence[Task], held_out: Sequence[Task], allow_family_o
 
 def check_split(run: Path, train: Sequence[Task], held_out: Sequence[Task]) -> None:
     """Check that a resumed run has the tasks it was started with. Raises UserError naming the first that differ."""
+    if not (run / SPLIT_FILE).exists():
+        return  # a run of an earlier version
     record = json.loads((run / SPLIT_FILE).read_text())
     differences: list[str] = []
     for side, tasks, verb in (("train", train, "trained on"), ("held_out", held_out, "held out")):

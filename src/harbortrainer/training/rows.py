@@ -58,7 +58,8 @@ class StepRows:
         All of them are open from now on: concluding the first one must not drop the others from disk. The other rows
         leave the disk: a process may have been killed after it logged them.
         """
-        rows: Any = read_json(self._file) if self._file.exists() else []
+        stored: Any = read_json(self._file) if self._file.exists() else []
+        rows = [stored] if isinstance(stored, dict) else stored  # a single row: of an earlier version
         by_step = sorted((int(row.pop("global_step")), row) for row in rows)
         kept = [(one, row) for one, row in by_step if self._metrics.last_step < one <= step]
         self._rows |= dict(kept)
