@@ -82,3 +82,35 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A setting of an earlier version. `now`: its present name, None = removed."""
+
+    default: Any
+    instead: str
+    now: str | None = None
+
+
+_CONSTANT = "its value is a constant now; leave it out"
+FORMER = {
+    "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
+    "plan": Former(False, "use --dry-run"),
+    "plan_json": Former(None, "use json=FILE with --dry-run"),
+    "server_outage_limit_sec": Former(1800.0, "use outage_limit_sec", "outage_limit_sec"),
+    "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
+    "save_timeout_sec": Former(900.0, "use update_timeout_sec"),
+    "server_silence_sec": Former(120.0, _CONSTANT),
+    "n_parallel_builds": Former(2, _CONSTANT),
+    "n_parallel_starts": Former(8, _CONSTANT),
+    "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),
+    "env_starts_per_sec": Former(0.0, _CONSTANT),
+    "eval_timeout_sec": Former(86400.0, "trial_timeout_sec limits each of its trials"),
+    "adam_beta1": Former(0.9, _CONSTANT),
+    "adam_beta2": Former(0.95, _CONSTANT),
+    "adam_eps": Former(1e-12, _CONSTANT),
+    "keep_every": Former(0, "use keep_best, or keep_checkpoints=0 for all"),
+    "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
+    "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),
+}

@@ -3,18 +3,20 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.main import load_environment, main, run_command
 from harbortrainer.config import FIELDS
-from harbortrainer.durable.files import write_json
+from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import ExportArgs
 from harbortrainer.report.arguments import ReportArgs
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.setting import FORMER
 from harbortrainer.train import parse
 from harbortrainer.watch.display import Display
 
@@ -99,6 +101,27 @@ def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
     assert (resumed.group_size, resumed.n_epochs, resumed.eval_tasks) == (5, 7, ("a", "b"))
     with pytest.raises(UserError, match=r"model_name=other.*Qwen/Qwen3-4B"):
         parse([f"resume={tmp_path}", "model_name=other"])
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_setting_says_what_to_use(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}: no longer a setting; .") as error:
+        parse([*BASE, f"{name}=1"])
+    assert "\n" not in str(error.value) and FORMER[name].now in (None, *FIELDS)
+
+
+def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its settings that were renamed hold, those that were removed are named in a line if they had an effect."""
+    run = RunDirectory(tmp_path)
+    former = {name: one.default for name, one in FORMER.items()} | {"max_wall_seconds": 7.0, "keep_every": 5}
+    write_json(run.config, to_json(parse(BASE)) | former)
+    for name in ("max_wall_sec", "outage_limit_sec", "json"):
+        saved = read_json(run.config)
+        write_json(run.config, {field: value for field, value in saved.items() if field != name})
+    resumed = parse([f"resume={tmp_path}"])
+    assert resumed.max_wall_sec == 7.0 and resumed.outage_limit_sec == 1800.0
+    (line,) = caplog.messages
+    assert "keep_every=5 is no longer a setting and has no effect" in line and str(run.config) in line
 
 
 @pytest.mark.parametrize(

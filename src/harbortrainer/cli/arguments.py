@@ -22,7 +22,7 @@ from chz.blueprint import (
 from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.treatment import outcome_problems
-from harbortrainer.setting import problems, settings, shown
+from harbortrainer.setting import FORMER, problems, settings, shown
 
 
 def read_arguments[T](
@@ -97,6 +97,8 @@ def _by_field(kind: type, plain: Sequence[str], words: Sequence[str]) -> tuple[d
 def _unknown_field(message: str, fields: Sequence[str]) -> str:
     match = re.search(r"argument '([^']+)'", message)
     name = match.group(1) if match else "?"
+    if name in FORMER:
+        return f"{name}: no longer a setting; {FORMER[name].instead}"
     near = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
     return f"{name}: no such field; {hint}"

@@ -1,5 +1,6 @@
 """Arguments of the command `evaluate`; fields that `train` has too share its names, defaults and meaning."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from harbortrainer.cli.arguments import given, read_arguments, validate
 from harbortrainer.config import ADDRESS, FIXED, Config, TrialSettings
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
-from harbortrainer.run.config_changes import tuples
+from harbortrainer.run.config_changes import current, removed, tuples
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
+
+log = logging.getLogger("harbortrainer")
 
 
 @chz.chz
@@ -116,4 +119,9 @@ def _saved(out: str | None) -> Mapping[str, Any]:
     saved = read_json(run.config)
     if "trials" not in saved:
         raise UserError(f"out={out}: the directory of a training run; choose another one")
-    return tuples({name: value for name, value in saved.items() if name in FIELDS and name != "out"})
+    for line in removed(saved):
+        log.warning("%s: %s", run.config, line)
+    known = {
+        name: value for name, value in (saved | current(saved, FIELDS)).items() if name in FIELDS and name != "out"
+    }
+    return tuples(known)

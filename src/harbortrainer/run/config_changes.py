@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory
-from harbortrainer.setting import Resume, settings
+from harbortrainer.setting import FORMER, Resume, settings, shown
 
 # What the rewards of a trial depend on: one group has one setting of each.
 TRIAL_SETTINGS = (
@@ -60,14 +60,15 @@ class ConfigHistory[C: RunSettings]:
         self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
         self._start = {
             name: value
-            for name, value in saved.items()
-            if name in self._settings and self._settings[name].resume is not ADDRESS
+            for name, value in current(saved, self._settings).items()
+            if self._settings[name].resume is not ADDRESS
         }
         if lacking := [name for name, one in self._settings.items() if one.required and name not in saved]:
             why = f"{run.config.name} is damaged (no {', '.join(lacking)})"
             raise UserError(f"resume={run.path}: {why}; restore it or start a new run")
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
+        self.removed = removed(saved)
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class ConfigHistory[C: RunSettings]:
     def _values(self, n_records: int) -> dict[str, Any]:
         values = dict(self._start)
         for record in self._records[:n_records]:
-            values |= {name: change["now"] for name, change in record["changes"].items()}
+            values |= current({name: change["now"] for name, change in record["changes"].items()}, self._settings)
         return values
 
 
@@ -124,6 +125,21 @@ def note(change: Change, from_step: int) -> str:
     if change.resume is LENGTH:
         return f"{text}; a learning rate that decays follows the new length from step {from_step + 1} on"
     return text
+
+
+def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Saved values by the `names` that settings have now, without those that were removed."""
+    renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
+    return {name: value for name, value in (renamed | {**saved}).items() if name in names}
+
+
+def removed(saved: Mapping[str, Any]) -> list[str]:
+    """A line for each saved setting that was removed since and did not have its default."""
+    return [
+        f"{name}={shown(saved[name])} is no longer a setting and has no effect: {former.instead}"
+        for name, former in FORMER.items()
+        if former.now is None and name in saved and saved[name] != former.default
+    ]
 
 
 def to_json(config: RunSettings) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Arguments of a command that trains: a continued run gives the values left out."""
 
+import logging
 from collections.abc import Sequence
 
 import chz
@@ -8,6 +9,8 @@ from harbortrainer.cli.arguments import given, read_arguments
 from harbortrainer.config import SETTINGS, RunSettings
 from harbortrainer.run.config_changes import ConfigHistory, from_json
 from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
+
+log = logging.getLogger("harbortrainer")
 
 
 def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], argv: Sequence[str]) -> A:
@@ -21,6 +24,8 @@ def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], a
     history = ConfigHistory(run, kind)
     given_now = read_arguments(args, argv, saved=chz.asdict(from_json(kind, history.latest)))
     history.changes(given_now)  # refuses what must not be changed
+    for line in history.removed:
+        log.warning("%s: %s", run.config, line)
     return chz.replace(given_now, resume=str(run.path))
 
 
