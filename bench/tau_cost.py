@@ -26,9 +26,10 @@ from typing import Any
 
 from bench import report
 from harbortrainer.policy.solution import SolutionClient, Solutions
+from harbortrainer.policy.tools import ToolCall
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import Call, Domain, domain
+from harbortrainer.venues.tau.domain import Domain, domain
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.grade import grade
 from tests.support.tau_parts import gold_batch
@@ -151,7 +152,7 @@ def conversation(place: Domain, task: Any) -> Exchange:
     """A whole one of the task's own calls."""
     exchange, criteria = Exchange(place, task), task.evaluation_criteria
     for action in criteria.actions or []:
-        exchange.agent("", [Call(action.name, action.arguments)])
+        exchange.agent("", [ToolCall(action.name, action.arguments)])
     exchange.agent("It is: " + " ".join(criteria.communicate_info or []))
     exchange.user("###STOP###")
     return exchange

@@ -18,11 +18,12 @@ import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else litellm downloads a list of prices
 
-from harbortrainer.venues.tau.domain import GREETING, INSTRUCTION, PROMPT, Call, Domain, domain
+from harbortrainer.policy.tools import ToolCall
+from harbortrainer.venues.tau.domain import GREETING, INSTRUCTION, PROMPT, Domain, domain
 from harbortrainer.venues.tau.exchange import End, Exchange
 from harbortrainer.venues.tau.grade import grade
 from harbortrainer.venues.tau.record import record
@@ -31,15 +32,21 @@ GARBAGE: tuple[Any, ...] = ("#W0", [], 1, None, {"a": 1}, -5, "", "x" * 50, 1.5,
 KINDS = ("gold", "silent", "dropped", "foreign", "shuffled", "garbled", "malformed", "no-op", "cut off", "twice")
 
 
+class Call(NamedTuple):
+    name: str
+    arguments: Any
+    requestor: str = "assistant"
+
+
 def plan(kind: str, actions: list[Any], pool: list[Any], rng: random.Random) -> list[Call]:
     """The calls of a conversation of this kind."""
-    calls = [Call(one.name, copy.deepcopy(one.arguments), one.requestor == "user") for one in actions]
+    calls = [Call(one.name, copy.deepcopy(one.arguments), one.requestor) for one in actions]
     if kind in ("dropped", "shuffled", "garbled"):
         calls = [call for call in calls if rng.random() < 0.85]
     if kind in ("foreign", "shuffled"):
         other = rng.choice(pool)
         place = rng.randrange(len(calls) + 1)
-        calls.insert(place, Call(other.name, copy.deepcopy(other.arguments), other.requestor == "user"))
+        calls.insert(place, Call(other.name, copy.deepcopy(other.arguments), other.requestor))
     if kind == "shuffled":
         rng.shuffle(calls)
     if kind == "garbled":
@@ -57,7 +64,7 @@ def garbled(call: Call, rng: random.Random) -> Call:
     arguments = dict(call.arguments)
     if arguments:
         arguments[rng.choice(list(arguments))] = rng.choice(GARBAGE)
-    return Call(call.name, arguments, call.by_user)
+    return Call(call.name, arguments, call.requestor)
 
 
 def converse(place: Domain, task: Any, kind: str, pool: list[Any], rng: random.Random) -> Exchange:
@@ -65,7 +72,7 @@ def converse(place: Domain, task: Any, kind: str, pool: list[Any], rng: random.R
     exchange = Exchange(place, task)
     for call in plan(kind, task.evaluation_criteria.actions or [], pool, rng):
         if exchange.end is None:
-            (exchange.user if call.by_user else exchange.agent)("", [call])
+            (exchange.user if call.requestor == "user" else exchange.agent)("", [ToolCall(call.name, call.arguments)])
     texts = [
         text for text in task.evaluation_criteria.communicate_info or [] if kind != "silent" and rng.random() < 0.9
     ]

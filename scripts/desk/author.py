@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harbortrainer.policy.tools import CallForm, parse, signatures
 from harbortrainer.venues.tau.desk.environment import Environment, Shop, ToolCall
 from harbortrainer.venues.tau.desk.tasks import KINDS, NAME, Case, DeskTask, Words, make_case
-from harbortrainer.venues.tau.domain import Call, Domain
+from harbortrainer.venues.tau.domain import Domain
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.grade import grade
 from harbortrainer.venues.tau.user import ScriptedUser
@@ -109,9 +109,8 @@ async def converse(domain: Domain, key: str, answered: Iterator[str]) -> tuple[l
             exchange.unreadable(answer, parsed.failure)
             role, text = "tool", parsed.failure
             continue
-        calls = [Call(one.name, one.arguments) for one in parsed.calls]
-        results = exchange.agent(parsed.text, calls)
-        role, text = ("tool", results[0].text) if calls else ("user", await _ask(exchange, user))
+        results = exchange.agent(parsed.text, parsed.calls)
+        role, text = ("tool", results[0].text) if results else ("user", await _ask(exchange, user))
     return said, grade(exchange.parts())
 
 

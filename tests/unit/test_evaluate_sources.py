@@ -51,7 +51,6 @@ def test_tasks_of_git_and_of_a_folder_chosen_by_globs(run, tmp_path, capsys):
     ("argument", "words"),
     [
         ("tasks_include=nothing-*", "tasks_include=nothing-*: matches none"),
-        ("tasks_registry=r.json", "no longer a setting; fetch once"),
         ("tasks_dir=nowhere", "nowhere is not a folder"),
     ],
 )

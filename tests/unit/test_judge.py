@@ -17,7 +17,7 @@ from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, Place, Spoken
-from harbortrainer.policy.judge import EndpointJudge, conversation_text, instructions, judgement, read_taxonomy
+from harbortrainer.policy.judge import Judge, conversation_text, instructions, judgement, read_taxonomy
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.setting import settings
 from harbortrainer.train import parse
@@ -133,11 +133,9 @@ def test_shaping_is_in_the_trials_file_and_older_files_have_none(tmp_path: Path)
     assert read_trajectory(write_trajectory(tmp_path, replace(older, trial_name="s000001-p00-g00"))).shaping == {}
 
 
-def judge_of(endpoint: Any, tmp_path: Path) -> EndpointJudge:
+def judge_of(endpoint: Any, tmp_path: Path) -> Judge:
     taxonomy = read_taxonomy(write_taxonomy(tmp_path / "taxonomy.json"))
-    return EndpointJudge(
-        endpoint, taxonomy, lambda _: [{"role": "user", "content": "q"}, {"role": "tool", "content": "r"}]
-    )
+    return Judge(endpoint, taxonomy, lambda _: [{"role": "user", "content": "q"}, {"role": "tool", "content": "r"}])
 
 
 async def test_the_judge_reads_the_conversation_and_never_the_grade(tmp_path: Path) -> None:

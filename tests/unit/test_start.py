@@ -150,7 +150,7 @@ async def test_a_resume_from_another_state_is_refused(again: Again, argument: st
     assert "was started with init_from=tinker://one/weights/x; leave it out or start a new run" in refusal["words"]
 
 
-async def test_a_run_of_an_earlier_version_cannot_be_given_a_start_afterwards(again: Again) -> None:
+async def test_a_setting_that_came_after_a_runs_start_had_its_default(again: Again) -> None:
     await again.process("max_trials=11")
     file = again.folder / "config.json"
     saved = json.loads(file.read_text())

@@ -10,13 +10,14 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.policy import users
+from harbortrainer.policy.tools import ToolCall as Call
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 from harbortrainer.venues.tau.desk.environment import TOOLS
 from harbortrainer.venues.tau.desk.tasks import Case, cases, data
-from harbortrainer.venues.tau.domain import Call, World, domain
+from harbortrainer.venues.tau.domain import World, domain
 from harbortrainer.venues.tau.exchange import Exchange
 from harbortrainer.venues.tau.grade import grade
 from harbortrainer.venues.tau.user import STOP, ModelUser, ScriptedUser

@@ -4,11 +4,13 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
+from harbortrainer.policy.tools import ToolCall as Call
 from harbortrainer.run.metrics import Breakdown
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import split_tasks, users_note
@@ -16,7 +18,7 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 from harbortrainer.venues.tau import package
 from harbortrainer.venues.tau.calculator import refusal
-from harbortrainer.venues.tau.domain import Call, World, domain
+from harbortrainer.venues.tau.domain import World, domain
 from harbortrainer.venues.tau.exchange import MOST_ERRORS, MOST_STEPS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
 from tests.support.tau_parts import needs_tau2
@@ -30,12 +32,12 @@ def loaded(source: str) -> list[Task]:
     return load_sources(find_sources(source))
 
 
-def replayed(name: str, key: str, *, change: Callable[[list[Call]], list[Call]] = lambda calls: calls) -> float:
+def replayed(name: str, key: str, *, change: Callable[[list[Any]], list[Any]] = lambda calls: calls) -> float:
     """The grade of a conversation that makes the task's own calls, changed."""
     exchange = Exchange(domain(name), domain(name).task(key))
     criteria = exchange.task.evaluation_criteria
-    for call in change([Call(one.name, one.arguments, one.requestor == "user") for one in criteria.actions or []]):
-        (exchange.user if call.by_user else exchange.agent)("", [call])
+    for one in change(list(criteria.actions or [])):
+        (exchange.user if one.requestor == "user" else exchange.agent)("", [Call(one.name, one.arguments)])
     exchange.agent("It is: " + " ".join(criteria.communicate_info or []))
     exchange.user("###STOP###")
     return grade(exchange.parts())
@@ -51,7 +53,7 @@ def test_every_tasks_own_actions_earn_1_and_nothing_earns_the_floor(name: str) -
 
 
 def test_a_task_that_was_left_half_done_earns_nothing() -> None:
-    def without_last_write(calls: list[Call]) -> list[Call]:
+    def without_last_write(calls: list[Any]) -> list[Any]:
         return [call for call in calls if not call.name.startswith(("cancel_", "exchange_", "modify_", "return_"))]
 
     earned = [replayed("retail", key, change=without_last_write) for key in domain("retail").raw]

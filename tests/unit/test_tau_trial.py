@@ -16,6 +16,7 @@ from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
+from harbortrainer.policy.tools import ToolCall
 from harbortrainer.report.talk import talk
 from harbortrainer.rollout.outcome import SAMPLING, blames_task
 from harbortrainer.rollout.rollouts import Rollouts
@@ -26,10 +27,10 @@ from harbortrainer.run.metrics import batch_metrics
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import GREETING, Call
+from harbortrainer.venues.tau.domain import GREETING
 from harbortrainer.venues.tau.room import TauRoom
 from harbortrainer.venues.tau.trial import EMPTY, run_conversation
-from harbortrainer.venues.tau.user import ModelUser, NewUser, Reply, ScriptedUser, User
+from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
 from harbortrainer.venues.tau.venue import SCRIPTED, VENUE, TauVenue
 from tests.support.families import LLAMA, QWEN_TOOLS, chat_of
 from tests.support.tau_parts import config, gold_groups, gold_texts, needs_tau2, parts, request, stored
@@ -64,18 +65,18 @@ async def talked(
 class Says(User):
     """A user that says these texts, the last one for ever."""
 
-    def __init__(self, *replies: str | Reply | Exception) -> None:
+    def __init__(self, *replies: str | users.Said | Exception) -> None:
         self.replies, self.heard = list(replies), []
 
     def __call__(self, *_: Any) -> "Says":
         return self
 
-    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
         self.heard.append(list(heard))
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, Exception):
             raise reply
-        return Reply(reply) if isinstance(reply, str) else reply
+        return users.Said(reply) if isinstance(reply, str) else reply
 
 
 async def test_gold_conversations_earn_1_through_the_runs_own_machinery(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:
 
 
 class Silent(User):
-    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -290,7 +291,7 @@ async def test_control_strings_of_tools_users_and_policy_are_text(tmp_path: Path
 
 async def test_the_users_own_tools_run_and_the_policy_does_not_see_them(tmp_path: Path) -> None:
     task = next(task for task in load_sources(find_sources("tau:telecom")) if task.side == "train")
-    look = Reply("", (Call("check_status_bar", {}, by_user=True),))
+    look = users.Said("", (ToolCall("check_status_bar", {}),))
     user = Says("My phone fails.", look, "It shows nothing.", "###STOP###")
     trajectory = await talked(["What does it show?", "Goodbye."], tmp_path, task, user)
     assert (trajectory.outcome, trajectory.reward, len(trajectory.turns)) == (Outcome.COMPLETED, 0.0, 2)

@@ -46,7 +46,7 @@ async def test_each_prompt_is_the_last_one_with_what_was_sampled(template: str, 
     assert {turn.segment for turn in llm.turns} == {0}
     for before, after in zip(client.requests, client.requests[1:], strict=False):
         assert after.prompt_T[: len(before.prompt_T)] == before.prompt_T
-    text = llm.conversation.template.tokenizer.decode(client.requests[-1].prompt_T)
+    text = llm.template.tokenizer.decode(client.requests[-1].prompt_T)
     end = "<|eot_id|>" if template == LLAMA3 else "<|im_end|>"
     assert text.count(end) == 2 * len(said) - 1  # one after every message, none twice
 
@@ -58,7 +58,7 @@ async def test_truncated_answer_is_kept_and_closed_by_the_next_prompt() -> None:
     await chat.chat("b")
     assert [turn.truncated for turn in llm.turns] == [True, False]
     assert len(llm.turns[0].completion_tokens_T) == len(llm.turns[0].logprobs_T) == 64
-    assert llm.turns[1].new_tokens_T[0] == llm.conversation.template.turn_end
+    assert llm.turns[1].new_tokens_T[0] == llm.template.turn_end
 
 
 async def test_history_that_was_rewritten_opens_a_segment_and_the_old_one_can_go_on() -> None:
@@ -130,7 +130,7 @@ async def test_nothing_sampled_is_an_empty_answer() -> None:
     chat = Chat(llm)
     assert (await chat.chat("a")).content == ""
     await chat.chat("b")
-    assert llm.turns[0].completion_tokens_T == () and llm.turns[1].new_tokens_T[0] == llm.conversation.template.turn_end
+    assert llm.turns[0].completion_tokens_T == () and llm.turns[1].new_tokens_T[0] == llm.template.turn_end
     assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
 
 

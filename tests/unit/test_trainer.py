@@ -212,16 +212,17 @@ class Run:
         policy_: Any = self.policy
         sampler_: Any = self.sampler
         rollouts_: Any = self.rollouts
+        keep = Keep(self.config.keep_checkpoints, self.config.keep_best)
         parts = Parts(
-            policy_,
-            PolicyIdentity("m", 32, "chat_template:1", "off"),
-            sampler_,
-            rollouts_,
-            MetricsLog(self.directory),
-            CheckpointLog(self.directory.checkpoints, Keep(self.config.keep_checkpoints, self.config.keep_best)),
-            Ledger(self.directory.ledger),
-            Display(Console(quiet=True, highlight=False, soft_wrap=True)),
-            self.stop,
+            policy=policy_,
+            trained=PolicyIdentity("m", 32, "chat_template:1", "off"),
+            sampler=sampler_,
+            rollouts=rollouts_,
+            metrics=MetricsLog(self.directory),
+            checkpoints=CheckpointLog(self.directory.checkpoints, keep),
+            ledger=Ledger(self.directory.ledger),
+            display=Display(Console(quiet=True, highlight=False, soft_wrap=True)),
+            stop=self.stop,
             references=references,
         )
         self.trainer = Terminus2Trainer(self.config, self.directory, parts, schedule, self.held_out, start_step)

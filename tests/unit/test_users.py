@@ -16,7 +16,7 @@ from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, Place
-from harbortrainer.policy.judge import EndpointJudge
+from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
 from tests.support.chat_server import DRIPS, HANG, ChatServer, calls, chat_server, says
@@ -83,7 +83,7 @@ async def test_what_an_endpoint_does_not_take_is_known_before_anything_is_spent(
             async with users_of(server, fields={refused: None}) as users:
                 await users.check()
         if refused != "seed":  # a judge has none
-            judge = EndpointJudge(Endpoint(Place("judge", server.url, "j"), patience_sec=5.0), (), lambda _: [])
+            judge = Judge(Endpoint(Place("judge", server.url, "j"), patience_sec=5.0), (), lambda _: [])
             async with contextlib.aclosing(judge):
                 with pytest.raises(UserError, match=f"unsupported: {refused}.*; check judge_url"):
                     await judge.check()
@@ -139,7 +139,7 @@ async def test_a_policy_cannot_write_control_strings_to_a_user_or_a_judge() -> N
             await users.of_trial(1).reply([*MESSAGES, {"role": "user", "content": evil}])
         endpoint, chat = Endpoint(Place("judge", server.url, "j"), patience_sec=5.0), chat_of(QWEN_TOOLS)
         said: list[dict[str, str]] = [{"role": "assistant", "content": evil}]
-        async with contextlib.aclosing(EndpointJudge(endpoint, (), lambda _: said, chat.broken_special)) as judge:
+        async with contextlib.aclosing(Judge(endpoint, (), lambda _: said, chat.broken_special)) as judge:
             trial = Trajectory("t", "s000000-p00-g00", (), 1.0, Outcome.COMPLETED)
             assert (await judge.shaped(trial)).shaping == {"judge": 0.0}
     for request in server.requests:

@@ -248,11 +248,7 @@ def _user(config: Config) -> Iterator[str]:
     """Settings of the simulated user that contradict one another."""
     model, kwargs = config.user_model, config.user_kwargs
     if model not in (None, "scripted", "base"):
-        if config.user_url is None:
-            yield f"user_model={model}: give user_url=URL of the OpenAI-compatible API that serves it"
-        elif not config.user_url.startswith(("http://", "https://")):
-            yield f"user_url={config.user_url}: must start with http:// or https://"
-        yield from _key(config, "user_key")
+        yield from _endpoint(config, "user")
         return
     for name in ("user_url", "user_key"):
         if (value := getattr(config, name)) is not None:
@@ -282,23 +278,23 @@ def _judge(config: Config) -> Iterator[str]:
         for name in ("judge_url", "judge_key", "judge_kwargs", "judge_weight", "taxonomy"):
             if (value := getattr(config, name)) != SETTINGS[name].default:
                 yield f"{name}={shown(value)}: without effect while judge_model=None; name the model that judges"
-    elif config.judge_url is None:
-        yield f"judge_model={config.judge_model}: give judge_url=URL of the OpenAI-compatible API that serves it"
-    elif not config.judge_url.startswith(("http://", "https://")):
-        yield f"judge_url={config.judge_url}: must start with http:// or https://"
-    elif not config.judge_weight and config.taxonomy is None:
+        return
+    yield from _endpoint(config, "judge")
+    if not config.judge_weight and config.taxonomy is None:
         yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
     elif not config.reward_weight:
         yield "judge_model: without effect while reward_weight=0; leave it out"
-    else:
-        yield from _key(config, "judge_key")
 
 
-def _key(config: Config, name: str) -> Iterator[str]:
-    """`name`: of a setting that names an environment variable."""
-    variable = getattr(config, name)
+def _endpoint(config: Config, name: str) -> Iterator[str]:
+    """Problems of the settings NAME_url and NAME_key, where NAME_model is given."""
+    model, url, variable = (getattr(config, f"{name}_{part}") for part in ("model", "url", "key"))
+    if url is None:
+        yield f"{name}_model={model}: give {name}_url=URL of the OpenAI-compatible API that serves it"
+    elif not url.startswith(("http://", "https://")):
+        yield f"{name}_url={url}: must start with http:// or https://"
     if variable is not None and not os.environ.get(variable):
-        yield f"{name}={variable}: this environment variable is not set; export it or put it into .env"
+        yield f"{name}_key={variable}: this environment variable is not set; export it or put it into .env"
 
 
 def _other_backend(config: RunSettings) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The commands `doctor server` (probes one Tinker API) and `doctor parity` (compares two)."""
 
 import contextlib
+import functools
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -14,20 +15,23 @@ from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
 from harbortrainer.cli.output import give_json
-from harbortrainer.config import Config
+from harbortrainer.config import Config, Endpoint
 from harbortrainer.doctor.arguments import ParityArgs, ServerArgs
 from harbortrainer.errors import UserError
 from harbortrainer.probe.parity import ParityReport, compare, show_parity
 from harbortrainer.probe.probe import load_or_probe
 from harbortrainer.probe.report import ServerReport, show
 from harbortrainer.probe.session import ProbeSession
+from harbortrainer.setting import settings
 
 log = logging.getLogger("harbortrainer")
 
 
 async def probe(args: ServerArgs) -> int:
-    async with _opened(_endpoint(args) if args.url is None else _config(args.url, args.model_name)) as (session, model):
-        report = await load_or_probe(session, model, args.refresh, _progress)
+    place = {name: getattr(args, name) for name in settings(Endpoint)}
+    async with _opened(_config(args.url, args.model_name, **place)) as (session, model):
+        progress = functools.partial(print, file=sys.stderr, flush=True)
+        report = await load_or_probe(session, model, args.refresh, progress)
     _give(report, args.json)
     return 0
 
@@ -39,22 +43,10 @@ async def parity(args: ParityArgs) -> int:
     return 0 if report.equal else 1
 
 
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _endpoint(args: ServerArgs) -> Config:
-    return Config(
-        backend=args.backend,
-        skyrl_tx_url=args.skyrl_tx_url,
-        tinker_base_url=args.tinker_base_url,
-        model_name=args.model_name or "",
-        tasks_dir="",
-    )
-
-
-def _config(url: str, model_name: str | None) -> Config:
-    place: dict[str, Any] = {"backend": "tinker"} if url == "tinker" else {"backend": "skyrl-tx", "skyrl_tx_url": url}
+def _config(url: str | None, model_name: str | None, **place: Any) -> Config:
+    """`place`: the settings of the server where there is no URL."""
+    if url is not None:
+        place = {"backend": "tinker"} if url == "tinker" else {"backend": "skyrl-tx", "skyrl_tx_url": url}
     return Config(**place, model_name=model_name or "", tasks_dir="")
 
 

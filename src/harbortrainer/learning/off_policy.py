@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,16 +46,10 @@ def ratio_metrics(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Corrected:
-    """Sequences to train on, and the trials that they do not learn from."""
-
-    sequences_D: list[TrainingSequence]
-    masked: tuple[str, ...]
-
-
-def truncated(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float) -> Corrected:
-    """Sequences whose importance ratios are at most `cap` under the weights in training.
+def truncated(
+    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float
+) -> tuple[list[TrainingSequence], set[str]]:
+    """Sequences whose importance ratios are at most `cap` under the weights in training, and the masked trials.
 
     The loss importance_sampling weighs a token with w = p(trainer) / p(sampler), so a truncated weight min(w, cap)
     (Ionides 2008; arXiv 1802.01561) is a sampling logprob of at least log p(trainer) - log cap. A trial whose geometric
@@ -73,4 +67,4 @@ def truncated(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.nd
         if sequence.trial_name in masked:
             capped = capped.with_advantages(np.zeros_like(sequence.advantages_T))
         corrected.append(capped)
-    return Corrected(corrected, tuple(sorted(masked)))
+    return corrected, masked

@@ -12,7 +12,7 @@ from typing import Any
 
 from harbortrainer.config import ToolFormat
 from harbortrainer.errors import UserError
-from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings, strings_of
+from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings
 from harbortrainer.policy.tool_form import MARKER, PROBE, call_form_of_hermes, find_form, json_arguments, takes_greeting
 from harbortrainer.policy.tools import CallForm, Message, Tool, hermes
 
@@ -148,9 +148,7 @@ class ChatTemplate:
 
     def strings_hidden(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """Number of special strings in messages and declared tools, which are encoded as text."""
-        said = [(text, message["role"]) for message in messages for text in strings_of(message)]
-        said += [(text, "") for text in strings_of(tools)]
-        return sum(self.special_strings(*one) for one in said)
+        return self._special.total([_clean(message) for message in messages], [_clean(tool) for tool in tools])
 
     def join(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The continuation after this completion, without the turn's end if the completion ends with it."""

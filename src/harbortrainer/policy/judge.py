@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
@@ -38,14 +38,6 @@ class Category:
     name: str
     description: str
     weight: float
-
-
-class Judge(Protocol):
-    """Shapes the trials of training."""
-
-    async def shaped(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with the judge's numbers, or without any where the judge failed. Raises nothing."""
-        ...
 
 
 def read_taxonomy(path: str) -> tuple[Category, ...]:
@@ -79,17 +71,17 @@ _KEYS = ("name", "description", "weight")
 
 def open_judge(
     config: Config, transcribe: Transcribe, shown: Callable[[str], str], open_endpoint: OpenEndpoint = Endpoint
-) -> "EndpointJudge | None":
-    """The judge of these settings, see EndpointJudge; None = none. Raises UserError: no such file, no key."""
+) -> "Judge | None":
+    """The judge of these settings, see Judge; None = none. Raises UserError: no such file, no key."""
     if config.judge_model is None:
         return None
     taxonomy = read_taxonomy(config.taxonomy) if config.taxonomy is not None else ()
     place = Place("judge", str(config.judge_url), config.judge_model, config.judge_key, config.judge_kwargs)
-    return EndpointJudge(open_endpoint(place, patience_sec=PATIENCE_SEC), taxonomy, transcribe, shown)
+    return Judge(open_endpoint(place, patience_sec=PATIENCE_SEC), taxonomy, transcribe, shown)
 
 
-class EndpointJudge(Judge):
-    """A judge behind an OpenAI-compatible API."""
+class Judge:
+    """Shapes the trials of training, by a model behind an OpenAI-compatible API."""
 
     def __init__(
         self,
@@ -110,6 +102,7 @@ class EndpointJudge(Judge):
         await self._endpoint.aclose()
 
     async def shaped(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with the judge's numbers, or without any where the judge failed. Raises nothing."""
         messages = [
             {"role": "system", "content": instructions(self._taxonomy)},
             {"role": "user", "content": self._shown(conversation_text(self._transcribe(trajectory)))},

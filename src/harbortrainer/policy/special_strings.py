@@ -72,6 +72,12 @@ class SpecialStrings:
             return found
         return len(pattern.findall(self._normalizer.normalize_str(content)))  # full-width letters, for example
 
+    def total(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> int:
+        """Number of special strings anywhere in messages and tools."""
+        said = [(text, message["role"]) for message in messages for text in strings_of(message)]
+        said += [(text, "") for text in strings_of(tools)]
+        return sum(self.count(*one) for one in said)
+
     def removed(self, text: str) -> str:
         """`text` without special strings and tags of tools, also those that appear when others are removed."""
         while (shorter := self._spoken.sub("", text)) != text:
@@ -109,9 +115,7 @@ class SpecialStrings:
         declared = [replaced(tool, self._in_messages) for tool in tools]
         if hidden or self._normalizer is None:
             return shown, declared, hidden or None
-        said = [(text, message["role"]) for message in messages for text in strings_of(message)]
-        said += [(text, "") for text in strings_of(tools)]
-        return shown, declared, hidden if any(self.count(*one) for one in said) else None
+        return shown, declared, hidden if self.total(messages, tools) else None
 
     def _pattern(self, message: Mapping[str, Any], name: str) -> re.Pattern[str]:
         """Of the strings to hide in one field of a message: an answer's text keeps its tags."""

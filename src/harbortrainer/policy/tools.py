@@ -298,35 +298,26 @@ def hermes(messages: Sequence[Message], tools: Sequence[Tool]) -> list[dict[str,
     """The same conversation for a template without tools, in the Hermes form: declarations in the system message,
     calls as text, neighbouring results as one user message."""
     arranged: list[dict[str, Any]] = []
+    before = ""
     for message in messages:
         if message["role"] == "tool":
             content = f"{RESULT_TAGS[0]}\n{message['content']}\n{RESULT_TAGS[1]}"
-            arranged.append({"role": "user", "content": content, "result": True})
+            if before == "tool":
+                arranged[-1]["content"] += "\n" + content
+            else:
+                arranged.append({"role": "user", "content": content})
         elif calls := message.get("tool_calls"):
             parts = [message["content"], *(_written(call["function"]) for call in calls)]
             arranged.append({"role": message["role"], "content": "\n".join(filter(None, parts))})
         else:
             arranged.append(dict(message))
-    arranged = _results_joined(arranged)
+        before = message["role"]
     if not tools:
         return arranged
     text = _INTRODUCTION.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if arranged and arranged[0]["role"] == "system":
         return [{**arranged[0], "content": f"{arranged[0]['content']}\n\n{text}"}, *arranged[1:]]
     return [{"role": "system", "content": text}, *arranged]
-
-
-def _results_joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    joined: list[dict[str, Any]] = []
-    last = False
-    for message in messages:
-        result = message.pop("result", False)
-        if result and last:
-            joined[-1]["content"] += "\n" + message["content"]
-        else:
-            joined.append(message)
-        last = result
-    return joined
 
 
 def _written(function: Mapping[str, Any]) -> str:

@@ -4,7 +4,8 @@ A user is part of the environment: it has the same settings in training and in e
 trained, and its faults are never a reward.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,10 @@ MOST_TRIES = 3  # of one message, where the calls in it cannot be read
 UNREADABLE = "(a tool call that could not be read)"
 FIELDS = ("user_model", "user_url", "user_key", "user_kwargs")
 OF_AGENTS = ("agent", "agent_kwargs", "agents_dir", "enable_summarize")  # that work in a task's environment
+
+
+_Answered = tuple[Parsed, int, int]  # of a model, with the tokens of its prompt and of the answer
+Answer = Callable[[Sequence[Message], Sequence[Tool]], Awaitable[_Answered]]
 
 
 class UserFault(Exception):
@@ -129,17 +134,27 @@ class EndpointUsers(Users):
         await self._endpoint.check(**_fields(0, tools))
 
     def of_trial(self, seed: int) -> User:
-        return _OfEndpoint(self._endpoint, self._template, seed)
+        return _Model(self._template, functools.partial(self._answer, seed))
 
     async def aclose(self) -> None:
         await self._endpoint.aclose()
+
+    async def _answer(self, seed: int, messages: Sequence[Message], tools: Sequence[Tool]) -> _Answered:
+        heard = [{**one, "content": self._template.broken_special(str(one["content"]))} for one in messages]
+        try:
+            spoken = await self._endpoint.chat(heard, **_fields(seed, tools))
+        except EndpointError as error:
+            raise UserFault(f"{self._endpoint.described}: {error}") from error
+        parsed = parse_sent(spoken.text, spoken.calls, signatures(tools))
+        return parsed, spoken.prompt_tokens, spoken.sampled_tokens
 
 
 class _Model(User):
     """A model: counts its tokens, and asks it again where a call of its tools cannot be read."""
 
-    def __init__(self, template: ChatTemplate) -> None:
-        self._template = template
+    def __init__(self, template: ChatTemplate, answer: Answer) -> None:
+        """`answer`: one of the model to these messages with these tools. Raises UserFault."""
+        self._template, self._answer = template, answer
         self._prompt = self._sampled = 0
 
     @property
@@ -149,20 +164,13 @@ class _Model(User):
     async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Said:
         asked, failure = [*messages], ""
         for _ in range(MOST_TRIES):
-            parsed = await self._asked(asked, tools)
+            parsed, prompt, sampled = await self._answer(asked, tools)
+            self._prompt, self._sampled = self._prompt + prompt, self._sampled + sampled
             if not (failure := parsed.failure):
                 return self._said(parsed)
             said = {"role": "assistant", "content": parsed.text.strip() or UNREADABLE}
             asked += [said, {"role": "user", "content": failure}]
         raise UserFault(f"its calls cannot be read, {MOST_TRIES} times: {failure}")
-
-    async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
-        """One answer of the model. Raises UserFault."""
-        raise NotImplementedError
-
-    def _count(self, prompt: int, sampled: int) -> None:
-        self._prompt += prompt
-        self._sampled += sampled
 
     def _said(self, parsed: Parsed) -> Said:
         """The message without control strings. Raises UserFault when nothing is left."""
@@ -170,21 +178,6 @@ class _Model(User):
         if not said and not parsed.calls:
             raise UserFault("the user said nothing")
         return Said(said, parsed.calls)
-
-
-class _OfEndpoint(_Model):
-    def __init__(self, endpoint: Endpoint, template: ChatTemplate, seed: int) -> None:
-        super().__init__(template)
-        self._endpoint, self._seed = endpoint, seed
-
-    async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
-        heard = [{**one, "content": self._template.broken_special(str(one["content"]))} for one in messages]
-        try:
-            spoken = await self._endpoint.chat(heard, **_fields(self._seed, tools))
-        except EndpointError as error:
-            raise UserFault(f"{self._endpoint.described}: {error}") from error
-        self._count(spoken.prompt_tokens, spoken.sampled_tokens)
-        return parse_sent(spoken.text, spoken.calls, signatures(tools))
 
 
 def _fields(seed: int, tools: Sequence[Tool]) -> dict[str, Any]:
@@ -204,15 +197,9 @@ class BaseUsers(Users):
         self._sampler, self._template, self._kwargs = sampler, template, dict(kwargs)
 
     def of_trial(self, seed: int) -> User:
-        return _OfBase(self._sampler, self._template, self._kwargs, seed)
+        return _Model(self._template, functools.partial(self._answer, seed))
 
-
-class _OfBase(_Model):
-    def __init__(self, sampler: Sampler, template: ChatTemplate, kwargs: Mapping[str, Any], seed: int) -> None:
-        super().__init__(template)
-        self._sampler, self._kwargs, self._seed = sampler, kwargs, seed
-
-    async def _asked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Parsed:
+    async def _answer(self, seed: int, messages: Sequence[Message], tools: Sequence[Tool]) -> _Answered:
         prompt_T = self._template.first_prompt(messages, tools)
         try:
             sample = await self._sampler.sample(
@@ -220,10 +207,10 @@ class _OfBase(_Model):
                 max_tokens=int(self._kwargs.get("max_tokens", MOST_TOKENS)),
                 temperature=float(self._kwargs.get("temperature", 0.0)),
                 stop=self._template.stop_token_ids,
-                seed=self._seed % 2**31,
+                seed=seed % 2**31,
             )
         except SamplingError as error:
             raise UserFault(f"user_model={BASE}: {error}") from error
-        self._count(len(prompt_T), len(sample.tokens_T))
         text = self._template.decode(sample.tokens_T)
-        return parse(text, self._template.call_form, signatures(tools)) if tools else Parsed(text)
+        parsed = parse(text, self._template.call_form, signatures(tools)) if tools else Parsed(text)
+        return parsed, len(prompt_T), len(sample.tokens_T)

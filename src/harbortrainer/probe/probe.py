@@ -89,7 +89,8 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     sdk.setLevel(logging.CRITICAL)  # some requests are expected to fail
     try:
         work.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
-        await _measure(work, identity, findings)
+        await findings.section(SERVER, lambda: _describe(work, identity, findings))
+        await measure_all(work, findings)
     finally:
         await asyncio.shield(work.close())
         sdk.setLevel(before)
@@ -103,14 +104,11 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     )
 
 
-async def _measure(session: ProbeSession, identity: "ServerIdentity", findings: ProbeFindings) -> None:
-    """Each part may fail alone. One free slot is enough; a part that lacks a second one reports it."""
-    await findings.section(SERVER, lambda: _describe(session, identity, findings))
-    await measure_all(session, findings)
-
-
 async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
-    """All parts; each may fail alone. Raises BackendError when there is no free slot."""
+    """All parts; each may fail alone. One free slot is enough; a part that lacks a second one reports it.
+
+    Raises BackendError when there is no free slot.
+    """
     await session.renew()
     findings.facts.update(can_sample=False)
     for part in (losses, optimizer, sampling):

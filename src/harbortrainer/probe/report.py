@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,6 @@ Verdict = Literal["same", "differs", "unusable", "unclear", "not measured", "inf
 Reduction = Literal["sum", "example_mean", "unknown"]
 PromptLogprobs = Literal["leading_none", "short", "refused"]
 STYLES = {"same": "green", "differs": "yellow", "unusable": "red", "unclear": "magenta", "not measured": "dim"}
-FORMAT = 3  # of the JSON; a report of another format is measured again
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,15 @@ class ServerReport:
     measured_at: str  # ISO 8601, UTC
     facts: Facts
     rows: tuple[Row, ...]
+    format: Literal[3] = 3  # a report of another format is measured again
 
     def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "ServerReport":
         """Raises ValueError for text that to_json of this version did not write."""
-        try:
-            values: dict[str, Any] = json.loads(text)
-            if values.pop("format") != FORMAT:
-                raise ValueError("a report of another format")
-            facts: dict[str, Any] = values.pop("facts")
-            losses = {name: tuple(settings) for name, settings in facts.pop("losses").items()}
-            rows = tuple(Row(**row) for row in values.pop("rows"))
-            return cls(facts=Facts(losses=losses, **facts), rows=rows, **values)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a report: {error!r}") from None
+        return TypeAdapter(cls).validate_json(text)
 
 
 class ProbeFindings:

@@ -16,8 +16,9 @@ from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.users import Users
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, most_agents, n_containers
 from harbortrainer.rollout.level import FIRST
+from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
-from harbortrainer.tasks.venue import TaskVenue, venue
+from harbortrainer.tasks.venue import venue
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
@@ -124,8 +125,32 @@ class Room(Protocol):
         """At the end of a run, before the block of `prepared` ends."""
 
 
-class Venue(TaskVenue, Protocol):
-    """Where trials take place."""
+class Venue(Protocol):
+    """Where trials take place. `place`: the path of a Source; other code gives it back unread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Those whose versions shape its trials."""
+        ...
+
+    def find(self, given: str) -> tuple[str, str]:
+        """Path and version of the source `VENUE:NAME`. Raises UserError."""
+        ...
+
+    def names(self, place: str) -> list[str]:
+        """Names of all tasks of a source. Raises UserError when the source cannot be read."""
+        ...
+
+    def load(self, place: str, excluded: Collection[str]) -> list[Task]:
+        """Its tasks without `excluded`; `domain` may be "", then it is the source's name. Raises UserError."""
+        ...
+
+    def identify(self, task: Task) -> Identity:
+        """The keys by which equal and related tasks are found."""
+        ...
 
     def check(self, tasks: Sequence[Task], config: Config, template: ChatTemplate, n_trials: int) -> list[str]:
         """Warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""

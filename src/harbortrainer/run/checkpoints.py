@@ -4,7 +4,6 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
 from harbortrainer.errors import UserError
@@ -110,6 +109,7 @@ class CheckpointLog:
         for file in (path, self._models, self._references):
             cut_torn_line(file)
         self.records = [Checkpoint(**record) for record in read_lines(path)]
+        self._samplers = {record["state"]: record["sampler"] for record in read_lines(self._references)}
 
     def latest(self) -> Checkpoint | None:
         return self.records[-1] if self.records else None
@@ -117,27 +117,26 @@ class CheckpointLog:
     @property
     def paths(self) -> set[str]:
         """All weights on the server that this run may need again."""
-        return {record.path for record in self.records} | {record["sampler"] for record in self._samplers()}
+        return {record.path for record in self.records} | {*self._samplers.values()}
 
     @property
     def samplers(self) -> dict[str, str]:
         """Paths of the saved samplers by what they are of: the path of a state, or EVALUATION and a step."""
-        return {record["state"]: record["sampler"] for record in self._samplers()}
+        return dict(self._samplers)
 
     def sampler_of(self, state: str) -> str | None:
         """The path of the sampler that was saved of a state, None without one."""
-        return next((record["sampler"] for record in self._samplers() if record["state"] == state), None)
+        return self._samplers.get(state)
 
     def note_sampler(self, state: str, sampler: str) -> None:
         """Record the sampler of a state; the server has it."""
         append_line(self._references, {"state": state, "sampler": sampler})
+        self._samplers[state] = sampler
 
     def drop_sampler(self, state: str) -> None:
         """Remove the sampler of a state from the records; call it before it is deleted."""
-        rewrite(self._references, [record for record in self._samplers() if record["state"] != state])
-
-    def _samplers(self) -> list[dict[str, Any]]:
-        return read_lines(self._references)
+        self._samplers.pop(state, None)
+        rewrite(self._references, [{"state": one, "sampler": path} for one, path in self._samplers.items()])
 
     async def add(
         self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()

@@ -55,7 +55,7 @@ class ConfigHistory[C: RunSettings]:
         saved = read_json(run.config)
         if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
-        # what a run of an earlier version, which has not saved a newer setting, was started with
+        # of a setting that came after the run's start
         defaults = {n: one.default for n, one in self._settings.items() if not one.required}
         self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
         self._start = {
@@ -158,7 +158,7 @@ def to_save(config: RunSettings) -> dict[str, Any]:
 
 
 def from_json[C: RunSettings](kind: type[C], values: Mapping[str, Any]) -> C:
-    """Fields that an older version did not save have their defaults."""
+    """A field that came after the values were saved has its default."""
     return kind(**tuples(values))
 
 

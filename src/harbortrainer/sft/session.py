@@ -21,9 +21,10 @@ from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_sa
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, held, new_run_directory, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
-from harbortrainer.sft.trainer import HELD_OUT, Lessons, Parts, SftTrainer, best_step, waited
-from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.sft.trainer import HELD_OUT, Lessons, SftTrainer, best_step, waited
+from harbortrainer.stopping import Stop
 from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.training.loop import LoopParts
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import installed_versions
@@ -131,7 +132,8 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
             display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs, max_steps or patience")
             return 0
         async with wire(prepared, display, stop, outside) as trainer:
-            return await train(trainer, outside)
+            done = f"done; train on it with: python -m src.train init_from={trainer.run_directory.path} ..."
+            return await trainer.finish(outside, done)
 
 
 @contextlib.asynccontextmanager
@@ -158,36 +160,15 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, config.wandb_project, config.wandb_name, record, display.say)
-        parts = Parts(
-            policy, prepared.trained, MetricsLog(run, wandb), workspace.checkpoints, workspace.ledger,
-            workspace.budget, display, stop,
+        parts = LoopParts(
+            policy=policy, trained=prepared.trained, metrics=MetricsLog(run, wandb), checkpoints=workspace.checkpoints,
+            ledger=workspace.ledger, budget=workspace.budget, display=display, stop=stop,
         )  # fmt: skip
         latest = workspace.checkpoints.latest()
         start = latest.step if latest else 0
         if prepared.earlier is not None:
             workspace.ledger.resumed(start)
         yield SftTrainer(config, run, parts, lessons, start)
-
-
-async def train(trainer: SftTrainer, outside: Outside) -> int:
-    """Run the loop, then write the pages and the summary. Exit status."""
-    parts, run = trainer.parts, trainer.run_directory
-    say, status = parts.display.announce, 1
-    try:
-        await trainer.run()
-        status = 0
-    except Stopped:
-        status = parts.stop.status
-    finally:
-        parts.metrics.close(1 if status == 1 else 0)
-        say(outside.leave_pages(run, trainer.config.model_name))
-        say(parts.budget.summary())
-        if status:
-            why = f" ({parts.stop.why})" if parts.stop.asked else ""
-            say(f"stopped after step {trainer.step}{why}; continue with: {run.resume}")
-    if not status:
-        say(f"done; train on it with: python -m src.train init_from={run.path} ...")
-    return status
 
 
 def _directory(prepared: Prepared) -> RunDirectory:

@@ -6,29 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import tinker
 
 from harbortrainer.backend.datum import CROSS_ENTROPY
-from harbortrainer.backend.policy import PolicyTrainer
-from harbortrainer.backend.terms import adam_settings
-from harbortrainer.budget.budget import Budget
 from harbortrainer.config import SftConfig
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import normalize
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.ledger import Ledger
-from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.conversation import Conversation
-from harbortrainer.stopping import Stop, Stopped, run_until
+from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.order import TaskOrder
-from harbortrainer.training.loop import run_loop
-from harbortrainer.training.outage import Outage
-from harbortrainer.training.rows import StepRows
-from harbortrainer.training.update import learning_rate
-from harbortrainer.watch.display import Display
+from harbortrainer.training.loop import Loop, LoopParts
+from harbortrainer.training.update import adam_at
 
 LOSS, HELD_OUT = "sft/nll", "sft/held_out_nll"  # nats a trained token
 FORWARD_TOKENS = 65_536  # of held-out conversations in one request
@@ -80,42 +70,21 @@ def waited(rows: Sequence[Mapping[str, float]]) -> int:
     return 0 if best is None else len(steps) - 1 - steps.index(best)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The objects that the loop drives; wired by `session.py`."""
+class SftTrainer(Loop[SftConfig, LoopParts]):
+    """Runs the steps after `step` to the end, or until the held-out loss has not fallen for `patience` measurements.
 
-    policy: PolicyTrainer
-    trained: PolicyIdentity
-    metrics: MetricsLog
-    checkpoints: CheckpointLog
-    ledger: Ledger
-    budget: Budget
-    display: Display
-    stop: Stop
+    A lost server costs the steps since the last checkpoint, which are repeated.
+    """
 
-
-class SftTrainer:
-    """Runs the steps after `step` to the end, or until the held-out loss has not fallen for `patience` measurements."""
-
-    def __init__(self, config: SftConfig, run: RunDirectory, parts: Parts, lessons: Lessons, step: int) -> None:
-        self.config, self.run_directory, self.parts, self.lessons, self.step = config, run, parts, lessons, step
-        self._open = StepRows(run, parts.metrics, parts.budget)
-        idle = PolicySampler()
-        self.outage = Outage(parts.policy, idle, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec)
-
-    async def run(self) -> None:
-        """Train to the end. Raises Stopped when the run was asked to stop, after saving a checkpoint.
-
-        A lost server costs the steps since the last checkpoint, which are repeated.
-        """
-        await run_loop(self, self.outage, self.parts.ledger, self.parts.stop, self._open.keep)
+    def __init__(self, config: SftConfig, run: RunDirectory, parts: LoopParts, lessons: Lessons, step: int) -> None:
+        super().__init__(config, run, parts, PolicySampler(), step)
+        self.lessons = lessons
 
     async def proceed(self) -> None:
-        """From `step` to the last step, with the weights that the policy has now."""
-        self._open.forget()
+        self._rows.forget()
         if self.parts.checkpoints.latest() is None:
             await self.save()
-        if kept := self._open.kept(self.step):  # an earlier process was stopped while it measured
+        if kept := self._rows.kept(self.step):  # an earlier process was stopped while it measured
             await self._conclude(kept[-1][1])
         elif self.step == 0 and self.lessons.held_out and self.parts.metrics.last_step < 0:
             await self._conclude({})
@@ -126,21 +95,11 @@ class SftTrainer:
         if self.step < self.lessons.total_steps:
             await self._keep_best()
 
-    async def save(self) -> None:
-        """A checkpoint of `step`."""
-        path = await self.parts.policy.save(self.step)
-        await self.parts.checkpoints.add(self.parts.trained.checkpoint(self.step, path), self.parts.policy.delete)
-        self.parts.display.say(f"checkpoint after step {self.step}: {path}")
-
     async def _train_step(self) -> dict[str, float]:
         """One optimizer step. Returns its metrics."""
         began, config = time.monotonic(), self.lessons.at(self.step)
         sequences_D = self.lessons.batch(self.step)
-        total = self.lessons.total_steps
-        rate = learning_rate(
-            self.step, total, peak=config.learning_rate, schedule=config.lr_schedule, warmup_steps=config.warmup_steps
-        )
-        adam = tinker.AdamParams(**adam_settings(config) | {"learning_rate": rate})
+        adam = adam_at(self.step, self.lessons.total_steps, config)
         self.parts.display.doing(f"step {self.step + 1}: update of the weights")
         result = await self.parts.policy.update(sequences_D, loss_fn=CROSS_ENTROPY, loss_fn_config=None, adam=adam)
         await asyncio.to_thread(self.parts.ledger.taught, self.step, sequences_D)
@@ -149,7 +108,7 @@ class SftTrainer:
         seconds = time.monotonic() - began
         return result.metrics | {
             LOSS: mean_nll(sequences_D, result.logprobs_D),
-            "optim/learning_rate": rate,
+            "optim/learning_rate": adam.learning_rate,
             "train/datums": float(len(sequences_D)),
             "train/tokens": float(tokens),
             "train/action_token_fraction": sum(int(s.mask_T.sum()) for s in sequences_D) / tokens,
@@ -159,8 +118,8 @@ class SftTrainer:
 
     async def _conclude(self, row: dict[str, float]) -> None:
         """Measure the held-out loss where it is due, log the step's row, save a checkpoint where it is due."""
-        if self._open.open(self.step, row):  # else a restored state repeated the step
-            self._open.log(self.step, await self._measure() if self.lessons.due(self.step) else {})
+        if self._rows.open(self.step, row):  # else a restored state repeated the step
+            self._rows.log(self.step, await self._measure() if self.lessons.due(self.step) else {})
         self.parts.display.taught(self.step, self.lessons.total_steps, row)
         latest = self.parts.checkpoints.latest()
         every = self.config.save_every
@@ -182,14 +141,14 @@ class SftTrainer:
         await asyncio.to_thread(self.parts.ledger.scored, self.step, tokens)
         return {HELD_OUT: mean_nll(sequences_D, logprobs_D), "time/evaluate": time.monotonic() - began}
 
-    def _rows(self) -> list[dict[str, float]]:
+    def _logged(self) -> list[dict[str, float]]:
         return [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= self.step]
 
     def _best(self) -> int | None:
-        return best_step(self._rows())
+        return best_step(self._logged())
 
     def _converged(self) -> bool:
-        return bool(self.config.patience) and waited(self._rows()) >= self.config.patience
+        return bool(self.config.patience) and waited(self._logged()) >= self.config.patience
 
     async def _keep_best(self) -> None:
         """Delete the states behind the best one, so that the newest checkpoint is the best."""

@@ -1,7 +1,6 @@
 """Loads a run's tasks from its sources; selects them by globs, checks weights."""
 
 import fnmatch
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,8 +13,6 @@ from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import MODULES, venue
 
 SOURCES_FILE = "sources.json"  # in a run directory
-_log = logging.getLogger("harbortrainer")
-_OFFLINE = "this needs the internet, or give a folder that holds the tasks already"
 
 
 @dataclass(frozen=True, slots=True)

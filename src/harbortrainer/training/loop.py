@@ -1,43 +1,108 @@
 """The frame of every training loop: to the end, through outages, or to an orderly stop."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
 
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.budget.budget import Budget
+from harbortrainer.config import RunSettings
 from harbortrainer.errors import ServerLost
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
+from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.training.outage import Outage
+from harbortrainer.training.outside import Outside
+from harbortrainer.training.rows import StepRows
+from harbortrainer.watch.display import Display
 
 
-class Loop(Protocol):
-    """A loop over steps. `proceed`: from `step` to the last step; `save`: a checkpoint of `step`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopParts:
+    """The objects that every loop drives; wired by a `session.py`."""
 
-    step: int
+    policy: PolicyTrainer
+    trained: PolicyIdentity
+    metrics: MetricsLog
+    checkpoints: CheckpointLog
+    ledger: Ledger
+    display: Display
+    stop: Stop
+    budget: Budget = field(default_factory=Budget)
 
-    async def proceed(self) -> None: ...
-    async def save(self) -> None: ...
 
+class Loop[C: RunSettings, P: LoopParts]:
+    """A loop over steps, from `step` on; the run directory can be resumed at any time."""
 
-async def run_loop(loop: Loop, outage: Outage, ledger: Ledger, stop: Stop, kept: Callable[[], None]) -> None:
-    """Run the loop to its end. Raises Stopped when the run was asked to stop, after `kept` and a checkpoint.
+    def __init__(self, config: C, run: RunDirectory, parts: P, sampler: PolicySampler, step: int) -> None:
+        """`sampler`: of the run's trials."""
+        self.config, self.run_directory, self.parts, self.step = config, run, parts, step
+        self._rows = StepRows(run, parts.metrics, parts.budget)
+        self.outage = Outage(
+            parts.policy, sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
+        )
 
-    After a lost server the last checkpoint is restored, and the loop continues from there.
-    """
+    async def proceed(self) -> None:
+        """From `step` to the last step, with the weights that the policy has now."""
+        raise NotImplementedError
 
-    async def to_the_end() -> None:
+    async def completed(self) -> None:
+        """After the last step."""
+
+    @property
+    def summaries(self) -> list[str]:
+        """Lines for the end of the run."""
+        return [self.parts.budget.summary()]
+
+    async def run(self) -> None:
+        """Run to the end. Raises Stopped when the run was asked to stop, after saving a checkpoint.
+
+        An update under way is finished first, trials and evaluations are not. A cancellation or a fault ends it at
+        once: the last checkpoint and finished trials stay. After a lost server the last checkpoint is restored, and
+        later updates are repeated, those on trials from the trials on disk.
+        """
+        with self.parts.stop.polled():
+            try:
+                await run_until(self._through_outages(), self.outage.gone_at_stop())
+            except Stopped:
+                self._rows.keep()
+                await self.outage.save_at_end(self.step, self.save)
+                raise
+
+    async def _through_outages(self) -> None:
         while True:
             try:
-                return await loop.proceed()
+                return await self.proceed()
             except ServerLost as error:
-                outage.lost = True  # a stop now must not save what a broken step has left on the server
-                loop.step = await run_until(outage.restore(error, loop.step), stop.stopped())
-                await asyncio.to_thread(ledger.resumed, loop.step)
+                self.outage.lost = True  # a stop now must not save what a broken step has left on the server
+                self.step = await run_until(self.outage.restore(error, self.step), self.parts.stop.stopped())
+                await asyncio.to_thread(self.parts.ledger.resumed, self.step)
 
-    with stop.polled():
+    async def save(self) -> None:
+        """A checkpoint of `step`."""
+        path = await self.parts.policy.save(self.step)
+        checkpoint = self.parts.trained.checkpoint(self.step, path)
+        await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete, self._rows.undecided)
+        self.parts.display.say(f"checkpoint after step {self.step}: {path}")
+
+    async def finish(self, outside: Outside, done: str) -> int:
+        """Run to the end, then write the pages and the summaries; `done`: the last line. Exit status."""
+        parts, stop, say, status = self.parts, self.parts.stop, self.parts.display.announce, 1
         try:
-            await run_until(to_the_end(), outage.gone_at_stop())
+            await self.run()
+            await self.completed()
+            status = 0
         except Stopped:
-            kept()
-            await outage.save_at_end(loop.step, loop.save)
-            raise
+            status = stop.status
+        finally:
+            parts.metrics.close(1 if status == 1 else 0)
+            for line in (outside.leave_pages(self.run_directory, self.config.model_name), *self.summaries):
+                say(line)
+            if status:
+                why = f" ({stop.why})" if stop.asked else ""
+                say(f"stopped after step {self.step}{why}; continue with: {self.run_directory.resume}")
+        if not status:
+            say(done)
+        return status

@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -189,11 +188,8 @@ def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
     of_venues = [name for place in dict.fromkeys(task.venue for task in tasks) for name in venue(place).packages]
     for name in ("tinker", "chz", "transformers", "numpy", "wandb", *of_venues):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = _version(name)
+            found[name] = version(name)
     return found
-
-
-_version = cache(version)  # each reading parses a package's whole metadata
 
 
 # the published one, the one before, and one whose deletion is under way; trials may keep K older ones, evaluations too

@@ -26,7 +26,7 @@ from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.conversations import Conversations, Transcriber
 from harbortrainer.run.directory import RunDirectory, held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
-from harbortrainer.stopping import Stop, Stopped
+from harbortrainer.stopping import Stop
 from harbortrainer.tasks.split import users_note
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
@@ -149,8 +149,10 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, wandb_project(config), config.wandb_name, record, display.say)
         parts = Parts(
-            policy, prepared.trained, sampler, rollouts, MetricsLog(run, wandb), workspace.checkpoints,
-            workspace.ledger, display, stop, Conversations(run, prepared.template), workspace.budget, references,
+            policy=policy, trained=prepared.trained, sampler=sampler, rollouts=rollouts,
+            metrics=MetricsLog(run, wandb), checkpoints=workspace.checkpoints, ledger=workspace.ledger,
+            display=display, stop=stop, conversations=Conversations(run, prepared.template),
+            budget=workspace.budget, references=references,
         )  # fmt: skip
         start = latest.step if (latest := workspace.checkpoints.latest()) else 0
         if plan.earlier is not None:
@@ -164,27 +166,8 @@ def _resume_hint(run: RunDirectory) -> str:
 
 async def train(run: Run) -> int:
     """Run the loop, then write the pages and summaries. Exit status."""
-    trainer, parts, directory = run.trainer, run.trainer.parts, run.trainer.run_directory
-    stop, say = parts.stop, parts.display.announce
-    status = 1
-    try:
-        await trainer.run()
-        if parts.references is not None:
-            await parts.references.delete()
-        status = 0
-    except Stopped:
-        status = stop.status
-    finally:
-        parts.metrics.close(1 if status == 1 else 0)
-        say(run.outside.leave_pages(directory, trainer.config.model_name))
-        say(parts.ledger.summary())
-        say(parts.budget.summary())
-        if status:
-            why = f" ({stop.why})" if stop.asked else ""
-            say(f"stopped after step {trainer.step}{why}; continue with: {directory.resume}")
-    if not status:
-        say(f"done; metrics.jsonl and reward_curve.png are in {directory.path}")
-    return status
+    done = f"done; metrics.jsonl and reward_curve.png are in {run.trainer.run_directory.path}"
+    return await run.trainer.finish(run.outside, done)
 
 
 def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:

@@ -12,10 +12,9 @@ step trains on turns that weights of at most K steps before sampled (`flow.py`, 
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from harbortrainer.backend.policy import PolicyTrainer, Published
-from harbortrainer.budget.budget import Budget
+from harbortrainer.backend.policy import Published
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
@@ -25,46 +24,33 @@ from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryG
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.ledger import Ledger
-from harbortrainer.run.metrics import Breakdown, MetricsLog, StepUsage, batch_metrics
+from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
-from harbortrainer.stopping import Stop, Stopped, run_until
+from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.drift import drift_warning
 from harbortrainer.training.evaluation import Evaluations, HeldOut
 from harbortrainer.training.flow import Flow
-from harbortrainer.training.loop import run_loop
-from harbortrainer.training.outage import Outage
+from harbortrainer.training.loop import Loop, LoopParts
 from harbortrainer.training.references import References
-from harbortrainer.training.rows import StepRows
 from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.update import Updater
-from harbortrainer.watch.display import Display
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The objects that the trainer drives; wired by `session.py`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts(LoopParts):
+    """The objects that the trainer drives besides."""
 
-    policy: PolicyTrainer
-    trained: PolicyIdentity
     sampler: PolicySampler
     rollouts: Rollouts
-    metrics: MetricsLog
-    checkpoints: CheckpointLog
-    ledger: Ledger
-    display: Display
-    stop: Stop
     conversations: Conversations | None = None  # None = not written
-    budget: Budget = field(default_factory=Budget)
     references: References | None = None  # None = the policy is compared with nothing
 
 
-class Terminus2Trainer:
-    """Runs the steps after `start_step` to the end; the run directory can be resumed at any time."""
+class Terminus2Trainer(Loop[Config, Parts]):
+    """Runs the steps after `start_step` to the end."""
 
     def __init__(
         self,
@@ -75,32 +61,23 @@ class Terminus2Trainer:
         held_out: Sequence[Task],
         start_step: int,
     ) -> None:
-        self.config = config
-        self.run_directory = run
-        self.parts = parts
+        super().__init__(config, run, parts, parts.sampler, start_step)
         self.schedule = schedule
-        self.step = start_step
         self._breakdown = Breakdown([*schedule.train, *held_out])
         self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
-        self._rows = StepRows(run, parts.metrics, parts.budget)
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
         # evaluations: beside training, or between a step and the next batch
         self._beside = config.eval_overlap or config.max_steps_off_policy > 0
-        self.outage = Outage(
-            parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
-        )
 
-    async def run(self) -> None:
-        """Train to the end. Raises Stopped when the run was asked to stop, after saving a checkpoint.
+    async def completed(self) -> None:
+        if self.parts.references is not None:
+            await self.parts.references.delete()
 
-        An update under way is finished first, trials and evaluations are not. A cancellation or a fault ends it at
-        once: the last checkpoint and finished trials stay. After a lost server the last checkpoint is restored, and
-        later updates are repeated from the trials on disk.
-        """
-        await run_loop(self, self.outage, self.parts.ledger, self.parts.stop, self._rows.keep)
+    @property
+    def summaries(self) -> list[str]:
+        return [self.parts.ledger.summary(), *super().summaries]
 
     async def proceed(self) -> None:
-        """From `step` to the last step, with the weights that the policy has now."""
         self._rows.forget()
         await self._publish()
         if self.parts.checkpoints.latest() is None:
@@ -281,10 +258,3 @@ class Terminus2Trainer:
     async def _keep_conversations(self, kind: BatchKind, step: int, groups_P: Sequence[TrajectoryGroup]) -> None:
         if self.parts.conversations is not None:
             await asyncio.to_thread(self.parts.conversations.save, batch_name(kind, step), groups_P)
-
-    async def save(self) -> None:
-        """A checkpoint of `step`."""
-        path = await self.parts.policy.save(self.step)
-        checkpoint = self.parts.trained.checkpoint(self.step, path)
-        await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete, self._rows.undecided)
-        self.parts.display.say(f"checkpoint after step {self.step}: {path}")

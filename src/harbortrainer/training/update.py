@@ -9,7 +9,7 @@ import tinker
 
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.terms import adam_settings, loss_settings
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import optimizer_batches
@@ -38,6 +38,13 @@ def learning_rate(
     return peak * (1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
 
 
+def adam_at(step: int, total_steps: int, config: RunSettings) -> tinker.AdamParams:
+    """Adam's settings for optimizer step `step` (from 0) of `total_steps`."""
+    c = config
+    rate = learning_rate(step, total_steps, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps)
+    return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})
+
+
 class Updater:
     """Takes `num_substeps` optimizer steps on one batch, over shuffled minibatches, at the scheduled learning rate."""
 
@@ -64,13 +71,12 @@ class Updater:
         sampled_D, trained_D = sequences_D, None
         if self._config.max_steps_off_policy and self._config.loss_fn == "importance_sampling":
             trained_D = await self._policy.logprobs(sampled_D)
-            corrected = truncated(sampled_D, trained_D, self._config.importance_cap)
-            sequences_D = corrected.sequences_D
-            metrics["off_policy/masked_trials"] = float(len(corrected.masked))
+            sequences_D, masked = truncated(sampled_D, trained_D, self._config.importance_cap)
+            metrics["off_policy/masked_trials"] = float(len(masked))
         parts = optimizer_batches(sequences_D, self._config, step)
         results = []
         for substep, part in enumerate(parts):
-            adam = self._adam(step * self._config.num_substeps + substep)
+            adam = adam_at(step * self._config.num_substeps + substep, self._optimizer_steps, self._config)
             result = await self._policy.update(
                 part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
             )
@@ -105,10 +111,3 @@ class Updater:
         return metrics | ratio_metrics(
             sequences_D, trained_D, clips["clip_low_threshold"], clips["clip_high_threshold"]
         )
-
-    def _adam(self, optimizer_step: int) -> tinker.AdamParams:
-        c, total = self._config, self._optimizer_steps
-        rate = learning_rate(
-            optimizer_step, total, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps
-        )
-        return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})

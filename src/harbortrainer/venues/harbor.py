@@ -8,7 +8,6 @@ from harbortrainer.config import Config
 from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.folder_identity import identify_folder
 from harbortrainer.tasks.folders import folder_of, load_tasks, task_paths
-from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import FOLDERS, Task
 
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
@@ -40,6 +39,7 @@ class HarborVenue:
     silence_sec: float = 30.0
     name: str = FOLDERS
     packages: tuple[str, ...] = ("harbor", "docker")
+    identify = staticmethod(identify_folder)
 
     def find(self, given: str) -> tuple[str, str]:
         """Folder and version of a source. Raises UserError."""
@@ -52,9 +52,6 @@ class HarborVenue:
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
         """Raises UserError for a missing folder, no task in it, or a broken task."""
         return load_tasks(place, excluded)
-
-    def identify(self, task: Task) -> Identity:
-        return identify_folder(task)
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""

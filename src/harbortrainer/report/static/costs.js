@@ -7,60 +7,38 @@ function funnels(page, run) {
     .filter((kind) => run.funnel[kind])
     .map((kind) => {
       const counts = run.funnel[kind];
-      const stages = [
-        ...FUNNEL,
-        ...LOST,
-        ...Object.keys(counts).filter((name) => name && ![...FUNNEL, ...LOST].includes(name)),
-      ];
+      const stages = [...new Set([...FUNNEL, ...LOST, ...Object.keys(counts).filter((name) => name)])];
       const rows = stages
         .filter((name) => counts[name] || (FUNNEL.includes(name) && !(kind !== "training" && name === "trained")))
         .map((name) => {
           const fill = el("i", { class: FUNNEL.includes(name) ? "kept" : "lost" });
           fill.style.width = `${(100 * (counts[name] || 0)) / Math.max(counts.started || 0, counts.finished || 0, 1)}%`;
-          return el(
-            "div",
-            { class: "funnel-row" },
-            el("span", {}, words(name)),
-            el("span", { class: "track" }, fill),
-            el("b", {}, number(counts[name] || 0)),
-          );
+          const track = el("span", { class: "track" }, fill);
+          const trials = el("b", {}, number(counts[name] || 0));
+          return el("div", { class: "funnel-row" }, el("span", {}, words(name)), track, trials);
         });
       return el("div", { class: "funnel" }, el("h3", {}, `${kind} trials`), rows);
     });
   const trained = run.rows.filter((t) => t.kind === "training" && t.reward !== null);
-  const uses = [...new Set(trained.map((t) => t.use))].map((use) => [
-    use,
-    number(trained.filter((t) => t.use === use).length),
-  ]);
+  const count = (use) => number(trained.filter((t) => t.use === use).length);
+  const uses = [...new Set(trained.map((t) => t.use))].map((use) => [use, count(use)]);
   const causes = table({
     rows: run.causes,
     sort: ["trials", true],
     place: "filter causes",
     choices: ["kind", "outcome"],
     columns: [
-      { key: "trials", label: "trials", get: (c) => c.trials },
-      { key: "kind", label: "kind", text: true, get: (c) => c.kind },
-      { key: "outcome", label: "outcome", text: true, get: (c) => c.outcome, show: (c) => words(c.outcome) },
-      { key: "stage", label: "ended in", text: true, get: (c) => c.stage },
-      { key: "fate", label: "fate", text: true, get: (c) => c.fate },
-      { key: "cause", label: "cause", text: true, long: true, get: (c) => c.cause },
+      { key: "trials", label: "trials" },
+      { key: "kind", label: "kind", text: true },
+      { key: "outcome", label: "outcome", text: true, show: (c) => words(c.outcome) },
+      { key: "stage", label: "ended in", text: true },
+      { key: "fate", label: "fate", text: true },
+      { key: "cause", label: "cause", text: true, long: true },
     ],
   });
-  return [
-    el(
-      "div",
-      { class: "funnels" },
-      parts,
-      el(
-        "div",
-        { class: "funnel" },
-        el("h3", {}, "graded, then"),
-        uses.length ? facts([], uses) : el("p", { class: "soft" }, "no graded training trial"),
-      ),
-    ),
-    hosts(run),
-    causes,
-  ];
+  const then = uses.length ? facts([], uses) : soft("no graded training trial");
+  const graded = el("div", { class: "funnel" }, el("h3", {}, "graded, then"), then);
+  return [el("div", { class: "funnels" }, parts, graded), hosts(run), causes];
 }
 
 // Runs on several machines only.
@@ -70,13 +48,12 @@ function hosts(run) {
     rows: run.hosts,
     sort: ["host", false],
     place: "filter hosts",
-    choices: [],
     columns: [
-      { key: "host", label: "host", text: true, get: (h) => h.host },
-      { key: "trials", label: "trials", title: "that have ended and were not cancelled", get: (h) => h.trials },
-      { key: "per_second", label: "trials a second", title: "while it ran at least one", get: (h) => h.per_second },
-      { key: "faults", label: "faults", title: "trials without a grade", get: (h) => h.faults },
-      { key: "start", label: "s to start", title: "an environment, on average", get: (h) => h.start },
+      { key: "host", label: "host", text: true },
+      { key: "trials", label: "trials", title: "that have ended and were not cancelled" },
+      { key: "per_second", label: "trials a second", title: "while it ran at least one" },
+      { key: "faults", label: "faults", title: "trials without a grade" },
+      { key: "start", label: "s to start", title: "an environment, on average" },
     ],
   });
 }
@@ -92,17 +69,14 @@ const TIMES = [
 function times(page, run) {
   const steps = run.metrics.steps;
   const value = (name, i) => column(run, name)[i] || 0;
-  const layers = TIMES.map(([name, text, colour]) => ({
-    label: text,
-    colour,
-    ys: steps.map((_, i) => value(name, i)),
-  }));
+  const layers = TIMES.map(([name, label, colour]) => ({ label, colour, ys: steps.map((_, i) => value(name, i)) }));
   const rest = steps.map((_, i) =>
     Math.max(value("time/step", i) - value("time/sample", i) - value("time/update", i) - value("time/publish", i), 0),
   );
   layers.push({ label: "rest of the step", colour: 7, ys: rest });
   const totals = layers.map((layer) => [layer.label, sum(layer.ys)]);
   const all = sum(totals.map(([, total]) => total));
+  const shares = totals.map(([name, total]) => [name, duration(total), share(total, all)]);
   const known = Object.keys(run.metrics.values)
     .filter((name) => name.startsWith("trial_time/"))
     .map((name) => name.slice(11));
@@ -116,27 +90,17 @@ function times(page, run) {
     el(
       "div",
       { class: "pair" },
-      el(
-        "div",
-        {},
-        el("h3", {}, "Whole run"),
-        facts(
-          ["", "time", "share"],
-          totals.map(([name, total]) => [name, duration(total), share(total, all)]),
-        ),
-      ),
-      el(
-        "div",
-        {},
+      div(el("h3", {}, "Whole run"), facts(["", "time", "share"], shares)),
+      div(
         el("h3", {}, "A trial's stages, mean of the steps"),
-        stages.length ? facts([], stages) : el("p", { class: "soft" }, "no value"),
+        stages.length ? facts([], stages) : soft("no value"),
       ),
     ),
     floorSection(run),
     plots(page, ["util/requests_in_flight", "util/agents_at_work", "rollout/trials_per_second", "rollout/tail_ratio"]),
     plots(page, ["rollout/parallel_limit", "rollout/parallel_tokens_per_second"]),
     run.atOnce.agents
-      ? el("p", { class: "soft" }, `n_parallel_envs=auto: ${run.atOnce.agents} agents at once at last: ${run.atOnce.why}`)
+      ? soft(`n_parallel_envs=auto: ${run.atOnce.agents} agents at once at last: ${run.atOnce.why}`)
       : null,
     laneSection(run),
     ages(page, run),
@@ -161,7 +125,7 @@ function floors(run) {
 function floorSection(run) {
   const ys = floors(run);
   const at = ys.map((_, i) => i).filter((i) => ys[i] !== null);
-  if (!at.length) return el("p", { class: "soft" }, "No step has both its time and its trials' times.");
+  if (!at.length) return soft("No step has both its time and its trials' times.");
   const xs = at.map((i) => run.metrics.steps[i]);
   const pick = (values) => at.map((i) => values[i]);
   const whole = pick(column(run, "time/step"));
@@ -177,7 +141,7 @@ function floorSection(run) {
 
 function timeline(run) {
   const names = Object.keys(run.timelines);
-  if (!names.length) return el("p", { class: "soft" }, "No batch has its trials' times.");
+  if (!names.length) return soft("No batch has its trials' times.");
   const place = el("div");
   const show = (name) => {
     const bars = run.timelines[name].bars;
@@ -197,21 +161,13 @@ function timeline(run) {
       }),
     );
   };
-  const list = chooser(
-    "batch",
-    names.map((name) => [name, name]),
-    show,
-  );
+  const choices = names.map((name) => [name, name]);
+  const list = chooser("batch", choices, show);
   const first = names.findLast((name) => name.startsWith("step_")) || names.at(-1);
   list.querySelector("select").value = first;
   show(first);
-  return el(
-    "div",
-    {},
-    list,
-    el("span", { class: "soft" }, " gaps within a trial: it waited for a place, or Harbor worked between two phases"),
-    place,
-  );
+  const gaps = " gaps within a trial: it waited for a place, or Harbor worked between two phases";
+  return div(list, el("span", { class: "soft" }, gaps), place);
 }
 
 function tokenSection(page, run) {
@@ -260,5 +216,5 @@ function spending(run) {
       number((spent("container_sec", part) || 0) / 3600, 3),
       number(spent("usd", part), 3),
     ]);
-  return el("div", {}, el("h3", {}, "Spent"), facts(["", "tokens", "share", "container hours", "USD"], rows));
+  return div(el("h3", {}, "Spent"), facts(["", "tokens", "share", "container hours", "USD"], rows));
 }

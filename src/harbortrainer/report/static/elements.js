@@ -12,6 +12,9 @@ function fill(node, attributes, children) {
 }
 
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const div = (...children) => el("div", {}, ...children);
+const soft = (...text) => el("p", { class: "soft" }, ...text);
+const folded = (title, ...children) => el("details", {}, el("summary", {}, title), ...children);
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
 async function unpack(id) {

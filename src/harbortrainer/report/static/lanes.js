@@ -1,12 +1,6 @@
 // What sampler and trainer did at the same time, and how old the turns were that a step trained on: of one run.
-const TRIAL_KINDS = [
-  ["training", "trials of steps", 0],
-  ["evaluation", "trials of evaluations", 3],
-];
-const TRAINER_BARS = [
-  ["update", 1],
-  ["publish", 2],
-];
+const TRIAL_KINDS = [["training", "trials of steps", 0], ["evaluation", "trials of evaluations", 3]];
+const TRAINER_BARS = [["update", 1], ["publish", 2]];
 
 // Above, trials under way; below, the trainer's updates. `lane`: one window of the run, from report/lanes.py.
 function drawLanes(lane) {
@@ -64,13 +58,10 @@ function laneSection(run) {
     const note = `trials under way ${of(lane.sampling)} of the time, update or publish ${of(lane.training)}, both ${of(lane.both)}`;
     place.replaceChildren(figure("Sampler and trainer", keys, drawLanes(lane), note));
   };
-  const list = chooser(
-    "time of",
-    run.lanes.map((lane, index) => [index, lane.label]),
-    show,
-  );
+  const choices = run.lanes.map((lane, index) => [index, lane.label]);
+  const list = chooser("time of", choices, show);
   show(0);
-  return el("div", {}, run.lanes.length > 1 ? list : null, place);
+  return div(run.lanes.length > 1 ? list : null, place);
 }
 
 const AGE = "off_policy/turns_by_age/";
@@ -90,9 +81,7 @@ function ages(page, run) {
     colour: age,
     ys: steps.map((_, i) => (all[i] ? (100 * turns(age, i)) / all[i] : 0)),
   }));
-  return el(
-    "div",
-    {},
+  return div(
     stacks({ title: "Age of the turns that a step trained on", unit: "% of turns", xs: steps, layers }),
     plots(page, ["off_policy/staleness_mean", "off_policy/ratio_p99", "off_policy/effective_sample_size"]),
   );

@@ -19,31 +19,18 @@ function metricGroups(page) {
   const order = [...groups.keys()].sort(
     (a, b) => (first.indexOf(a) + 1 || 99) - (first.indexOf(b) + 1 || 99) || a.localeCompare(b),
   );
-  return order.map((prefix) =>
-    el(
-      "details",
-      { open: first.includes(prefix) },
-      el("summary", {}, `${prefix} · ${groups.get(prefix).length}`),
-      el(
-        "div",
-        { class: "grid-of-plots" },
-        groups.get(prefix).map((name) => metric(page, name)),
-      ),
-    ),
-  );
+  return order.map((prefix) => {
+    const plots = groups.get(prefix).map((name) => metric(page, name));
+    const group = folded(`${prefix} · ${plots.length}`, el("div", { class: "grid-of-plots" }, plots));
+    return fill(group, { open: first.includes(prefix) }, []);
+  });
 }
 
-const flat = (value, prefix = "") =>
-  value !== null && typeof value === "object" && !Array.isArray(value)
-    ? Object.entries(value).flatMap(([key, part]) => flat(part, prefix ? `${prefix}.${key}` : key))
-    : [
-        [
-          prefix,
-          Array.isArray(value)
-            ? value.map((v) => (typeof v === "object" ? JSON.stringify(v) : v)).join(", ")
-            : String(value),
-        ],
-      ];
+function flat(value, prefix = "") {
+  if (Array.isArray(value)) return [[prefix, value.map((v) => (typeof v === "object" ? JSON.stringify(v) : v)).join(", ")]];
+  if (value === null || typeof value !== "object") return [[prefix, String(value)]];
+  return Object.entries(value).flatMap(([key, part]) => flat(part, prefix ? `${prefix}.${key}` : key));
+}
 
 function settings(page) {
   const maps = page.runs.map(
@@ -63,15 +50,10 @@ function settings(page) {
     changes.length ? el("h3", {}, "Changed on resume") : null,
     changes.length ? facts(["", "field", "before", "now"], changes) : null,
     page.runs.length > 1
-      ? el(
-          "div",
-          {},
-          el("h3", {}, "Differences"),
-          differ.length ? facts(heads, differ.map(row)) : el("p", { class: "soft" }, "none"),
-        )
+      ? div(el("h3", {}, "Differences"), differ.length ? facts(heads, differ.map(row)) : soft("none"))
       : null,
-    el("details", {}, el("summary", {}, `every setting · ${names.length}`), facts(heads, names.map(row))),
-    el("details", {}, el("summary", {}, `checkpoints · ${states.length}`), facts([], states)),
+    folded(`every setting · ${names.length}`, facts(heads, names.map(row))),
+    folded(`checkpoints · ${states.length}`, facts([], states)),
   ];
 }
 
@@ -126,36 +108,22 @@ async function main() {
   const one = el("div");
   const show = (index) => one.replaceChildren(...ofOneRun(page, page.runs[index]));
   const sampling = page.runs.filter((run) => !tuned(run)); // the others have no trials
-  const picker =
-    sampling.length > 1
-      ? chooser(
-          "outcomes to trials: of run",
-          sampling.map((run) => [run.index, run.name]),
-          show,
-        )
-      : null;
+  const choices = sampling.map((run) => [run.index, run.name]);
+  const picker = sampling.length > 1 ? [chooser("outcomes to trials: of run", choices, show)] : [];
   const parts = [
     ...(sampling.length < page.runs.length ? [["loss", "Loss"]] : []),
     ...(sampling.length ? SAMPLING : []),
     ["metrics", "Metrics"],
     ["settings", "Settings"],
   ];
+  const links = parts.map(([id, text]) => el("a", { href: `#${id}` }, text));
+  const made = el("span", { class: "soft" }, `made ${page.made}`);
   document.getElementById("page").replaceChildren(
-    el(
-      "header",
-      {},
-      el("h1", {}, "Run report"),
-      el("span", { class: "soft" }, `made ${page.made}`),
-      el(
-        "nav",
-        {},
-        parts.map(([id, text]) => el("a", { href: `#${id}` }, text)),
-      ),
-    ),
+    el("header", {}, el("h1", {}, "Run report"), made, el("nav", {}, links)),
     ...summary(page),
     sampling.length < page.runs.length ? losses(page) : "",
     sampling.length ? rewards(page) : "",
-    ...(picker ? [picker] : []),
+    ...picker,
     one,
     section("metrics", "Metrics", "Everything in metrics.jsonl, by group: learning first.", metricGroups(page)),
     section("settings", "Settings", "", settings(page)),

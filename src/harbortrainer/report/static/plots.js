@@ -4,14 +4,8 @@ function figure(title, legend, draw, note) {
   const items = legend.map(([label, colour]) =>
     el("span", { class: "key" }, el("i", { class: `swatch c${colour % 10}` }), label),
   );
-  const caption = el(
-    "figcaption",
-    {},
-    el("b", {}, title),
-    " ",
-    note ? el("span", { class: "soft" }, note) : null,
-    items,
-  );
+  const about = note ? el("span", { class: "soft" }, note) : null;
+  const caption = el("figcaption", {}, el("b", {}, title), " ", about, items);
   let width = 0;
   const again = () => {
     if (!place.clientWidth || place.clientWidth === width) return;
@@ -90,18 +84,7 @@ function readout(root, plot, series, unit, height) {
 }
 
 // series: {label, colour, xs, ys, low?, high?, bars?, dashed?}; `range`: a fixed y range; `marks`: {at, text}.
-function lines({
-  title,
-  unit,
-  series,
-  height = 210,
-  zero = false,
-  range = null,
-  xLabel = "step",
-  note = "",
-  legend = true,
-  marks = [],
-}) {
+function lines({ title, unit, series, height = 210, zero = false, range = null, note = "", legend = true, marks = [] }) {
   const shown = series.filter((s) => extent(s.ys));
   if (!shown.length)
     return el("figure", {}, el("figcaption", {}, el("b", {}, title), " ", el("span", { class: "soft" }, "no value")));
@@ -109,7 +92,7 @@ function lines({
     const values = shown.flatMap((s) => [...s.ys, ...(s.low || []), ...(s.high || [])]);
     const [first, last] = extent(shown.flatMap((s) => s.xs));
     const xRange = first === last ? [first - 1, last + 1] : [first, last];
-    const plot = axes(width, height, xRange, range || padded(extent(values), zero), xLabel, unit, true);
+    const plot = axes(width, height, xRange, range || padded(extent(values), zero), "step", unit, true);
     for (const s of shown) drawSeries(plot.root, s, plot.x, plot.y);
     for (const { at, text } of marks.filter((mark) => mark.at >= xRange[0] && mark.at <= xRange[1])) {
       const line = svg("line", { class: "mark", x1: plot.x(at), x2: plot.x(at), y1: MARGIN.top, y2: plot.bottom });
@@ -133,7 +116,7 @@ function binned(xs, layers, most) {
 }
 
 // layers: {label, colour, ys}, one on the other.
-function stacks({ title, unit, xs, layers, height = 230, xLabel = "step", note = "" }) {
+function stacks({ title, unit, xs, layers }) {
   const shown = layers.filter((layer) => layer.ys.some((v) => v));
   if (!shown.length) return el("p", { class: "soft" }, `${title}: no value`);
   const draw = (width) => {
@@ -141,46 +124,29 @@ function stacks({ title, unit, xs, layers, height = 230, xLabel = "step", note =
     const tops = bars.xs.map((_, i) => sum(bars.layers.map((layer) => layer[i])));
     const [first, last] = extent(bars.xs);
     const gap = bars.xs.length > 1 ? (last - first) / (bars.xs.length - 1) : 1;
-    const plot = axes(
-      width,
-      height,
-      [first - gap / 2, last + gap / 2],
-      padded([0, extent(tops)[1]], true),
-      xLabel,
-      unit,
-      true,
-    );
+    const ranges = [[first - gap / 2, last + gap / 2], padded([0, extent(tops)[1]], true)];
+    const plot = axes(width, 230, ...ranges, "step", unit, true);
     const wide = Math.max(1, (plot.x(first + gap) - plot.x(first)) * 0.8);
     bars.xs.forEach((at, i) => {
       let base = 0;
       shown.forEach((layer, k) => {
         const value = bars.layers[k][i] || 0;
         if (!value) return;
-        const attributes = { class: `bar c${layer.colour % 10}`, x: plot.x(at) - wide / 2, width: wide };
-        const box = svg("rect", {
-          ...attributes,
-          y: plot.y(base + value),
-          height: Math.max(plot.y(base) - plot.y(base + value), 0),
-        });
-        box.append(
-          svg("title", {}, `step ${at} · ${layer.label}: ${number(value)} ${unit} (${share(value, tops[i])})`),
-        );
-        plot.root.append(box);
+        const [y, bottom] = [plot.y(base + value), plot.y(base)];
+        const place = { x: plot.x(at) - wide / 2, width: wide, y, height: Math.max(bottom - y, 0) };
+        const title = svg("title", {}, `step ${at} · ${layer.label}: ${number(value)} ${unit} (${share(value, tops[i])})`);
+        plot.root.append(svg("rect", { class: `bar c${layer.colour % 10}`, ...place }, title));
         base += value;
       });
     });
     return plot.root;
   };
-  return figure(
-    title,
-    shown.map((layer) => [layer.label, layer.colour]),
-    draw,
-    note,
-  );
+  const legend = shown.map((layer) => [layer.label, layer.colour]);
+  return figure(title, legend, draw);
 }
 
 // bars: [row, stage, begin, length]; `rows`: names; a click on a row calls `open` with it.
-function gantt({ title, unit, bars, rows, stages, open, note = "" }) {
+function gantt({ title, unit, bars, rows, stages, open }) {
   const tall = Math.max(3, Math.min(15, Math.floor(900 / Math.max(rows.length, 1))));
   const height = MARGIN.top + MARGIN.bottom + rows.length * tall;
   const draw = (width) => {
@@ -203,12 +169,8 @@ function gantt({ title, unit, bars, rows, stages, open, note = "" }) {
     });
     return plot.root;
   };
-  return figure(
-    title,
-    stages.slice(0, -1).map((stage, i) => [stage, i]),
-    draw,
-    note,
-  );
+  const legend = stages.slice(0, -1).map((stage, i) => [stage, i]);
+  return figure(title, legend, draw);
 }
 
 function spark(values, range) {
@@ -219,10 +181,6 @@ function spark(values, range) {
   const y = linear(range || padded(known), [height - 2, 2]);
   const xs = values.map((_, i) => i);
   const last = svg("circle", { class: "dot", cx: x(xs.at(-1)), cy: y(values.at(-1)), r: 2 });
-  return svg(
-    "svg",
-    { class: "spark c0", width, height },
-    svg("path", { class: "line", d: path(xs, values, x, y) }),
-    last,
-  );
+  const line = svg("path", { class: "line", d: path(xs, values, x, y) });
+  return svg("svg", { class: "spark c0", width, height }, line, last);
 }

@@ -31,18 +31,17 @@ function metric(page, name) {
 }
 
 // Those of the metrics that there are, beside each other.
-const plots = (page, names) =>
-  el(
-    "div",
-    { class: "grid-of-plots" },
-    names.filter((name) => page.runs.some((run) => has(run, name))).map((name) => metric(page, name)),
-  );
+function plots(page, names) {
+  const there = names.filter((name) => page.runs.some((run) => has(run, name)));
+  return el("div", { class: "grid-of-plots" }, there.map((name) => metric(page, name)));
+}
 
 // Runs of supervised fine-tuning have losses, no trials and no rewards.
 const tuned = (run) => has(run, "sft/nll") || has(run, "sft/held_out_nll");
 
+const first = (values) => `first ${number(values[0], 3)}`;
+
 function tuningTiles(run) {
-  const first = (values) => `first ${number(values[0], 3)}`;
   const losses = column(run, "sft/nll").filter((v) => v !== null);
   const held = column(run, "sft/held_out_nll").filter((v) => v !== null);
   return [
@@ -87,16 +86,8 @@ function rewardTiles(run) {
   const faults = run.rows.filter((t) => ["infrastructure_error", "verifier_error"].includes(t.outcome)).length;
   const suspect = run.rows.filter((t) => t.suspect);
   return [
-    [
-      "reward, last step",
-      rewards.length ? number(rewards.at(-1), 3) : "–",
-      rewards.length ? `first ${number(rewards[0], 3)}` : "no step yet",
-    ],
-    [
-      "held out, last",
-      held.length ? number(held.at(-1), 3) : "–",
-      held.length ? `first ${number(held[0], 3)}` : "no evaluation",
-    ],
+    ["reward, last step", number(rewards.at(-1), 3), rewards.length ? first(rewards) : "no step yet"],
+    ["held out, last", number(held.at(-1), 3), held.length ? first(held) : "no evaluation"],
     ["steps", number(column(run, "group/count").filter((v) => v !== null).length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
     ["trials", number(run.rows.length), `${number(trained.length)} for training`],
     ["faults", number(faults), share(faults, run.rows.length)],
@@ -120,18 +111,14 @@ function summary(page) {
       config.loss_fn && `loss ${config.loss_fn}`,
       config.learning_rate && `learning rate ${config.learning_rate}`,
     ];
+    const swatch = page.runs.length > 1 ? el("i", { class: `swatch c${run.index % 10}` }) : null;
+    const shown = tiles.map(([name, value, more]) => div(el("span", {}, name), el("b", {}, value), el("small", {}, more)));
     return el(
       "section",
       { class: "summary" },
-      el("h2", {}, page.runs.length > 1 ? el("i", { class: `swatch c${run.index % 10}` }) : null, run.name),
-      el("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
-      el(
-        "div",
-        { class: "tiles" },
-        tiles.map(([name, value, more]) =>
-          el("div", {}, el("span", {}, name), el("b", {}, value), el("small", {}, more)),
-        ),
-      ),
+      el("h2", {}, swatch, run.name),
+      soft(facts.filter(Boolean).join(" · ")),
+      el("div", { class: "tiles" }, shown),
     );
   });
 }

@@ -1,8 +1,11 @@
 const PAGE_ROWS = 50;
 
 // `open(row, rows)`: a row was clicked, of those that the filters leave.
-// columns: {key, label, title?, get(row), show?(row), text?: true, long?: true}. Rows are any values. `choices`: keys with a list to filter by.
-function table({ columns, rows, choices = [], open = null, sort = null, place = "filter" }) {
+// columns: {key, label, title?, get?(row), show?(row), text?: true, long?: true}. Rows are objects; without `get` a cell
+// is the row's value of that key. `choices`: keys with a list to filter by.
+function table({ columns: given, rows, choices = [], open = null, sort = null, place = "filter" }) {
+  const columns = given.map((column) => ({ get: (row) => row[column.key], ...column }));
+  const columnOf = (name) => columns.find((column) => column.key === name);
   let [key, down] = sort || [null, false];
   let [page, needle] = [0, ""];
   const wanted = {};
@@ -28,7 +31,7 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
     },
   });
   const lists = choices.map((name) => {
-    const column = columns.find((c) => c.key === name);
+    const column = columnOf(name);
     const values = [...new Set(rows.map(column.get))].sort();
     const list = chooser(column.label, [["", "all"], ...values.map((v) => [`=${v}`, words(String(v))])], (value) => {
       wanted[name] = value && value.slice(1);
@@ -43,14 +46,12 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
   const kept = () =>
     rows.filter(
       (row) =>
-        choices.every(
-          (name) => !wanted[name] || String(columns.find((c) => c.key === name).get(row)) === wanted[name],
-        ) &&
+        choices.every((name) => !wanted[name] || String(columnOf(name).get(row)) === wanted[name]) &&
         (!needle || texts.some((column) => String(column.get(row)).toLowerCase().includes(needle))),
     );
 
   function compare(a, b) {
-    const column = columns.find((c) => c.key === key);
+    const column = columnOf(key);
     const [left, right] = [column.get(a), column.get(b)];
     const missing = (v) => v === null || v === undefined || v === "";
     if (missing(left) || missing(right)) return missing(left) - missing(right);
@@ -59,7 +60,7 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
   }
 
   function order(name) {
-    down = key === name ? !down : !columns.find((c) => c.key === name).text;
+    down = key === name ? !down : !columnOf(name).text;
     key = name;
     page = 0;
     show();
@@ -78,13 +79,10 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
     const first = page * PAGE_ROWS;
     body.replaceChildren(
       ...found.slice(first, first + PAGE_ROWS).map((row) => {
-        const cells = columns.map((c) =>
-          el(
-            "td",
-            { class: c.long ? "long" : c.text ? "" : "num" },
-            c.show ? c.show(row) : c.text ? String(c.get(row) ?? "") : number(c.get(row)),
-          ),
-        );
+        const cells = columns.map((c) => {
+          const shown = c.show ? c.show(row) : c.text ? String(c.get(row) ?? "") : number(c.get(row));
+          return el("td", { class: c.long ? "long" : c.text ? "" : "num" }, shown);
+        });
         if (!open) return el("tr", {}, cells);
         const go = (event) => (event.type === "click" || event.key === "Enter") && open(row, found);
         return el("tr", { class: "opens", tabindex: 0, click: go, keydown: go }, cells);
@@ -102,12 +100,8 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
 
   show();
   const bar = el("div", { class: "bar-of-table" }, search, lists, el("span", { class: "pager" }, count, back, on));
-  const node = el(
-    "div",
-    { class: "table" },
-    bar,
-    el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)),
-  );
+  const whole = el("table", {}, el("thead", {}, el("tr", {}, heads)), body);
+  const node = el("div", { class: "table" }, bar, el("div", { class: "wide" }, whole));
   node.find = (text) => {
     for (const list of lists) list.querySelector("select").value = "";
     for (const name of choices) wanted[name] = "";
@@ -119,35 +113,11 @@ function table({ columns, rows, choices = [], open = null, sort = null, place = 
 
 // A plain table of [name, value…] rows.
 function facts(heads, rows) {
-  return el(
-    "div",
-    { class: "wide" },
-    el(
-      "table",
-      { class: "facts" },
-      heads.length
-        ? el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              heads.map((head) => el("th", { scope: "col" }, head)),
-            ),
-          )
-        : null,
-      el(
-        "tbody",
-        {},
-        rows.map(([name, ...cells]) =>
-          el(
-            "tr",
-            {},
-            el("th", { scope: "row" }, name),
-            cells.map((cell) => el("td", {}, cell)),
-          ),
-        ),
-      ),
-    ),
-  );
+  const names = heads.map((head) => el("th", { scope: "col" }, head));
+  const line = ([name, ...cells]) => {
+    const values = cells.map((cell) => el("td", {}, cell));
+    return el("tr", {}, el("th", { scope: "row" }, name), values);
+  };
+  const head = heads.length ? el("thead", {}, el("tr", {}, names)) : null;
+  return el("div", { class: "wide" }, el("table", { class: "facts" }, head, el("tbody", {}, rows.map(line))));
 }

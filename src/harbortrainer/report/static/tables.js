@@ -1,17 +1,10 @@
 // The tables of tasks and of trials.
+const withoutTrials = (task) => ({ task, trials: 0, faults: 0, tokens: 0, seconds: [], kinds: new Set(), rewards: new Map() });
+
 function taskRows(run) {
   const tasks = new Map();
   for (const trial of run.rows) {
-    if (!tasks.has(trial.task))
-      tasks.set(trial.task, {
-        task: trial.task,
-        trials: 0,
-        faults: 0,
-        kinds: new Set(),
-        rewards: new Map(),
-        tokens: 0,
-        seconds: [],
-      });
+    if (!tasks.has(trial.task)) tasks.set(trial.task, withoutTrials(trial.task));
     const row = tasks.get(trial.task);
     row.trials += 1;
     row.kinds.add(trial.kind);
@@ -43,35 +36,26 @@ function tasksTable(run, choose) {
     choices: ["kind"],
     open: (row) => choose(row.task),
     columns: [
-      { key: "task", label: "task", text: true, get: (r) => r.task },
-      { key: "kind", label: "used for", text: true, get: (r) => r.kind },
-      { key: "trials", label: "trials", get: (r) => r.trials },
-      { key: "mean", label: "reward, mean", get: (r) => r.mean },
-      { key: "first", label: "first", title: "mean of its first batch", get: (r) => r.first },
-      { key: "last", label: "last", title: "mean of its last batch", get: (r) => r.last },
+      { key: "task", label: "task", text: true },
+      { key: "kind", label: "used for", text: true },
+      { key: "trials", label: "trials" },
+      { key: "mean", label: "reward, mean" },
+      { key: "first", label: "first", title: "mean of its first batch" },
+      { key: "last", label: "last", title: "mean of its last batch" },
       {
         key: "history",
         label: "by step",
         title: "mean reward of each batch it was in; sorted by the change",
         get: (r) => (r.last === null ? null : r.last - r.first),
-        show: (r) =>
-          el(
-            "span",
-            { title: r.history.map(([s, v]) => `${s}: ${number(v, 3)}`).join("\n") },
-            spark(
-              r.history.map(([, v]) => v),
-              [Math.min(low, 0), Math.max(high, 1)],
-            ),
-          ),
+        show: (r) => {
+          const values = r.history.map(([, v]) => v);
+          const title = r.history.map(([s, v]) => `${s}: ${number(v, 3)}`).join("\n");
+          return el("span", { title }, spark(values, [Math.min(low, 0), Math.max(high, 1)]));
+        },
       },
-      {
-        key: "signal",
-        label: "batches with signal",
-        title: "batches in which its rewards differed",
-        get: (r) => r.signal,
-      },
-      { key: "faults", label: "faults", get: (r) => r.faults },
-      { key: "tokens", label: "sampled tokens", get: (r) => r.tokens },
+      { key: "signal", label: "batches with signal", title: "batches in which its rewards differed" },
+      { key: "faults", label: "faults" },
+      { key: "tokens", label: "sampled tokens" },
       { key: "seconds", label: "s a trial", get: (r) => mean(r.seconds) },
     ],
   });
@@ -80,15 +64,8 @@ function tasksTable(run, choose) {
 function trialsTable(run) {
   const rows = run.rows;
   for (const row of rows) row.details = run.panels[row.index] === undefined ? "row only" : "in full";
-  const text = (key, label, title) => ({
-    key,
-    label,
-    title,
-    text: true,
-    get: (t) => t[key],
-    show: (t) => words(String(t[key])),
-  });
-  const count = (key, label, title) => ({ key, label, title, get: (t) => t[key] });
+  const text = (key, label) => ({ key, label, text: true, show: (t) => words(String(t[key])) });
+  const count = (key, label, title) => ({ key, label, title });
   return table({
     rows,
     sort: ["step", true],
@@ -96,8 +73,8 @@ function trialsTable(run) {
     choices: ["kind", "outcome", "use", "details"],
     open: (row, found) => openTrial(run, row, found),
     columns: [
-      { key: "name", label: "trial", text: true, get: (t) => t.name },
-      { key: "task", label: "task", text: true, get: (t) => t.task },
+      { key: "name", label: "trial", text: true },
+      { key: "task", label: "task", text: true },
       count("step", "step"),
       text("kind", "kind"),
       count("reward", "reward"),
@@ -105,14 +82,14 @@ function trialsTable(run) {
       text("outcome", "outcome"),
       text("use", "training"),
       ...(rows.some((t) => t.suspect)
-        ? [{ key: "suspect", label: "suspect", title: "why the reward may not come from the work", text: true, long: true, get: (t) => t.suspect }]
+        ? [{ key: "suspect", label: "suspect", title: "why the reward may not come from the work", text: true, long: true }]
         : []),
       ...(rows.some((t) => t.host) ? [text("host", "host")] : []),
       count("turns", "turns"),
       count("sampled_tokens", "sampled", "sampled tokens"),
       count("seconds", "s", "seconds, without waiting for a place"),
       count("attempt", "attempt"),
-      { key: "cause", label: "cause", text: true, long: true, get: (t) => t.cause },
+      { key: "cause", label: "cause", text: true, long: true },
       text("details", "shown"),
     ],
   });

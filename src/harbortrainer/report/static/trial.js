@@ -8,44 +8,23 @@ async function openTrial(run, trial, neighbours = []) {
   const at = neighbours.indexOf(trial);
   const step = (by) => {
     const next = neighbours[at + by];
-    return el(
-      "button",
-      {
-        type: "button",
-        disabled: !next,
-        click: () => {
-          leave();
-          openTrial(run, next, neighbours);
-        },
-      },
-      by < 0 ? "‹ before" : "next ›",
-    );
+    const click = () => {
+      leave();
+      openTrial(run, next, neighbours);
+    };
+    return el("button", { type: "button", disabled: !next, click }, by < 0 ? "‹ before" : "next ›");
   };
   const buttons = at < 0 ? [] : [step(-1), step(1)];
-  dialog.append(
-    el(
-      "header",
-      {},
-      el("h2", {}, trial.name),
-      buttons,
-      el("button", { type: "button", click: leave, "aria-label": "close" }, "✕"),
-    ),
-    trialFacts(run, trial),
-  );
+  const close = el("button", { type: "button", click: leave, "aria-label": "close" }, "✕");
+  dialog.append(el("header", {}, el("h2", {}, trial.name), buttons, close), trialFacts(run, trial));
   dialog.addEventListener("close", () => dialog.remove());
   dialog.addEventListener("click", (event) => event.target === dialog && leave());
   document.body.append(dialog);
   dialog.showModal();
   const index = run.panels[trial.index];
   if (index === undefined) {
-    dialog.append(
-      el(
-        "p",
-        { class: "soft" },
-        "This trial is one of those that the page holds as a row only; its files are linked above. ",
-        "panels=N on the command line shows more trials in full.",
-      ),
-    );
+    const row = "This trial is one of those that the page holds as a row only; its files are linked above. ";
+    dialog.append(soft(row, "panels=N on the command line shows more trials in full."));
     return;
   }
   const [shown, texts] = await Promise.all([unpack(`panel${index}`), unpack("panel0")]);
@@ -77,16 +56,9 @@ function trialFacts(run, trial) {
     ["prompt tokens", number(trial.prompt_tokens)],
     ["time", duration(trial.seconds)],
   ].filter(([, value]) => value && value !== "–");
-  return el(
-    "div",
-    { class: "trial-facts" },
-    el(
-      "dl",
-      {},
-      facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))),
-    ),
-    el("p", { class: "files" }, "Harbor's files: ", fileLink(run, trial, "", "folder")),
-  );
+  const list = facts.map(([name, value]) => div(el("dt", {}, name), el("dd", {}, String(value))));
+  const files = el("p", { class: "files" }, "Harbor's files: ", fileLink(run, trial, "", "folder"));
+  return el("div", { class: "trial-facts" }, el("dl", {}, list), files);
 }
 
 const fileLink = (run, trial, file, name) =>
@@ -96,24 +68,16 @@ function conversation(messages, texts) {
   const shown = messages.map((message, i) => {
     const text = typeof message.text === "number" ? texts[message.text] : message.text;
     const parts = [
-      message.thought ? el("details", {}, el("summary", {}, "reasoning"), el("pre", {}, message.thought)) : null,
+      message.thought ? folded("reasoning", el("pre", {}, message.thought)) : null,
       text ? (message.role === "agent" || text.length < 1500 ? el("pre", {}, text) : prompt(text)) : null,
       (message.calls || []).map((call) => el("pre", { class: "keys", title: "keystrokes or call" }, call)),
       message.saw ? el("pre", { class: "screen", title: "what the agent saw" }, message.saw) : null,
     ];
-    return el(
-      "section",
-      { class: `message ${message.role.split(" ")[0]}` },
-      el("h4", {}, `${i + 1} · ${message.role}${message.about ? ` · ${message.about}` : ""}`),
-      parts,
-    );
+    const head = el("h4", {}, `${i + 1} · ${message.role}${message.about ? ` · ${message.about}` : ""}`);
+    return el("section", { class: `message ${message.role.split(" ")[0]}` }, head, parts);
   });
-  return el(
-    "section",
-    {},
-    el("h3", {}, "Conversation and terminal"),
-    shown.length ? shown : el("p", { class: "soft" }, "Harbor left no trajectory.json."),
-  );
+  const said = shown.length ? shown : soft("Harbor left no trajectory.json.");
+  return el("section", {}, el("h3", {}, "Conversation and terminal"), said);
 }
 
 // Of a long prompt what is about the task; all of it when it is opened.
@@ -122,7 +86,7 @@ function prompt(text) {
   const part = task < 0 ? text.slice(0, 600) : text.slice(task, task + 1500);
   return [
     el("pre", {}, `${task > 0 ? "… " : ""}${part}`),
-    el("details", {}, el("summary", {}, `all ${number(text.length)} characters`), el("pre", {}, text)),
+    folded(`all ${number(text.length)} characters`, el("pre", {}, text)),
   ];
 }
 
@@ -130,26 +94,21 @@ function prompt(text) {
 function shaping(added) {
   const names = Object.keys(added);
   if (!names.length) return "";
-  const facts = names.map((name) => el("div", {}, el("dt", {}, name), el("dd", {}, number(added[name]))));
+  const facts = names.map((name) => div(el("dt", {}, name), el("dd", {}, number(added[name]))));
   return el("section", {}, el("h3", {}, "Added in training"), el("dl", {}, facts));
 }
 
 function verifier(shown) {
   const parts = Object.entries(shown.verifier).map(([name, text]) => [el("h4", {}, name), el("pre", {}, text)]);
   if (shown.error) parts.push([el("h4", {}, "exception.txt"), el("pre", {}, shown.error)]);
-  return el(
-    "section",
-    {},
-    el("h3", {}, "Verifier"),
-    parts.length ? parts : el("p", { class: "soft" }, "It left no output."),
-  );
+  return el("section", {}, el("h3", {}, "Verifier"), parts.length ? parts : soft("It left no output."));
 }
 
 const RATIO_FULL = Math.log(1.2); // where PPO clips
 
 function tokens(trial, shown) {
   if (!shown || !shown.turns.length)
-    return el("section", {}, el("h3", {}, "Tokens"), el("p", { class: "soft" }, "None are stored."));
+    return el("section", {}, el("h3", {}, "Tokens"), soft("None are stored."));
   const box = el("div", { class: "tokens", "data-by": "logprob" });
   const by = chooser(
     "colour by",
@@ -191,7 +150,7 @@ function tokens(trial, shown) {
     box.append(
       el("h4", {}, about),
       sum(turn.seen.map((word) => shown.words[word].length)) > 1500
-        ? el("details", {}, el("summary", {}, `${turn.seen.length} tokens of prompt`), el("p", {}, seen))
+        ? folded(`${turn.seen.length} tokens of prompt`, el("p", {}, seen))
         : el("p", {}, seen),
       el("p", {}, sampled),
     );
@@ -202,7 +161,7 @@ function tokens(trial, shown) {
     "The stronger the colour, the less likely the token was (logprob −4 and less: full). Probabilities are the sampler's. ",
     "Ratio: one colour where the trainer finds the token likelier than the sampler did, another where less; full at 1.2 and 0.83. In a batch's first optimizer step both have the same weights, so it should be 1.",
   ];
-  return el("section", {}, el("h3", {}, "Tokens"), by, el("p", { class: "soft" }, notes), box);
+  return el("section", {}, el("h3", {}, "Tokens"), by, soft(notes), box);
 }
 
 const visible = (text) =>

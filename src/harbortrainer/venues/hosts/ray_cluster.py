@@ -173,40 +173,35 @@ class RayCluster:
         for task, packed in self._packed.values():
             await host.ask("add", task, packed)
         async with self._images:
-            others = list(self._equipped.values())
-            await self._give_images(host, others)
-            if not others:
+            if (first := next(iter(self._equipped.values()), None)) is None:
                 await self._prepare(host, say)
                 self._equipped[node_id] = host
-        if others:
-            await self._prepare(host, say)
-            await self._compare_images(host, others)
-            self._equipped[node_id] = host
+                return
+            await self._give_images(host, first)
+        await self._prepare(host, say)
+        await self._compare_images(host, first)
+        self._equipped[node_id] = host
 
     async def _prepare(self, host: RemoteHost, say: Say) -> None:
         for line in await host.ask("prepare"):
             say(f"host {host.name}: {line}")
 
-    async def _give_images(self, host: RemoteHost, others: Sequence[RemoteHost]) -> None:
+    async def _give_images(self, host: RemoteHost, first: RemoteHost) -> None:
         """Copy the images that an earlier host has built: built twice, they may differ."""
-        if not others:
-            return
-        built, here = await others[0].ask("images"), await host.ask("images")
+        built, here = await first.ask("images"), await host.ask("images")
         if not (missing := [name for name, image in built.items() if image and not here[name]]):
             return
-        size = await others[0].ask("save_images", missing)
+        size = await first.ask("save_images", missing)
         for offset in range(0, size, CHUNK):
-            await host.ask("write", await others[0].ask("read", offset, CHUNK))
+            await host.ask("write", await first.ask("read", offset, CHUNK))
         await host.ask("load_images")
 
-    async def _compare_images(self, host: RemoteHost, others: Sequence[RemoteHost]) -> None:
-        if not others:
-            return
-        theirs = await others[0].ask("images")
+    async def _compare_images(self, host: RemoteHost, first: RemoteHost) -> None:
+        theirs = await first.ask("images")
         different = [name for name, image in (await host.ask("images")).items() if image != theirs[name]]
         if different:
             raise UserError(
-                f"host {host.name}: has other images than host {others[0].name}: {', '.join(different)}; rewards would "
+                f"host {host.name}: has other images than host {first.name}: {', '.join(different)}; rewards would "
                 f"depend on the machine; remove them there: docker rmi {' '.join(different)}"
             )
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from harbortrainer.errors import DiskFault, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
@@ -14,6 +14,7 @@ from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest
 from harbortrainer.run.trajectories import unpacked
+from harbortrainer.stopping import run_until
 from harbortrainer.venues.hosts.messages import Done, Facts, Report, Weights, unpack_folder
 from harbortrainer.venues.hosts.node import CANCEL_SEC, FIRST_POLL_SEC
 
@@ -91,9 +92,9 @@ class RemoteHost(Host):
         except UserError as error:
             raise type(error)(f"host {self.name}: {error}") from None
 
-    def publish(self, client: SamplingClient, version: int) -> None:
+    def publish(self, client: Any, version: int) -> None:
         self._client = client
-        self._publishing = asyncio.create_task(self._publish(self._publishing, portable(client), version))
+        self._publishing = asyncio.create_task(self._publish(self._publishing, client.portable(), version))
 
     async def drain(self) -> None:
         with contextlib.suppress(HostLost):
@@ -229,26 +230,16 @@ class RemoteHost(Host):
             lost.set()
 
     async def _unless_lost[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """Result of `work`, which is dropped when the host is lost. Raises HostLost."""
-        call = asyncio.create_task(work)
-        gone = asyncio.create_task(self._lost.wait())
+        """Result of `work`, which is cancelled when the host is lost. Raises HostLost."""
         try:
-            await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if self._lost.is_set():
-                raise HostLost(self._why)
-            return call.result()
+            return await run_until(work, self._gone())
         except HostLost as error:
             self.lose(str(error))
             raise
-        finally:
-            gone.cancel()
-            call.cancel()
-            call.add_done_callback(_seen)
 
-
-def portable(client: Any) -> Weights:
-    """What a host samples the client's weights by."""
-    return client.portable()
+    async def _gone(self) -> NoReturn:
+        await self._lost.wait()
+        raise HostLost(self._why)
 
 
 def _stored(request: TrialRequest, done: Done) -> Trajectory:
@@ -256,8 +247,3 @@ def _stored(request: TrialRequest, done: Done) -> Trajectory:
     if done.folder:
         unpack_folder(done.folder, Path(request.trials_dir), trusted=False)
     return unpacked(done.trajectory)
-
-
-def _seen(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()

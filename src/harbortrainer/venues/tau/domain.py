@@ -5,16 +5,17 @@ The domain's tools change tasks' databases, never the base that all trials share
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
+from harbortrainer.policy.tools import ToolCall
 from harbortrainer.venues.tau.calculator import refusal
 from harbortrainer.venues.tau.data import data
 from harbortrainer.venues.tau.databases import State, changes, fresh
 from harbortrainer.venues.tau.desk import tasks as desk
-from harbortrainer.venues.tau.desk.environment import ToolCall
+from harbortrainer.venues.tau.desk.environment import ToolCall as DeskCall
 from harbortrainer.venues.tau.package import module
 
 GREETING = "Hi! How can I help you today?"  # the agent's first message, which nobody samples
@@ -27,15 +28,6 @@ You cannot do both at the same time.
 
 Try to be helpful and always follow the policy. Always make sure you generate valid JSON only."""
 PROMPT = "<instructions>\n{instruction}\n</instructions>\n<policy>\n{policy}\n</policy>"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a tool. `arguments`: any JSON object."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +46,14 @@ class World:
         self.environment = environment
         self._new_call = new_call
 
-    def respond(self, call: Call) -> Result:
-        """Run a tool. Errors of any kind are the result's text, as in tau2; nothing that a policy sends raises."""
+    def respond(self, call: ToolCall, requestor: str = "assistant") -> Result:
+        """Run a tool for "assistant" or "user". Errors of any kind are the result's text, as in tau2.
+
+        Nothing that a policy sends raises.
+        """
         if call.name == "calculate" and (reason := refusal(call.arguments)) is not None:
             return Result(f"Error: {reason}", error=True)
-        requestor = "user" if call.by_user else "assistant"
-        sent = self._new_call(name=call.name, arguments=copy.deepcopy(dict(call.arguments)), requestor=requestor)
+        sent = self._new_call(name=call.name, arguments=copy.deepcopy(call.arguments), requestor=requestor)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `2(3)` of calculate; values of a wrong type in a database
             message = self.environment.get_response(sent)
@@ -152,7 +146,7 @@ def domain(name: str) -> Domain:
     """Blocks for 0.1 to 2 s at the first call. Raises UserError without the package that the domain needs."""
     raw = data(name).tasks
     if name == desk.NAME:
-        return Domain(name, desk.new_environment(), raw, desk.DeskTask.model_validate, ToolCall)
+        return Domain(name, desk.new_environment(), raw, desk.DeskTask.model_validate, DeskCall)
     base = module(f"domains.{name}.environment").get_environment()
     read_task = module("data_model.tasks").Task.model_validate
     return Domain(name, base, raw, read_task, module("data_model.message").ToolCall)

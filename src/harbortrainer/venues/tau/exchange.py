@@ -12,7 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from harbortrainer.venues.tau.domain import GREETING, Call, Domain, Result
+from harbortrainer.policy.tools import ToolCall
+from harbortrainer.venues.tau.domain import GREETING, Domain, Result
 from harbortrainer.venues.tau.grade import parts
 
 MOST_STEPS = 200  # messages and sets of results, as tau2's command line has it
@@ -61,17 +62,15 @@ class Exchange:
             return last["requestor"] == "user"
         return last["role"] == "assistant"
 
-    def agent(self, text: str, calls: Sequence[Call] = ()) -> list[Result]:
+    def agent(self, text: str, calls: Sequence[ToolCall] = ()) -> list[Result]:
         """Take the agent's message, and run its calls."""
-        self._add({"role": "assistant", "content": text or None} | _calls(calls, len(self.messages)))
-        return self._after(calls)
+        return self._take("assistant", text, calls)
 
-    def user(self, text: str, calls: Sequence[Call] = ()) -> list[Result]:
+    def user(self, text: str, calls: Sequence[ToolCall] = ()) -> list[Result]:
         """Take the user's message, and run its calls. A message with calls ends nothing, whatever its text."""
-        self._add({"role": "user", "content": text or None} | _calls(calls, len(self.messages)))
         if not calls and any(end in text for end in ENDS):
             self.end = End.USER
-        results = self._after(calls)
+        results = self._take("user", text, calls)
         self.calls_in_a_row = self.calls_in_a_row + 1 if calls else 0
         self.user_errors += sum(result.error for result in results)
         return results
@@ -90,14 +89,16 @@ class Exchange:
         """The grade by basis of a conversation that its user has ended."""
         mine = [message for message in self.messages if message["role"] == "assistant"]
         called = [call for message in self.messages for call in message.get("tool_calls") or ()]
-        calls = [Call(call["name"], call["arguments"], call.get("requestor") == "user") for call in called]
+        calls = [ToolCall(call["name"], call["arguments"]) for call in called]
         return parts(self.domain, self.task, self.world, [message.get("content") or "" for message in mine], calls)
 
-    def _after(self, calls: Sequence[Call]) -> list[Result]:
+    def _take(self, role: str, text: str, calls: Sequence[ToolCall]) -> list[Result]:
+        """`role`: whose message it is, and who asks for the calls."""
+        self._add({"role": role, "content": text or None} | _calls(calls, role, len(self.messages)))
         if not calls:
             self._count(1)
             return []
-        results = [self.world.respond(call) for call in calls]
+        results = [self.world.respond(call, role) for call in calls]
         self.errors += sum(result.error for result in results)
         sent = self.messages[-1]["tool_calls"]
         for call, result in zip(sent, results, strict=True):
@@ -120,7 +121,7 @@ class Exchange:
         self.shown.append(message)
 
 
-def _calls(calls: Sequence[Call], number: int) -> dict[str, Any]:
+def _calls(calls: Sequence[ToolCall], requestor: str, number: int) -> dict[str, Any]:
     """The calls of a message in tau2's form, each with an id that its result repeats."""
     if not calls:
         return {}
@@ -129,8 +130,8 @@ def _calls(calls: Sequence[Call], number: int) -> dict[str, Any]:
             {
                 "id": f"call_{number}_{index}",
                 "name": call.name,
-                "arguments": json.loads(json.dumps(dict(call.arguments))),
-                "requestor": "user" if call.by_user else "assistant",
+                "arguments": json.loads(json.dumps(call.arguments)),
+                "requestor": requestor,
             }
             for index, call in enumerate(calls)
         ]

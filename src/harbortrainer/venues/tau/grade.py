@@ -7,12 +7,13 @@ environment; here the conversation's own world is its end state, and the gold en
 from collections.abc import Sequence
 from typing import Any
 
-from harbortrainer.venues.tau.domain import Call, Domain, World
+from harbortrainer.policy.tools import ToolCall
+from harbortrainer.venues.tau.domain import Domain, World
 
 BASES = ("DB", "ENV_ASSERTION", "COMMUNICATE", "ACTION")  # those that need no LLM
 
 
-def parts(domain: Domain, task: Any, world: World, said: Sequence[str], calls: Sequence[Call]) -> dict[str, float]:
+def parts(domain: Domain, task: Any, world: World, said: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, float]:
     """The grade by basis, each 0 or 1; {} = the task has no criteria.
 
     `said`: all texts of the agent, the greeting and those beside calls included; `calls`: those of agent and user.
@@ -44,7 +45,7 @@ def _was_said(text: str, said: Sequence[str]) -> bool:
     return any(one.strip() and text.lower() in one.lower().replace(",", "") for one in said)
 
 
-def _fits(action: Any, call: Call) -> bool:
+def _fits(action: Any, call: ToolCall) -> bool:
     """tau2's `Action.compare_with_tool_call`: without `compare_args` only arguments of the call are compared."""
     if action.name != call.name:
         return False

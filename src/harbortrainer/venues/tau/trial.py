@@ -14,7 +14,7 @@ from harbortrainer.policy.users import UserFault
 from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.outcome import SAMPLING, USER
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
-from harbortrainer.venues.tau.domain import Call, domain
+from harbortrainer.venues.tau.domain import domain
 from harbortrainer.venues.tau.exchange import ENDS, MOST_ERRORS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
 from harbortrainer.venues.tau.record import record, write_record
@@ -92,8 +92,7 @@ class Talk:
             told = answer.failure or EMPTY
             self.exchange.unreadable(self.conversation.turns[-1].text, told)
             return [result(told)]
-        calls = [Call(call.name, call.arguments) for call in answer.calls]
-        results = self.exchange.agent(answer.text, calls)
+        results = self.exchange.agent(answer.text, answer.calls)
         self.tool_errors += sum(one.error for one in results)
         return [result(one.text) for one in results]
 

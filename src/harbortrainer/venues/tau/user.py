@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
 from harbortrainer.policy import users
 from harbortrainer.venues.tau.desk import tasks as desk
-from harbortrainer.venues.tau.domain import Call, Domain
+from harbortrainer.venues.tau.domain import Domain
 from harbortrainer.venues.tau.package import data_folder
 
 STOP = "###STOP###"
@@ -27,14 +26,6 @@ _CONFIRMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A message of the user: text, or calls of its own tools (telecom)."""
-
-    text: str
-    calls: tuple[Call, ...] = ()
-
-
 class User(Protocol):
     """One user for one conversation. Raises UserFault of `policy/users.py` when it gives no message."""
 
@@ -43,7 +34,7 @@ class User(Protocol):
         """Its tokens so far, for `Trajectory.stats`."""
         return {}
 
-    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
         """The next message. `heard`: the messages so far that the user sees, in tau2's form."""
         ...
 
@@ -63,9 +54,8 @@ class ModelUser(User):
     def stats(self) -> dict[str, float]:
         return self._model.stats
 
-    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
-        said = await self._model.reply([{"role": "system", "content": self._system}, *_flipped(heard)], self._tools)
-        return Reply(said.text, tuple(Call(call.name, call.arguments, by_user=True) for call in said.calls))
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
+        return await self._model.reply([{"role": "system", "content": self._system}, *_flipped(heard)], self._tools)
 
 
 def _flipped(heard: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -106,13 +96,13 @@ class ScriptedUser(User):
         self._known = "" if isinstance(given, str) else given.known_info or ""
         self._turns = 0
 
-    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
         self._turns += 1
         asked = str(heard[-1].get("content") or "").lower()
         if self._turns == 1:
-            return Reply(f"{self._reason}\n{self._known}".strip())
+            return users.Said(f"{self._reason}\n{self._known}".strip())
         if "?" not in asked or self._turns > MOST_TURNS:
-            return Reply(STOP)
+            return users.Said(STOP)
         if any(word in asked for word in _CONFIRMS):
-            return Reply("Yes.")
-        return Reply(self._known or self._reason)
+            return users.Said("Yes.")
+        return users.Said(self._known or self._reason)

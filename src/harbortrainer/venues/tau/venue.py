@@ -1,12 +1,11 @@
 """The venue `tau`: domains of tau2-bench and one generated here, with the domain's tools and a simulated user."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
-from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau import tasks as tau_tasks
 from harbortrainer.venues.tau.desk.tasks import NAME as DESK
@@ -33,17 +32,10 @@ class TauVenue:
     name: str = tau_tasks.VENUE
     packages: tuple[str, ...] = (DISTRIBUTION,)
 
-    def find(self, given: str) -> tuple[str, str]:
-        return tau_tasks.find(given)
-
-    def names(self, place: str) -> list[str]:
-        return tau_tasks.names(place)
-
-    def load(self, place: str, excluded: Collection[str]) -> list[Task]:
-        return tau_tasks.load(place, excluded)
-
-    def identify(self, task: Task) -> Identity:
-        return tau_tasks.identify(task)
+    find = staticmethod(tau_tasks.find)
+    names = staticmethod(tau_tasks.names)
+    load = staticmethod(tau_tasks.load)
+    identify = staticmethod(tau_tasks.identify)
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when the chat template cannot show tools and their results."""
@@ -56,10 +48,8 @@ class TauVenue:
             opening = [{"role": "system", "content": place.system_prompt}, {"role": "assistant", "content": GREETING}]
             prompt = template.first_prompt([*opening, {"role": "user", "content": "x"}], place.schemas)
             _require_room(place.name, len(prompt), config)
-        if config.user_model in (None, users.SCRIPTED):
-            scripted = self.new_user is None and any(place.name != DESK for place in places)
-            return [SCRIPTED] if scripted else []
-        return []
+        scripted = config.user_model in (None, users.SCRIPTED) and self.new_user is None
+        return [SCRIPTED] if scripted and any(place.name != DESK for place in places) else []
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
         """The most conversations at once: they need a copy of what they change, and no environment."""
