@@ -113,7 +113,7 @@ class AgentPhases:
         self._image = image
         mark = f"made-{self._container}"
         output = await self._shells.run(
-            Command(f"{IN_SHELL}\n{make} || exit 1\necho {mark}\n{_LISTED}", directory), user="root"
+            Command(f"{IN_SHELL}\n{{ {make}; }} || exit 1\necho {mark}\n{_LISTED}", directory), user="root"
         )
         _, made, facts = output.stdout.decode(errors="replace").partition(f"{mark}\n")
         if not made and output.return_code == 126:
