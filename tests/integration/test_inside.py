@@ -158,7 +158,8 @@ async def test_a_process_with_another_root_is_not_trusted(environment: DockerEng
     rows = client.top(name, "-eo pid,args")["Processes"]
     while not (found := [int(row[0]) for row in rows or () if row[1] == "sleep 1000"]):
         rows = client.top(name, "-eo pid,args")["Processes"]
-    inside._roots[name] = replace(noted, pid=found[0])  # pyright: ignore[reportPrivateUsage]
+    began = (Path("/proc") / str(found[0]) / "stat").read_text().rpartition(")")[2].split()[19]
+    inside._roots[name] = replace(noted, pid=found[0], began=began)  # pyright: ignore[reportPrivateUsage]
     assert (Path("/proc") / str(found[0]) / "root" / "in").is_dir()
     with pytest.raises(Unusual):
         is_folder(name, "/in")

@@ -42,7 +42,7 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
         return None
     if watched is None:
         return None
-    remember_root(container, found["Id"], found["State"]["Pid"])
+    remember_root(container, found["State"]["Pid"])
     with contextlib.ExitStack() as undo:
         undo.callback(watched.close)
         raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))

@@ -31,7 +31,7 @@ class _Root:
     """`pid`: of PID 1, as this machine numbers it. `device`, `inode`: of its root folder before the agent acted."""
 
     pid: int
-    container_id: str
+    began: str
     device: int
     inode: int
 
@@ -64,15 +64,15 @@ class _Tree:
         self.entries[path] = entry
 
 
-def remember_root(name: str, container_id: str, pid: int) -> None:
+def remember_root(name: str, pid: int) -> None:
     """Call it before the agent acts, with a process that is known to be the container's first one."""
-    with contextlib.suppress(OSError):
-        if (_PROC / str(pid) / "uid_map").read_text().split() != _OWN_USERS:
+    with contextlib.suppress(OSError), _process(pid) as process:
+        if _text("uid_map", process).split() != _OWN_USERS:
             return
-        root = os.stat(_PROC / str(pid) / "root")
+        root, began = os.stat("root", dir_fd=process), _began(process)
         if len(_roots) >= _MOST_ROOTS:
             _roots.clear()
-        _roots[name] = _Root(pid, container_id, root.st_dev, root.st_ino)
+        _roots[name] = _Root(pid, began, root.st_dev, root.st_ino)
 
 
 def is_folder(name: str, path: str) -> bool:
@@ -150,19 +150,36 @@ def _entered(name: str) -> Iterator[int]:
         raise Unusual(name)
     with contextlib.ExitStack() as opened:
         try:
-            process = os.open(_PROC / str(noted.pid), _FOLDER)  # stays this process's: PIDs are used again
-            opened.callback(os.close, process)
-            with open(os.open("mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)) as mounts:
-                ours = noted.container_id in mounts.read()
+            process = opened.enter_context(_process(noted.pid))
             root = os.open("root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
             opened.callback(os.close, root)
             found = os.fstat(root)
-            # the agent can make PID 1 change its root, or the container was started again
-            if not ours or (found.st_dev, found.st_ino) != (noted.device, noted.inode):
+            # PIDs are used again; the agent can make PID 1 change its root
+            if _began(process) != noted.began or (found.st_dev, found.st_ino) != (noted.device, noted.inode):
                 raise Unusual(name)
             yield root
         except OSError as error:
             raise Unusual(str(error)) from error
+
+
+@contextlib.contextmanager
+def _process(pid: int) -> Iterator[int]:
+    """Its folder in /proc, which shows no other process after its end."""
+    process = os.open(_PROC / str(pid), _FOLDER)
+    try:
+        yield process
+    finally:
+        os.close(process)
+
+
+def _text(name: str, process: int) -> str:
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), errors="replace") as file:
+        return file.read()
+
+
+def _began(process: int) -> str:
+    """When it was started."""
+    return _text("stat", process).rpartition(")")[2].split()[19]
 
 
 def _parts(path: str) -> list[str]:
