@@ -72,7 +72,7 @@ async def test_a_trial_has_one_exec_session_and_no_archive(tmp_path: Path, calls
     await drain()
     assert trajectory.reward == 1.0, trajectory.detail
     once = ("create_container", "start", "inspect_container", "attach_socket")
-    assert dict(calls) == dict.fromkeys((*once, "exec_create", "exec_start", "remove_container"), 1)
+    assert dict(calls) == dict.fromkeys((*once, "exec_create", "exec_start", "wait", "remove_container"), 1)
 
 
 def test_requests_share_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.files import Files
-from harbortrainer.docker.inside import Unusual, copy_in, copy_out, is_folder
+from harbortrainer.docker.inside import Unusual, copy_in, copy_out, end_first, is_folder, renew
 from tests.support.docker_parts import a_run, started, write_task
 
 RUN = a_run("test-inside")
@@ -139,13 +139,48 @@ async def test_a_folder_where_a_file_should_be(environment: DockerEngineEnvironm
         copy_in(environment.container, source, "/in")
 
 
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "touch /in/sub/.hidden",
+        "rmdir /in/sub; ln -s /app /in/sub",
+        "rm -r /in; ln -s /app /in; mkdir /app/sub",
+        "mv /dev/null /dev/zero",
+        "ln -sfn /app /dev/fd",
+        "rm -r /tmp; ln -s /app /tmp",
+    ],
+)
+async def test_folders_are_renewed_only_where_nothing_was_changed(
+    environment: DockerEngineEnvironment, spoilt: str
+) -> None:
+    folders = {"/in/sub": 0o777, "/new": 0o755}
+    await output(environment, "mkdir -p /in/sub && chmod 700 /in/sub && chown 1:1 /in/sub")
+    renew(environment.container, folders)
+    assert await output(environment, "stat -c '%a %u %g' /in/sub /new") == "777 0 0\n755 0 0\n"
+    await output(environment, f"chmod 700 /in/sub; {spoilt}")
+    with pytest.raises(Unusual):
+        renew(environment.container, folders)
+
+
+async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:
+    name = environment.container
+    noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
+    inside._roots[name] = replace(noted, began="0")  # pyright: ignore[reportPrivateUsage]
+    assert not end_first(name) and await output(environment, "echo up") == "up\n"
+    inside._roots[name] = noted  # pyright: ignore[reportPrivateUsage]
+    assert end_first(name)
+    assert engine().wait(name, timeout=60)["StatusCode"] == 137
+
+
 async def test_folders_are_told_from_files_and_links(environment: DockerEngineEnvironment) -> None:
     await output(environment, "mkdir -p /in/folder; touch /in/file; ln -s folder /in/link")
     paths = ["/in/folder", "/in/folder/", "/in/file", "/in/file/x", "/in/none/x", "/in/link", "/proc/1"]
     assert [await environment.is_dir(path) for path in paths] == [True, True, False, False, False, True, True]
 
 
-async def test_a_process_with_another_root_is_not_trusted(environment: DockerEngineEnvironment, tmp_path: Path) -> None:
+async def test_a_process_with_another_root_is_not_trusted(
+    environment: DockerEngineEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A root agent could make PID 1 change its root by ptrace: as another process of the container has done here."""
     name = environment.container
     noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
@@ -159,10 +194,11 @@ async def test_a_process_with_another_root_is_not_trusted(environment: DockerEng
     while not (found := [int(row[0]) for row in rows or () if row[1] == "sleep 1000"]):
         rows = client.top(name, "-eo pid,args")["Processes"]
     began = (Path("/proc") / str(found[0]) / "stat").read_text().rpartition(")")[2].split()[19]
-    inside._roots[name] = replace(noted, pid=found[0], began=began)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(inside._roots, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
     assert (Path("/proc") / str(found[0]) / "root" / "in").is_dir()
     with pytest.raises(Unusual):
         is_folder(name, "/in")
+    monkeypatch.undo()
 
 
 async def test_files_go_through_a_shell_once_the_container_was_started_again(

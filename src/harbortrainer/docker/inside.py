@@ -7,14 +7,17 @@ container's own layer is touched. What is unusual is left to the caller's other 
 
 import contextlib
 import os
+import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 MOST_FOLDERS = 64  # of its entries: each may be open
 _PROC = Path("/proc")
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _MOST_ROOTS = 1024
 _OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machine's
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -140,6 +143,54 @@ def copy_in(name: str, source: Path, target: str) -> None:
             if path:
                 os.fchmod(folders[path], tree.entries[path].mode)
                 os.utime(folders[path], ns=(tree.entries[path].time, tree.entries[path].time))
+
+
+def renew(name: str, folders: Mapping[str, int]) -> None:
+    """Make empty `folders`, with these modes, in place of empty ones or none.
+
+    Raises Unusual, also when a device of /dev was changed, or /tmp is none.
+    """
+    with _entered(name) as root, contextlib.ExitStack() as opened:
+        _check_devices(root, opened)
+        _opened("tmp", root, opened)
+        for path, mode in folders.items():
+            *above, last = _parts(path)
+            folder = root
+            for part in above:
+                folder = _opened(part, folder, opened)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(last, dir_fd=folder)  # fails for a link, a mount, and a folder that is not empty
+            _made(last, folder, mode, opened)
+
+
+def _check_devices(root: int, opened: contextlib.ExitStack) -> None:
+    folder = os.open("dev", _FOLDER, dir_fd=root)
+    opened.callback(os.close, folder)
+    for device, numbers in _DEVICES.items():
+        found = os.stat(device, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISCHR(found.st_mode) or (os.major(found.st_rdev), os.minor(found.st_rdev)) != numbers:
+            raise Unusual(device)
+    for link, target in _STREAMS.items():
+        if os.readlink(link, dir_fd=folder) != f"/proc/self/{target}":
+            raise Unusual(link)
+
+
+def end_first(name: str) -> bool:
+    """Kill the container's first process, with which all others end. False = it is not the one that was noted."""
+    if (noted := _roots.get(name)) is None:
+        return False
+    try:
+        process = os.pidfd_open(noted.pid)
+        try:
+            with _process(noted.pid) as folder:
+                if _began(folder) != noted.began:
+                    return False
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
