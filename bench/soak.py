@@ -5,7 +5,7 @@
 
 With fakes: the whole program from session to journals in one process; server, environments and their times are made up.
 Faults come at random: requests that fail once or for good, containers that go down, a server that is lost in an update,
-a publishing or a save, and kills, by cancelling the run anywhere and resuming it.
+a publishing or a save, kills, by cancelling the run anywhere and resuming it, and orderly stops.
 --real: one process of `src.train` with a real server and real containers, without injected faults.
 Memory is the resident set after each step; its slope is a least-squares line over the last four fifths of the steps.
 --trace: the places that allocated most between a fifth of the steps and the end, by tracemalloc.
@@ -47,6 +47,7 @@ from harbortrainer.errors import ServerLost
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.run.directory import RunDirectory, run_ids
+from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.train import parse
 from harbortrainer.training import outage
 from harbortrainer.training.session import run_training
@@ -58,7 +59,7 @@ from tests.support.task_folder import write_task
 TASKS, BATCH, GROUP, SAVE_EVERY = 8, 2, 4, 20
 FAILS_ONCE, FAILS, GOES_DOWN, LOSES = 0.005, 0.01, 0.02, 0.01  # shares of requests, requests, trials, calls
 CALLS = ("update", "publish", "save")  # in which the server may be lost
-STEPS_A_LIFE = 40  # mean steps between two kills
+STEPS_A_LIFE = 40  # mean steps between two ends of the process: a kill, a stop, a kill …
 # KiB a step: below it memory counts as flat. The ledger keeps 5.5, and reading metrics.jsonl at an evaluation takes 12.
 FLAT_KIB = 40.0
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") / 1024
@@ -190,9 +191,10 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
     while True:
         venues = {"harbor": HarborVenue(FakeHost(Quiet()), new_trial)}
         outside = replace(fake_outside(Quiet(), FaultyServer(faults)), venues=venues)
-        run = asyncio.create_task(run_training(parse(words), outside=outside))
+        stop = Stop()
+        run = asyncio.create_task(run_training(parse(words), stop, outside))
         life = round(faults.rng.expovariate(1 / STEPS_A_LIFE)) if arguments.kills else 10 * arguments.steps
-        if await _lived(run, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
+        if await _lived(run, stop, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
             break
         words = [f"resume={folder / 'run'}", "display=quiet"]
         forget_killed_run()
@@ -207,6 +209,7 @@ def forget_killed_run() -> None:
 
 async def _lived(
     run: "asyncio.Task[int]",
+    stop: Stop,
     directory: RunDirectory,
     life: int,
     faults: Faults,
@@ -214,7 +217,7 @@ async def _lived(
     trace: list[tracemalloc.Snapshot],
     arguments: argparse.Namespace,
 ) -> bool:
-    """Let a process make `life` steps, then kill it a random moment later; whether it ended by itself before."""
+    """Let a process make `life` steps, then end it a random moment later; whether it ended by itself before."""
     begun = _rows(directory)
     last = begun
     while not run.done():
@@ -228,15 +231,26 @@ async def _lived(
         if now - begun >= life:
             await asyncio.wait([run], timeout=faults.rng.uniform(0, 0.2))
             break
-    if run.done():
-        if isinstance(run.exception(), ServerLost):  # several times in a row at one step: then a run stops
-            faults.seen["runs ended by lost servers"] += 1
-            return False
-        if run.result() != 0:
-            raise SystemExit(f"the run ended with {run.result()}")
-        if arguments.trace:
-            _snapshot(trace)
-        return True
+    if not run.done():
+        return await _ended(run, stop, faults)
+    if isinstance(run.exception(), ServerLost):  # several times in a row at one step: then a run stops
+        faults.seen["runs ended by lost servers"] += 1
+        return False
+    if run.result() != 0:
+        raise SystemExit(f"the run ended with {run.result()}")
+    if arguments.trace:
+        _snapshot(trace)
+    return True
+
+
+async def _ended(run: "asyncio.Task[int]", stop: Stop, faults: Faults) -> bool:
+    """Kill and stop in turn. Whether a run that was asked to stop was at its end."""
+    if faults.seen["stops"] < faults.seen["kills"]:
+        faults.seen["stops"] += 1
+        stop.request("Ctrl-C", SIGNAL_STATUS)
+        with contextlib.suppress(ServerLost):
+            return await run == 0
+        return False
     faults.seen["kills"] += 1
     run.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -307,14 +307,15 @@ async def test_a_lost_server_changes_nothing(tmp_path: Path, nth: int, monkeypat
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_the_last_evaluation_may_end_while_the_run_begins_to_wait_for_it(turns: int) -> None:
-    sampler = SimpleNamespace(version=0)
-    parts: list[Any] = [SimpleNamespace(frozen_samplers=False), sampler, SimpleNamespace()]
+    sampler: Any = SimpleNamespace(version=0)
+    policy: Any = SimpleNamespace(frozen_samplers=False)
+    nothing: Any = None
 
     async def evaluate(*_: object) -> None:
         for _turn in range(turns):  # of the event loop
             await asyncio.sleep(0)
 
-    async with Evaluations(*parts, Stop()) as evaluations:
+    async with Evaluations(policy, sampler, nothing, Stop()) as evaluations:
         assert await evaluations.open(0, evaluate)
         await evaluations.over()
         assert not evaluations.steps

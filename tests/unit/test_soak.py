@@ -30,7 +30,7 @@ class SureFaults(soak.Faults):
 
 
 async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, share in (("FAILS", 0.05), ("GOES_DOWN", 0.1), ("LOSES", 0.01), ("STEPS_A_LIFE", 5), ("SAVE_EVERY", 2)):
+    for name, share in (("FAILS", 0.05), ("GOES_DOWN", 0.1), ("LOSES", 0.01), ("STEPS_A_LIFE", 3), ("SAVE_EVERY", 2)):
         monkeypatch.setattr(soak, name, share)
     monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
     monkeypatch.setattr(soak, "forget_killed_run", lambda: None)  # of all tests' objects: a third of a second each
@@ -40,7 +40,7 @@ async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.Mo
     seen = asdict(audit(run, STEPS))
     assert {name: seen[name] for name in AUDITED} == dict.fromkeys(AUDITED, 0)
     assert seen["steps"] == STEPS and seen["trials"] >= STEPS * soak.BATCH * soak.GROUP
-    kinds = ("kills", "containers down", "requests failed", *(f"server lost in {call}" for call in soak.CALLS))
+    kinds = ("kills", "stops", "containers down", "requests failed", *(f"server lost in {call}" for call in soak.CALLS))
     assert all(faults.seen[kind] for kind in kinds)
     assert not any(r["event"] == "ended" and r["fate"] == "dropped" for r in read_lines(run.ledger, checked=True))
     assert meter.kib and all(kib > 0 for kib in meter.kib.values())
