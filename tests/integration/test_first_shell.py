@@ -10,8 +10,9 @@ from typing import Any
 
 import docker
 import pytest
+from docker.transport.unixconn import UnixHTTPConnection
 
-from harbortrainer.docker import first_shell
+from harbortrainer.docker import daemon, first_shell
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.command import IN_SHELL
 from harbortrainer.docker.environment import DockerEngineEnvironment
@@ -71,7 +72,20 @@ async def test_a_trial_has_one_exec_session_and_no_archive(tmp_path: Path, calls
     await drain()
     assert trajectory.reward == 1.0, trajectory.detail
     once = ("create_container", "start", "inspect_container", "attach_socket")
-    assert dict(calls) == dict.fromkeys((*once, "exec_create", "exec_start", "remove_container"), 1)
+    assert dict(calls) == dict.fromkeys((*once, "exec_create", "exec_start", "wait", "remove_container"), 1)
+
+
+def test_requests_share_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    connect = UnixHTTPConnection.connect
+    monkeypatch.setattr(UnixHTTPConnection, "connect", lambda self: made.append(self) or connect(self))
+    client = daemon._client.__wrapped__(None)  # pyright: ignore[reportPrivateUsage]
+    made.clear()
+    for _ in range(3):
+        client.ping()
+        client.info()
+    assert len(made) == 1
+    client.close()
 
 
 async def test_it_shows_commands_what_an_exec_shows_them(tmp_path: Path, calls: Counter[str]) -> None:

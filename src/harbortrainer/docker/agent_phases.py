@@ -10,6 +10,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.images import Image
+from harbortrainer.docker.inside import Unusual, renew
 from harbortrainer.docker.place import (
     FACTS,
     NETWORK,
@@ -113,7 +114,7 @@ class AgentPhases:
         self._image = image
         mark = f"made-{self._container}"
         output = await self._shells.run(
-            Command(f"{IN_SHELL}\n{make} || exit 1\necho {mark}\n{_LISTED}", directory), user="root"
+            Command(f"{IN_SHELL}\n{{ {make}; }} || exit 1\necho {mark}\n{_LISTED}", directory), user="root"
         )
         _, made, facts = output.stdout.decode(errors="replace").partition(f"{mark}\n")
         if not made and output.return_code == 126:
@@ -242,7 +243,10 @@ class AgentPhases:
     async def _clean(self, image: Image, plan: Plan, footprint: Footprint | None) -> None:
         known = footprint is not None or self._solution is None
         network = network_script(self._kept_network(footprint), write=known)
-        script = "\n".join([IN_SHELL, *removal_script(plan.removed), _DEVICES, network, _CLEAN])
+        if not plan.removed and await call(_renewed, self._container):
+            script = "\n".join([IN_SHELL, network, "true"])
+        else:
+            script = "\n".join([IN_SHELL, *removal_script(plan.removed), _DEVICES, network, _CLEAN])
         output = await self._shells.run(Command(script), user="root")
         if output.stdout.endswith(b"D /dev\n"):
             self._note(["/dev"])
@@ -259,6 +263,15 @@ class AgentPhases:
 
     def _kept_network(self, footprint: Footprint | None) -> dict[str, str]:
         return {name: text for name, text in self._network.items() if not footprint or name not in footprint.paths}
+
+
+def _renewed(container: str) -> bool:
+    """Whether the folders of tests and rewards could be made again from outside. Blocking."""
+    try:
+        renew(container, {_TESTS: 0o755, _REWARDS: 0o777})
+    except Unusual:
+        return False
+    return True
 
 
 def _errors(output: Output) -> str:

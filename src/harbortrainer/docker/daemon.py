@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import override
 
 import docker
 import requests
 from docker.errors import DockerException
+from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnectionPool
 from docker.utils import kwargs_from_env
 
 from harbortrainer.durable.process import note_client_cpu
@@ -18,6 +20,8 @@ from harbortrainer.errors import EnvironmentFault
 
 REQUEST_TIMEOUT_SEC = 120
 PING_SEC = 10.0
+_SCHEME, _CONNECTIONS = "http+docker://", 64
+_BASE = f"{_SCHEME}localhost"
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0  # between two pings during an outage
 _CALLS = ThreadPoolExecutor(32, thread_name_prefix="docker-call")
 _REMOVALS = ThreadPoolExecutor(4, thread_name_prefix="docker-remove")  # a removal must not starve a start
@@ -31,11 +35,22 @@ def engine() -> docker.APIClient:
     return _client(os.environ.get("DOCKER_HOST"))
 
 
+class _OnePool(UnixHTTPAdapter):
+    """docker-py looks for an open connection by a request's whole address, so no request finds one."""
+
+    @override
+    def get_connection(self, url: str | bytes, proxies: dict[str, str] | None = None) -> UnixHTTPConnectionPool:
+        return super().get_connection(_BASE, proxies)
+
+
 @functools.cache
 def _client(_host: str | None) -> docker.APIClient:
-    return docker.APIClient(
-        version="auto", timeout=REQUEST_TIMEOUT_SEC, num_pools=4, max_pool_size=64, **kwargs_from_env()
+    client = docker.APIClient(
+        version="auto", timeout=REQUEST_TIMEOUT_SEC, num_pools=4, max_pool_size=_CONNECTIONS, **kwargs_from_env()
     )
+    if isinstance(adapter := client.adapters.get(_SCHEME), UnixHTTPAdapter):
+        client.mount(_SCHEME, _OnePool(adapter.socket_path, REQUEST_TIMEOUT_SEC, max_pool_size=_CONNECTIONS))
+    return client
 
 
 async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 from docker.errors import ImageNotFound
 from docker.types import Mount
@@ -24,7 +24,7 @@ from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
-from harbortrainer.docker.command import IN_SHELL, Command
+from harbortrainer.docker.command import Command, cheap, making
 from harbortrainer.docker.compose import MAIN, is_service_running, overlay
 from harbortrainer.docker.container import (
     ROOT,
@@ -40,6 +40,7 @@ from harbortrainer.docker.container import (
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
+from harbortrainer.docker.inside import Unusual, is_folder
 from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.removals import removals
 from harbortrainer.docker.shell import Output, Shells
@@ -50,8 +51,6 @@ from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
 PUT_BACK, RECORDED_PATHS = "put_back.json", 200  # in the trial's folder; the most paths that it names
-_WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
-_PLAIN = re.compile(rf"{_WORD}(?: (?:&& )?{_WORD})*")  # nothing that a shell would expand
 NO_PROCESS = 254  # exit code of a command that could not be started
 _SIGTERM = 143  # exit code of a bash that ended itself, since it could not fork
 _FORK_FAILED = re.compile(rb"fork: (?:retry: )?Resource temporarily unavailable")
@@ -139,7 +138,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
             if image.healthcheck:
                 await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
             dirs = self._mount_targets(writable_only=True)
-            make = self._ensure_dirs_command(dirs) if dirs else "true"
+            make = making(dirs, self._ensure_dirs_command(dirs)) if dirs else "true"
             await self._phases.prepare(self._image or image, self._directory(None), make)
         self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()
@@ -260,7 +259,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
         try:
             output = await self._shells.run(
-                Command(_cheap(command), self._directory(cwd), extra, needs_cwd=cwd is not None),
+                Command(cheap(command), self._directory(cwd), extra, needs_cwd=cwd is not None),
                 user=self._user(self._resolve_user(user)),
                 seconds=timeout_sec or None,
             )
@@ -292,6 +291,13 @@ class DockerEngineEnvironment(CollectedEnvironment):
         default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
         return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
 
+    @override
+    async def is_dir(self, path: str, user: str | int | None = None) -> bool:
+        if self._user(self._resolve_user(user)) == "root":
+            with contextlib.suppress(Unusual):
+                return await call(is_folder, self._name, path)
+        return await super().is_dir(path, user)
+
     @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         await self._files.upload_file(Path(source_path), target_path)
@@ -317,11 +323,6 @@ def found_no_process(output: Output) -> bool:
     return output.return_code == NO_PROCESS or (
         output.return_code == _SIGTERM and _FORK_FAILED.search(output.stderr) is not None
     )
-
-
-def _cheap(command: str) -> str:
-    """The command, run in a fork of the open shell where it is one of Harbor's own small ones."""
-    return f"{IN_SHELL}\n{command}" if _PLAIN.fullmatch(command) else command
 
 
 def _mount(mount: ServiceVolumeConfig) -> Mount:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.inside import remember_root
 from harbortrainer.docker.layer import remember_folders
 
 _PROC = Path("/proc")
@@ -41,6 +42,7 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
         return None
     if watched is None:
         return None
+    remember_root(container, found["State"]["Pid"])
     with contextlib.ExitStack() as undo:
         undo.callback(watched.close)
         raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))

@@ -1,0 +1,213 @@
+"""Files of a container, read and written from outside: what an agent puts there leads nowhere else."""
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harbortrainer.docker import inside
+from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.files import Files
+from harbortrainer.docker.inside import Unusual, copy_in, copy_out, end_first, is_folder, renew
+from tests.support.docker_parts import a_run, started, write_task
+
+RUN = a_run("test-inside")
+pytestmark = [
+    pytest.mark.usefixtures("docker_ready"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root enters a container's files"),
+]
+
+
+@pytest.fixture
+async def environment(tmp_path: Path) -> AsyncIterator[DockerEngineEnvironment]:
+    async with started(write_task(tmp_path / "task"), RUN) as environment:
+        yield environment
+    await drain()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of this machine."""
+    folder = tmp_path / "source"
+    (folder / "sub" / "empty").mkdir(parents=True)
+    (folder / "run ä.sh").write_text("#!/bin/sh\n")
+    (folder / "run ä.sh").chmod(0o755)
+    (folder / "sub" / "file").write_bytes(bytes(range(256)))
+    (folder / "sub" / "file").chmod(0o604)
+    for path in (folder / "run ä.sh", folder / "sub" / "file", folder / "sub"):
+        os.utime(path, (1e9, 1e9))
+    return folder
+
+
+async def output(environment: DockerEngineEnvironment, command: str) -> str:
+    return (await environment.exec(command, user="root")).stdout or ""
+
+
+def listed(folder: Path) -> dict[str, tuple[int, int, bytes | None]]:
+    return {
+        str(path.relative_to(folder)): (
+            path.stat().st_mode if path.is_file() else 0,
+            int(path.stat().st_mtime),
+            path.read_bytes() if path.is_file() else None,
+        )
+        for path in folder.rglob("*")
+    }
+
+
+async def test_both_ways_leave_the_same_files(
+    environment: DockerEngineEnvironment, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "sub" / "setuid").write_text("x")
+    (source / "sub" / "setuid").chmod(0o4711)
+    os.utime(source / "sub" / "setuid", (1e9, 1e9))
+    os.utime(source / "sub", (1e9, 1e9))
+    look = (
+        "cd /in && find . -mindepth 1 -printf '%p %m %u %g %y %s\\n' | sort; find . -type f -printf '%p %T@\\n' | sort"
+    )
+    direct, by_tar = tmp_path / "direct", tmp_path / "tar"
+    direct.mkdir()
+    copy_in(environment.container, source, "/in")
+    copy_out(environment.container, "/in", direct)
+    seen = await output(environment, look)
+    await output(environment, "rm -r /in")
+    monkeypatch.setattr(inside, "_roots", {})  # the shell and tar do it
+    files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
+    await files.upload_dir(source, "/in")
+    await files.download_dir("/in", by_tar)
+    assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen
+    assert listed(direct) == listed(by_tar)
+
+
+async def test_links_of_the_agent_lead_nowhere(
+    environment: DockerEngineEnvironment, source: Path, tmp_path: Path
+) -> None:
+    secret, back = tmp_path / "secret", tmp_path / "back"
+    secret.mkdir()
+    (secret / "key").write_text("of this machine")
+    await output(environment, f"mkdir -p /in {secret.parent}; ln -s {secret} /in/sub; ln -s {secret} {secret}")
+    for path in ("/in", "/in/sub", str(secret)):
+        with pytest.raises(Unusual):
+            copy_out(environment.container, path, back)
+    with pytest.raises(Unusual):
+        is_folder(environment.container, "/in/sub")
+    with pytest.raises(Unusual):
+        copy_in(environment.container, source, "/in")
+    assert not back.exists() and [one.name for one in secret.iterdir()] == ["key"]
+
+
+async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEnvironment, source: Path) -> None:
+    await output(environment, "mkdir -p /in/sub; echo kept > /app/kept; ln -s /app/kept /in/sub/file")
+    await environment.upload_dir(source, "/in")
+    assert await output(environment, "cat /app/kept; stat -c %F /in/sub/file") == "kept\nregular file\n"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "mkfifo /in/pipe",
+        f"head -c {inside.MOST_BYTES + 1} /dev/zero > /in/big",
+        "touch $(seq -f /in/%g 600)",
+        "cd /in; for i in $(seq 70); do mkdir d; cd d; done",
+    ],
+)
+async def test_what_is_unusual_is_left_to_the_shell(
+    environment: DockerEngineEnvironment, made: str, tmp_path: Path
+) -> None:
+    await output(environment, f"mkdir /in; echo text > /in/0; {made}")
+    with pytest.raises(Unusual):
+        copy_out(environment.container, "/in", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    await environment.download_dir("/in", tmp_path / "back")
+    assert (tmp_path / "back" / "0").read_text() in ("text\n", "")
+
+
+async def test_what_docker_mounts_is_no_file_of_the_container(
+    environment: DockerEngineEnvironment, tmp_path: Path
+) -> None:
+    for path in ("/proc/1", "/dev", "/etc"):
+        with pytest.raises(Unusual):
+            copy_out(environment.container, path, tmp_path / "back")
+
+
+async def test_a_folder_where_a_file_should_be(environment: DockerEngineEnvironment, source: Path) -> None:
+    await output(environment, "mkdir -p '/in/run ä.sh/full'")
+    with pytest.raises(Unusual):
+        copy_in(environment.container, source, "/in")
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "touch /in/sub/.hidden",
+        "rmdir /in/sub; ln -s /app /in/sub",
+        "rm -r /in; ln -s /app /in; mkdir /app/sub",
+        "mv /dev/null /dev/zero",
+        "ln -sfn /app /dev/fd",
+        "rm -r /tmp; ln -s /app /tmp",
+    ],
+)
+async def test_folders_are_renewed_only_where_nothing_was_changed(
+    environment: DockerEngineEnvironment, spoilt: str
+) -> None:
+    folders = {"/in/sub": 0o777, "/new": 0o755}
+    await output(environment, "mkdir -p /in/sub && chmod 700 /in/sub && chown 1:1 /in/sub")
+    renew(environment.container, folders)
+    assert await output(environment, "stat -c '%a %u %g' /in/sub /new") == "777 0 0\n755 0 0\n"
+    await output(environment, f"chmod 700 /in/sub; {spoilt}")
+    with pytest.raises(Unusual):
+        renew(environment.container, folders)
+
+
+async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:
+    name = environment.container
+    noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
+    inside._roots[name] = replace(noted, began="0")  # pyright: ignore[reportPrivateUsage]
+    assert not end_first(name) and await output(environment, "echo up") == "up\n"
+    inside._roots[name] = noted  # pyright: ignore[reportPrivateUsage]
+    assert end_first(name)
+    assert engine().wait(name, timeout=60)["StatusCode"] == 137
+
+
+async def test_folders_are_told_from_files_and_links(environment: DockerEngineEnvironment) -> None:
+    await output(environment, "mkdir -p /in/folder; touch /in/file; ln -s folder /in/link")
+    paths = ["/in/folder", "/in/folder/", "/in/file", "/in/file/x", "/in/none/x", "/in/link", "/proc/1"]
+    assert [await environment.is_dir(path) for path in paths] == [True, True, False, False, False, True, True]
+
+
+async def test_a_process_with_another_root_is_not_trusted(
+    environment: DockerEngineEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root agent could make PID 1 change its root by ptrace: as another process of the container has done here."""
+    name = environment.container
+    noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
+    assert is_folder(name, "/app")
+    await output(environment, "mkdir -p /app/jail/in; cp -r /bin /lib* /usr /app/jail/ 2>/dev/null; true")
+    client = engine()
+    client.exec_start(
+        client.exec_create(name, ["chroot", "/app/jail", "sleep", "1000"], user="root")["Id"], detach=True
+    )
+    rows = client.top(name, "-eo pid,args")["Processes"]
+    while not (found := [int(row[0]) for row in rows or () if row[1] == "sleep 1000"]):
+        rows = client.top(name, "-eo pid,args")["Processes"]
+    began = (Path("/proc") / str(found[0]) / "stat").read_text().rpartition(")")[2].split()[19]
+    monkeypatch.setitem(inside._roots, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
+    assert (Path("/proc") / str(found[0]) / "root" / "in").is_dir()
+    with pytest.raises(Unusual):
+        is_folder(name, "/in")
+    monkeypatch.undo()
+
+
+async def test_files_go_through_a_shell_once_the_container_was_started_again(
+    environment: DockerEngineEnvironment, source: Path, tmp_path: Path
+) -> None:
+    assert is_folder(environment.container, "/")
+    engine().restart(environment.container, timeout=0)
+    with pytest.raises(Unusual):
+        is_folder(environment.container, "/")
+    await environment.upload_dir(source, "/in")
+    await environment.download_dir("/in", tmp_path / "back")
+    assert (tmp_path / "back" / "sub" / "file").read_bytes() == bytes(range(256))
