@@ -1,6 +1,7 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 import tempfile
