@@ -92,7 +92,7 @@ def verifier_has_network(config: TaskConfig) -> bool:
 
 def scripted_addresses(task: Path) -> set[Address]:
     """Of the URLs in the shell scripts of the task's verifier."""
-    return set(_urls("\n".join(code(file) for file in scripts(task))))
+    return set(_addresses(_URL, "\n".join(code(file) for file in scripts(task))))
 
 
 def named_addresses(output: str) -> set[Address]:
@@ -100,14 +100,10 @@ def named_addresses(output: str) -> set[Address]:
     found: set[Address] = set()
     for line in output.splitlines():
         if _TROUBLE.search(line):
-            found |= set(_urls(line))
+            found.update(_addresses(_URL, line))
             hosts = {address.host for address in found}
             found |= {one for one in _addresses(_NAMED, line) if one.host not in hosts}
     return found
-
-
-def _urls(text: str) -> Iterator[Address]:
-    return _addresses(_URL, text)
 
 
 def _addresses(pattern: re.Pattern[str], text: str) -> Iterator[Address]:
