@@ -17,6 +17,7 @@ from typing import Any
 
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
+from docker.utils import parse_repository_tag
 from docker.utils.build import exclude_paths
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
@@ -103,7 +104,7 @@ async def _mark_used() -> None:
 def _tag_again(references: Sequence[str]) -> None:
     for reference in references:
         with contextlib.suppress(DockerException, OSError):
-            engine().tag(reference, *_split_tag(reference))
+            engine().tag(reference, *parse_repository_tag(reference))
 
 
 async def prepare_images(
@@ -240,17 +241,11 @@ def _inspect(reference: str, fresh: bool) -> Image:
 
 
 def _pull(reference: str, stop: threading.Event) -> None:
-    repository, tag = (reference, None) if "@" in reference else _split_tag(reference)
     try:
-        events = engine().pull(repository, tag=tag, stream=True, decode=True)
+        events = engine().pull(reference, stream=True, decode=True)
         _follow(events, f"cannot pull image {reference}", stop)
     except APIError as error:
         raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
-
-
-def _split_tag(reference: str) -> tuple[str, str]:
-    name, colon, tag = reference.rpartition(":")
-    return (name, tag) if colon and "/" not in tag else (reference, "latest")
 
 
 def _build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event) -> None:
