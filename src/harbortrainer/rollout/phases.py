@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
+from harbortrainer.policy.tinker_llm import TinkerLLM
+from harbortrainer.rollout.agent_session import AgentSession
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
 from harbortrainer.rollout.slots import Slots
 
@@ -21,36 +23,17 @@ VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, 
 UNNAMED = ObservedTrial("")
 
 
-class HasDeadline(Protocol):
-    """Event loop time at which the agent has to stop; None = none."""
-
-    @property
-    def deadline(self) -> float | None: ...
-
-    @deadline.setter
-    def deadline(self, at: float | None) -> None: ...
-
-
-@runtime_checkable
-class Endpoint(Protocol):
-    """The model API of an agent in the container, open while it acts."""
-
-    async def open(self, container: str) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class Phases:
     """Harbor hooks that make each phase of a trial wait for a concurrency slot; the trial's clock is paused meanwhile.
 
-    `clock`: the limit of the whole trial; `waited`: seconds at all gates; `prepared`: seconds between the end of the
-    agent's phases and the start of verification, waits included.
+    `policy`: what the agent asks, None = a script acts. `clock`: the limit of the whole trial; `waited`: seconds at all
+    gates; `prepared`: seconds between the end of the agent's phases and the start of verification, waits included.
     """
 
     def __init__(
         self,
         trial: "Trial",
-        llm: HasDeadline,
+        policy: TinkerLLM | AgentSession | None,
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
@@ -61,7 +44,7 @@ class Phases:
         self.clock = asyncio.timeout(limit_sec or None)
         self.waited = self.prepared = 0.0
         self._trial = trial
-        self._llm = llm
+        self._policy = policy
         self._gates = gates
         self._daemon = daemon
         self._observed = observed
@@ -104,12 +87,12 @@ class Phases:
         await self._enter(self._gates.running)
         self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1
-        if (due := self.clock.when()) is not None:
-            self._llm.deadline = due - self._reserve
+        if self._policy is not None and (due := self.clock.when()) is not None:
+            self._policy.deadline = due - self._reserve
         if environment := self._engine_environment():
             await environment.open_agent_phase()
-            if isinstance(self._llm, Endpoint):
-                await self._llm.open(environment.container)
+            if isinstance(self._policy, AgentSession):
+                await self._policy.open(environment.container)
 
     def _note_start(self, seconds: float) -> None:
         """`seconds`: since it got its slot. Image and terminal are part of them, so a container's own time counts."""
@@ -121,8 +104,8 @@ class Phases:
     @boundary
     async def _after_agent(self, _: object) -> None:
         self.leave()
-        if isinstance(self._llm, Endpoint):
-            await self._llm.close()
+        if isinstance(self._policy, AgentSession):
+            await self._policy.close()
 
     @boundary
     async def _before_verifier(self, _: object) -> None:
