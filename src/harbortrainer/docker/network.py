@@ -23,6 +23,7 @@ from harbortrainer.docker.cleaning import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.host_rules import COMPOSE_BRIDGES, set_rules
+from harbortrainer.docker.preflight import network_modes
 from harbortrainer.errors import EnvironmentFault
 
 NAME = "harbortrainer-trials"
@@ -114,10 +115,7 @@ def uses_network(task: Path) -> bool:
     config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
     if (task / "environment" / COMPOSE).exists():
         return False
-    phases = [part for step in config.steps or () for part in (step.agent, step.verifier, step.verifier.environment)]
-    parts = [config.environment, config.agent, config.verifier, config.verifier.environment, *phases]
-    stated = {part.network_mode for part in parts if part is not None and part.network_mode is not None}
-    return stated != {NetworkMode.NO_NETWORK}  # a phase that states none has the environment's
+    return network_modes(config) != {NetworkMode.NO_NETWORK}  # a phase that states none has the environment's
 
 
 def bridge_name() -> str:

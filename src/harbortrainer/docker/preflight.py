@@ -283,7 +283,7 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
-        isolated = network_modes(config) != {NetworkMode.PUBLIC}
+        isolated = bool(network_modes(config) - {NetworkMode.PUBLIC})
         networks = _networks(compose)
         return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), True, networks, None, isolated, beside_mb)
     built = dockerfile.exists() and not config.environment.docker_image
@@ -292,11 +292,10 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:
-    """Network modes of all phases and environments of a task."""
-    policies = [config.environment, config.agent, config.verifier, config.verifier.environment]
-    policies += [part for step in config.steps or () for part in (step.agent, step.verifier)]
-    modes = {policy.network_mode for policy in policies if policy is not None}
-    return {NetworkMode.PUBLIC if mode is None else mode for mode in modes}
+    """Those that a task states for its phases and environments; one that states none is public, or as another's."""
+    phases = [part for step in config.steps or () for part in (step.agent, step.verifier, step.verifier.environment)]
+    parts = [config.environment, config.agent, config.verifier, config.verifier.environment, *phases]
+    return {part.network_mode for part in parts if part is not None and part.network_mode is not None}
 
 
 def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
