@@ -23,7 +23,7 @@ from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
 from harbortrainer.docker.cleaning import image_labels
-from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.daemon import call, engine, shared
 from harbortrainer.errors import UserError
 from harbortrainer.stopping import in_daemon_thread
 
@@ -76,9 +76,6 @@ async def task_image(
     """
     digest = "" if docker_image else await asyncio.to_thread(content_digest, environment_dir)
     reference = docker_image or _reference(digest)
-    if reference in _ready:
-        await _mark_used()
-        return _ready[reference]
 
     def produce(stop: threading.Event) -> Image:
         fresh = force or not is_here(reference)
@@ -89,7 +86,10 @@ async def task_image(
             _refuse_changed(environment_dir, digest, reference)
         return _inspect(reference, fresh)
 
-    return await _shared(reference, produce, limit_sec)
+    if (image := _ready.get(reference)) is None:
+        image = _ready[reference] = await shared(_under_way, reference, lambda: _in_thread(produce, limit_sec))
+    await _mark_used()
+    return image
 
 
 async def _mark_used() -> None:
@@ -182,18 +182,6 @@ def load_images(file: Path) -> None:
 def forget(image: Image) -> None:
     """Let the next trial look for an image again, after it was removed outside this process."""
     _ready.pop(image.reference, None)
-
-
-async def _shared(reference: str, produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
-    """Run `produce` in a thread, once for all callers that ask for `reference` meanwhile."""
-    task = _under_way.get(reference)
-    if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-        task = asyncio.create_task(_in_thread(produce, limit_sec), name=f"image {reference}")
-        _under_way[reference] = task
-    image = await asyncio.shield(task)
-    _ready[reference] = image
-    await _mark_used()
-    return image
 
 
 async def _in_thread(produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
