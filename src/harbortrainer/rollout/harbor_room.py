@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import gc
-import importlib
+import pkgutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -23,12 +23,6 @@ from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
-
-
-def import_agent(import_path: str) -> None:
-    """Import Harbor's module of an agent, for some with litellm: seconds. Blocks."""
-    module, _, name = import_path.partition(":")
-    getattr(importlib.import_module(module), name)
 
 
 class LocalHost(Host):
@@ -127,11 +121,9 @@ class HarborRoom:
                 await self.aclose()
 
     async def warm_up(self) -> None:
-        """Import Harbor's agent in a thread, before the first trial needs it."""
-        if (program := program_of(self.local.context.config)) is not None:
-            await asyncio.to_thread(import_agent, program.import_path)
-        else:
-            await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
+        """Import Harbor's agent in a thread, before the first trial needs it: some bring litellm, for seconds."""
+        program = program_of(self.local.context.config)
+        await asyncio.to_thread(pkgutil.resolve_name, program.import_path if program else "harbortrainer.rollout.agent")
         gc.collect()
         gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
         quiet_harbor_log()
