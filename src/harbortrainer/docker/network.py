@@ -118,11 +118,6 @@ def uses_network(task: Path) -> bool:
     return network_modes(config) != {NetworkMode.NO_NETWORK}  # a phase that states none has the environment's
 
 
-def bridge_name() -> str:
-    """Name of the interface; each daemon has its own, also where two share a machine."""
-    return f"ht-{hashlib.sha256(str(engine().info()['ID']).encode()).hexdigest()[:8]}"
-
-
 def _find() -> TrialNetwork | None:
     for network in engine().networks(filters={"label": f"{NETWORK}={VERSION}"}):
         subnets = (ip_network(pool["Subnet"]) for pool in network["IPAM"]["Config"] or () if pool.get("Subnet"))
@@ -132,7 +127,8 @@ def _find() -> TrialNetwork | None:
 
 
 def _create() -> TrialNetwork:
-    bridge, problem = bridge_name(), "its address pools are too small"
+    own = hashlib.sha256(str(engine().info()["ID"]).encode()).hexdigest()[:8]  # two daemons may share a machine
+    bridge, problem = f"ht-{own}", "its address pools are too small"
     for subnet in (None, *spare_subnets(_taken())):
         try:
             _request(bridge, subnet)

@@ -244,14 +244,10 @@ def _is_to_build(task: TaskNeeds) -> bool:
 
 def networks_left(pools: Sequence[Mapping[str, Any]], in_use: int) -> int:
     """How many more networks Docker has addresses for; arguments as those of `check_networks`."""
-    return _capacity(pools) - in_use
-
-
-def _capacity(pools: Sequence[Mapping[str, Any]]) -> int:
     if not pools:
-        return _DEFAULT_NETWORKS
+        return _DEFAULT_NETWORKS - in_use
     bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
-    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4)
+    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4) - in_use
 
 
 def _output(*command: str) -> str:
