@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import Host as Docker
@@ -115,18 +116,10 @@ class HarborRoom:
             folders = list(map(folder_of, tasks))
             images = build_images(self._docker, folders, self._run_id, progress, say)
             try:
-                await asyncio.gather(self.warm_up(), images)
+                await asyncio.gather(warm_up(self.local.context.config), images)
                 yield
             finally:
                 await self.aclose()
-
-    async def warm_up(self) -> None:
-        """Import Harbor's agent in a thread, before the first trial needs it: some bring litellm, for seconds."""
-        program = program_of(self.local.context.config)
-        await asyncio.to_thread(pkgutil.resolve_name, program.import_path if program else "harbortrainer.rollout.agent")
-        gc.collect()
-        gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
-        quiet_harbor_log()
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
         write_job_files(trials_dir, n_trials)
@@ -134,3 +127,12 @@ class HarborRoom:
     async def aclose(self) -> None:
         """Wait for what the trials leave on their hosts. Safe to repeat."""
         await self.fleet.close()
+
+
+async def warm_up(config: Config) -> None:
+    """Import Harbor's agent in a thread, before the first trial needs it: some bring litellm, for seconds."""
+    program = program_of(config)
+    await asyncio.to_thread(pkgutil.resolve_name, program.import_path if program else "harbortrainer.rollout.agent")
+    gc.collect()
+    gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
+    quiet_harbor_log()
