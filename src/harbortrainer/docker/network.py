@@ -10,10 +10,12 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, ip_network
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
@@ -120,10 +122,13 @@ def uses_network(task: Path) -> bool:
 
 def _find() -> TrialNetwork | None:
     for network in engine().networks(filters={"label": f"{NETWORK}={VERSION}"}):
-        subnets = (ip_network(pool["Subnet"]) for pool in network["IPAM"]["Config"] or () if pool.get("Subnet"))
-        v4 = tuple(subnet for subnet in subnets if isinstance(subnet, IPv4Network))
-        return TrialNetwork(network["Id"], network["Name"], network["Labels"].get(BRIDGE, ""), v4)
+        return TrialNetwork(network["Id"], network["Name"], network["Labels"].get(BRIDGE, ""), _subnets(network))
     return None
+
+
+def _subnets(network: Mapping[str, Any]) -> tuple[IPv4Network, ...]:
+    given = (ip_network(pool["Subnet"]) for pool in network["IPAM"]["Config"] or () if pool.get("Subnet"))
+    return tuple(subnet for subnet in given if isinstance(subnet, IPv4Network))
 
 
 def _create() -> TrialNetwork:
@@ -175,21 +180,13 @@ def _default_mtu() -> dict[str, str]:
 
 def spare_subnets(taken: Sequence[IPv4Network]) -> Iterator[IPv4Network]:
     """Subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
-    count = 0
-    for pool in _SPARE:
-        for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX):
-            if not any(subnet.overlaps(other) for other in taken):
-                yield subnet
-                count += 1
-                if count >= _MOST_TRIES:
-                    return
+    every = (subnet for pool in _SPARE for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX))
+    return islice((subnet for subnet in every if not any(map(subnet.overlaps, taken))), _MOST_TRIES)
 
 
 def _taken() -> list[IPv4Network]:
     """Subnets of the daemon's networks, and those that this machine has routes to."""
-    networks = [pool.get("Subnet", "") for one in engine().networks() for pool in one["IPAM"]["Config"] or ()]
-    parsed = [ip_network(subnet) for subnet in networks if subnet]
-    return [one for one in parsed if isinstance(one, IPv4Network)] + routes(_ROUTES)
+    return [subnet for network in engine().networks() for subnet in _subnets(network)] + routes(_ROUTES)
 
 
 def routes(table: Path) -> list[IPv4Network]:
