@@ -51,7 +51,7 @@ class Phases:
         # the part of the trial's time that the agent has to leave to the verifier
         self._reserve = min(trial.verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: Slots | None = None
-        self._starting: float | None = None  # when it took its slot among the starting
+        self._started = 0.0  # when it could start, with a slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
         trial.add_hook(TrialEvent.AGENT_START, self._before_agent)
@@ -63,24 +63,20 @@ class Phases:
         if self._held is not None:
             self._held.release()
             self._held = None
-        if self._starting is not None:
-            self._gates.starting.release()
-            self._starting = None
 
     @boundary
     async def _before_start(self, _: object) -> None:
         await self._wait(self._daemon.ready())
-        await self._wait(self._gates.starting.acquire())
-        self._starting = time.monotonic()
+        await self._enter(self._gates.starting)
         await self._wait(removals().room())
-        self._starting = time.monotonic()
+        self._started = time.monotonic()
         self._observed.moved(TrialState.STARTING)
 
     @boundary
     async def _before_agent(self, _: object) -> None:
-        if self._starting is not None:
-            self._note_start(time.monotonic() - self._starting)
-            self._starting = None
+        if self._held is self._gates.starting:
+            self._held = None
+            self._release_start()
         if not self._gates.weights.is_set():
             self._observed.moved(TrialState.WAITING)
             await self._wait(self._gates.weights.wait())
@@ -94,12 +90,12 @@ class Phases:
             if isinstance(self._policy, AgentSession):
                 await self._policy.open(environment.container)
 
-    def _note_start(self, seconds: float) -> None:
-        """`seconds`: since it got its slot. Image and terminal are part of them, so a container's own time counts."""
+    def _release_start(self) -> None:
+        """Image and terminal are part of the time since it got its slot, so a container's own time counts."""
         if (environment := self._engine_environment()) and environment.start_seconds is not None:
             self._gates.starting.release(environment.start_seconds, disturbed=environment.start_disturbed)
         else:
-            self._gates.starting.release(seconds)
+            self._gates.starting.release(time.monotonic() - self._started)
 
     @boundary
     async def _after_agent(self, _: object) -> None:
