@@ -76,9 +76,7 @@ class DockerHost:
     guard = staticmethod(guarding_disk)
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
-
-    async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
-        return await prepare_images(tasks, progress, run_id=run_id)
+    build = staticmethod(prepare_images)
 
 
 @contextlib.asynccontextmanager

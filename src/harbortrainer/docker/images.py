@@ -108,9 +108,8 @@ def _tag_again(references: Sequence[str]) -> None:
 
 
 async def prepare_images(
-    task_dirs: Sequence[Path],
+    tasks: Sequence[Path],
     progress: Callable[[str, int, int], None] | None = None,
-    *,
     run_id: str = "",
 ) -> int:
     """Build or pull the images of tasks, a few at a time. Returns how many Docker lacked before.
@@ -119,7 +118,7 @@ async def prepare_images(
     Raises UserError naming each task whose image fails, or is not ready within its `build_timeout_sec`, with the end of
     its log.
     """
-    wanted = {source: (task, limit_sec) for task in task_dirs for source, limit_sec in _sources(task)}
+    wanted = {source: (task, limit_sec) for task in tasks for source, limit_sec in _sources(task)}
     images: list[Image] = []
     faults: list[str] = []
     limit = asyncio.Semaphore(N_PARALLEL_BUILDS)

@@ -19,7 +19,6 @@ from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.gates import UNOBSERVED
-from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.folders import folder_of
@@ -64,7 +63,7 @@ class HarborRoom:
 
     def __init__(self, run: RunParts, docker: Docker, new_trial: NewTrial, cluster: Cluster | None = None) -> None:
         self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
-        self._gate = run.gates.containers
+        self.agent, self.gate = run.config.agent, run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
         agents = AgentService.of(run.template) if program_of(run.config) is not None else None
         context = TrialContext(
@@ -72,15 +71,11 @@ class HarborRoom:
         )
         self.local = LocalHost(context)
         observer = UNOBSERVED if cluster is None else run.observer
-        self.fleet = Fleet(self._gate, run.config.outage_limit_sec, observer)
+        self.fleet = Fleet(self.gate, run.config.outage_limit_sec, observer)
         if cluster is None:
             self.fleet.join(self.local)
         else:
             run.sampler.follow(self.fleet)
-
-    @property
-    def agent(self) -> str:
-        return self.local.context.config.agent
 
     @property
     def outages(self) -> int:
@@ -89,11 +84,6 @@ class HarborRoom:
     @property
     def metrics(self) -> Mapping[str, float]:
         return {} if self._cluster is None else self.fleet.metrics
-
-    @property
-    def gate(self) -> Slots:
-        """A slot for a container."""
-        return self._gate
 
     def host(self) -> AbstractAsyncContextManager[Host]:
         return self.fleet.host()

@@ -5,9 +5,8 @@ reaches tells the two apart: only where the network itself fails, the trial has 
 """
 
 import re
-from collections.abc import Awaitable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from docker.errors import DockerException
 from harbor.models.task.config import NetworkMode, TaskConfig
@@ -37,10 +36,8 @@ _NAMED = re.compile(
 _LOCAL = ("localhost", "127.", "0.0.0.0")
 
 
-class Check(Protocol):
-    """Tries addresses from a fresh container of `image`; None = from this process. Returns None when it cannot."""
-
-    def __call__(self, image: str | None, addresses: Iterable[Address], run_id: str, /) -> Awaitable[Reach | None]: ...
+# Tries addresses from a fresh container of an image (None = from this process) of a run. Returns None when it cannot.
+Check = Callable[[str | None, Iterable[Address], str], Awaitable[Reach | None]]
 
 
 async def is_networks_fault(task: Path, trial: Path, check: Check, run_id: str) -> bool:
