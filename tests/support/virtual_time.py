@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from collections.abc import Coroutine
 from typing import Any, override
 
 TICK = 0.02
@@ -30,6 +31,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     @override
     def time(self) -> float:
         return self._clock.now
+
+
+def in_virtual_time[T](work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
 
 
 class SimulatedDaemon:

@@ -133,7 +133,7 @@ async def test_tmux_is_installed_where_it_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keys", ["true\n", ""], ids=["a-command", "only-waiting"])
 def test_a_shell_that_has_ended_ends_the_wait(keys: str) -> None:
     """Also one that is still listed, because its parent, tmux in a trial, has not taken its exit status."""
-    shell = subprocess.Popen(["sleep", "1"])
+    shell = subprocess.Popen(["sleep", "0.3"])
     script = turn_script([TypedStep(keys, 1000)], lambda keys: "true", "", Pane(shell.pid, os.getpid(), "/dev/null"))
     subprocess.run(["bash", "-c", script], timeout=500, check=True)
     assert os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG), "the shell was waited for"

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from harbortrainer.rollout.level import Level, Why
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.venue import agents_at_once, check_venues
 from harbortrainer.venues.harbor import HarborVenue
-from tests.support.virtual_time import VirtualLoop
+from tests.support.virtual_time import in_virtual_time
 
 AUTO = Config(model_name="m", tasks_dir=".", n_parallel_envs="auto")
 GIB = 2**30
@@ -86,11 +85,6 @@ class Rig:
         async with self.gates.running:
             for _ in range(turns):
                 await self.answer()
-
-
-def in_virtual_time[T](work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(work)
 
 
 @pytest.fixture(autouse=True)

@@ -112,8 +112,8 @@ def test_a_killed_process_is_cleaned_up_after(tmp_path: Path) -> None:
     folder = tmp_path / "host"
     folder.mkdir()
     code = (
-        "import pathlib, sys, time; from harbortrainer.venues.hosts.afterwards import clean_afterwards\n"
-        "clean_afterwards(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(600)"
+        "import pathlib, sys, time; from harbortrainer.venues.hosts import afterwards; afterwards.LOOK_SEC = 0.05\n"
+        "afterwards.clean_afterwards(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(600)"
     )
     environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none", "PYTHONPATH": str(Path("src").resolve())}
     command = [sys.executable, "-c", code, str(folder)]

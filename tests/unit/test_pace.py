@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from harbortrainer.learning.pace import OpenGroup, Pace, Place
+from tests.support.tiers import first
 
 
 def pace(k: int, size: int = 2, steps: int = 10) -> Pace:
@@ -155,7 +156,7 @@ class Simulation:
             self.finished.discard(place)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first(5, range(20)))
 def test_adversarial_timings_and_kills_never_make_a_sample_too_old(seed: int) -> None:
     """50 runs each: 1,000 in all."""
     rng = random.Random(seed)
@@ -169,7 +170,7 @@ def test_adversarial_timings_and_kills_never_make_a_sample_too_old(seed: int) ->
         assert k or run.trained == places
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first(5, range(20)))
 def test_constant_groups_beside_the_batch_make_no_sample_too_old(seed: int) -> None:
     """As above, with up to `spare` groups a step that fill no place."""
     rng = random.Random(seed)

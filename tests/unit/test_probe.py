@@ -15,6 +15,7 @@ from harbortrainer.probe.noise import nearer, scatter
 from harbortrainer.probe.optimizer import shrunk
 from harbortrainer.probe.parity import bootstrap
 from harbortrainer.probe.report import Facts, ProbeFindings, Row, ServerReport, load, show, store
+from tests.support.virtual_time import in_virtual_time
 
 
 @pytest.fixture
@@ -156,17 +157,19 @@ def test_decay_below_the_noise_is_unclear():
     assert shrunk(moved=-6.0, gained=10.0, noise=0.5, share=0.5) is True
 
 
-async def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain(monkeypatch):
-    monkeypatch.setattr(session, "CALL_LIMIT_SEC", 1.0)
-
+def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain():
     async def answer(after_sec: float) -> float:
         await asyncio.sleep(after_sec)
         return after_sec
 
-    seconds = [0.4, 0.8, 1.2]
-    assert await session._all([answer(after) for after in seconds]) == seconds
-    with pytest.raises(BackendError, match="no answer within"):
-        await session._all([answer(0.1), answer(600)])
+    async def chains() -> None:
+        limit = session.CALL_LIMIT_SEC
+        seconds = [0.4 * limit, 0.8 * limit, 1.2 * limit]
+        assert await session._all([answer(after) for after in seconds]) == seconds
+        with pytest.raises(BackendError, match="no answer within"):
+            await session._all([answer(0.1), answer(600 * limit)])
+
+    in_virtual_time(chains())
 
 
 async def test_a_fault_in_one_part_is_a_row():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -137,12 +138,19 @@ sys.exit(run_command(command, stop))
 """
 
 
-@pytest.mark.parametrize("then", ["await asyncio.Event().wait()", "time.sleep(600)"])
-def test_a_second_signal_leaves_at_once_even_when_the_loop_is_blocked(then: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUBBORN.format(then=then)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def test_a_second_signal_leaves_at_once_even_when_the_loop_is_blocked() -> None:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", STUBBORN.format(then=then)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for then in ("await asyncio.Event().wait()", "time.sleep(600)")
+    ]  # fmt: skip
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(_leave_at_once, started))
+
+
+def _leave_at_once(process: "subprocess.Popen[str]") -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)

@@ -212,10 +212,10 @@ async def test_a_silent_user_or_server_at_the_end_of_the_time_is_no_fault_of_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted against the task, which was left out of the run after three."""
-    late = await talked(["x"], tmp_path, new_user=lambda *_: Silent(), trial_timeout_sec=0.05)
-    assert late.detail == "user: not over after trial_timeout_sec=0.05" and not blames_task(late)
+    late = await talked(["x"], tmp_path, new_user=lambda *_: Silent(), trial_timeout_sec=0.5)
+    assert late.detail == "user: not over after trial_timeout_sec=0.5" and not blames_task(late)
     monkeypatch.setattr("harbortrainer.policy.sampler.SILENT_SEC", 0.02)
-    silent = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.05)
+    silent = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.5)
     assert silent.detail.startswith(f"{SAMPLING}the server had answered no request") and not blames_task(silent)
     assert (late.reward, silent.reward) == (None, None)
     assert late.outcome is silent.outcome is Outcome.INFRASTRUCTURE_ERROR

@@ -220,7 +220,7 @@ class Run:
             MetricsLog(self.directory),
             CheckpointLog(self.directory.checkpoints, Keep(self.config.keep_checkpoints, self.config.keep_best)),
             Ledger(self.directory.ledger),
-            Display(Console(quiet=True)),
+            Display(Console(quiet=True, highlight=False, soft_wrap=True)),
             self.stop,
             references=references,
         )
