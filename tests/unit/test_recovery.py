@@ -9,6 +9,7 @@ import pytest
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
+from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.training import outage
 from tests.support.tiers import first
 from tests.unit.test_trainer import FakePolicy, Run
@@ -104,6 +105,31 @@ async def test_lost_in_any_phase_the_updates_are_those_of_an_unbroken_run(
     assert run.rows[-1]["funnel/trained"] == whole.rows[-1]["funnel/trained"]
     trained = {r["step"]: r["trials"] for r in read_lines(run.directory.ledger) if r["event"] == "trained"}
     assert list(trained.values()) == run.policy.batches
+
+
+@pytest.mark.parametrize("phase", ["before update", "after update", "publish", "before save"])
+async def test_lost_while_it_stops_it_saves_no_broken_step(whole: Run, tmp_path: Path, phase: str) -> None:
+    """The update could have been made twice, or its step had no row."""
+    run = fragile(tmp_path / "lost", phase, 1 if phase == "before save" else 3)
+    lossy: Any = run.policy
+    lose = lossy.lose
+
+    def stopping(at: str) -> None:
+        try:
+            lose(at)
+        except ServerLost:
+            run.stop.request("SIGINT", SIGNAL_STATUS)
+            raise
+
+    lossy.lose = stopping
+    with pytest.raises(Stopped):
+        await run.trainer.run()
+    latest = read_lines(run.directory.checkpoints)[-1]
+    assert len(lossy.states[latest["path"]]) == latest["step"]
+    again = Run(run.directory.path, start_step=latest["step"], save_every=2, n_epochs=4)
+    await again.trainer.run()
+    assert lossy.states[latest["path"]] + again.policy.batches == whole.policy.batches
+    assert [row["global_step"] for row in again.rows] == [row["global_step"] for row in whole.rows]
 
 
 async def test_a_server_that_answers_before_it_works_is_asked_again(whole: Run, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ async def run_loop(loop: Loop, outage: Outage, ledger: Ledger, stop: Stop, kept:
             try:
                 return await loop.proceed()
             except ServerLost as error:
+                outage.lost = True  # a stop now must not save what a broken step has left on the server
                 loop.step = await run_until(outage.restore(error, loop.step), stop.stopped())
                 await asyncio.to_thread(ledger.resumed, loop.step)
 

@@ -31,7 +31,7 @@ class Outage:
     display: Display
     stop: Stop
     limit_sec: float  # how long the server may stay away
-    _lost: bool = False  # now
+    lost: bool = False  # from a call that failed with the server until a state is restored
     _furthest: int = -1  # the last step at which the server was lost
     _losses: int = 0  # in a row at that step
 
@@ -40,7 +40,6 @@ class Outage:
 
         Raises BackendError when the server stays away for too long or is lost again and again.
         """
-        self._lost = True
         self._losses = 1 if step > self._furthest else self._losses + 1
         self._furthest = max(step, self._furthest)
         if self._losses > MAX_LOSSES:
@@ -53,7 +52,7 @@ class Outage:
         checkpoint = self.checkpoints.latest()
         what = checkpoint.path if checkpoint else f"the adapter from {self.policy.origin}"
         self.display.say(f"restored {what} after {time.monotonic() - began:.0f} s")
-        self._lost = False
+        self.lost = False
         return checkpoint.step if checkpoint else 0
 
     async def _until_reloaded(self, began: float) -> None:
@@ -98,7 +97,7 @@ class Outage:
         except Stopped:
             if await self._answers():
                 await asyncio.Event().wait()
-            self._lost = True
+            self.lost = True
             raise
 
     async def save_at_end(self, step: int, save: Callable[[], Awaitable[None]]) -> None:
@@ -108,7 +107,7 @@ class Outage:
         if latest is not None and latest.step == step:
             return
         problem = "the server does not answer"
-        if not self._lost and await self._answers():
+        if not self.lost and await self._answers():
             try:
                 await save()
                 return
