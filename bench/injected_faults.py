@@ -31,6 +31,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.harbor_room import warm_up
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -133,7 +134,7 @@ async def _run(arguments: argparse.Namespace, folder: Path) -> None:
     run.path.mkdir()
     ledger = Ledger(run.ledger)
     rollouts = Rollouts(config, sampler, template, RUN_ID, ledger)
-    await rollouts.warm_up([task for task, _ in tasks.values()])
+    await warm_up(config)
     began = time.monotonic()
 
     def keep(trajectory: Trajectory) -> None:

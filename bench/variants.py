@@ -25,6 +25,7 @@ from harbortrainer.harbor import without_litellm
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.harbor_room import warm_up
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
@@ -130,6 +131,7 @@ class Ours:
         sampler = PolicySampler()
         sampler.publish(ScriptedClient(template, script), 0)
         self._warm = False
+        self._config = config
         self._rollouts = Rollouts(config, sampler, template, RUN_ID)
         self._task = Task(task.name, task, digest(task))
         self._folder = task.parent / "trials"
@@ -137,7 +139,7 @@ class Ours:
     async def run(self, n: int) -> list[Run]:
         """`n` trials, at most `parallel` at a time, and the removal of their containers."""
         if not self._warm:
-            await self._rollouts.warm_up([self._task])  # as a training run does, once
+            await warm_up(self._config)  # as a training run does, once
             self._warm = True
         number = next(_names)
         folder = self._folder / f"{self.name}{number}"  # a batch's own, as in training

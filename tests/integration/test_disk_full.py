@@ -9,6 +9,7 @@ import pytest
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.rollout.harbor_room import warm_up
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -57,7 +58,7 @@ class Batch:
         rollouts = Rollouts(made.config, made.sampler, made.template, RUN, self.ledger)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:
-            await rollouts.warm_up([self._task])
+            await warm_up(made.config)
             return await rollouts.run_groups(
                 [self._task], N_TRIALS, self.run.batch("step", 0), step=0, temperature=1.0, on_trajectory=keep,
                 done=done,

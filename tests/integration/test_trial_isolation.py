@@ -147,7 +147,7 @@ async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path
     assert not cleaning.is_left_over(engine().inspect_network(first.id)["Labels"], RUN)
     listed = run("iptables", "-S", "INPUT")
     assert listed.count(f"-i {first.bridge} ") == rules > 0  # the rule was not added again
-    unused = [one.thing for one in cleaning.candidates(None, {}) if one.thing.id == first.id]
+    unused = [one.thing for one in cleaning.candidates(None) if one.thing.id == first.id]
     if refusal := unused[0].remove() if unused else "active endpoints":
         assert "active endpoints" in refusal
         pytest.skip("trials of another run use the network: it cannot be removed")
@@ -158,7 +158,7 @@ async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path
         assert next(iter(networks_of(container))) == first.name
         assert f"-i {first.bridge} " in run("iptables", "-S", "INPUT")
         assert Path("/run/harbortrainer", first.bridge).exists()  # for runs of other users
-        assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None, {})}  # in use
+        assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None)}  # in use
 
 
 async def test_trials_of_one_compose_task_reach_neither_each_other_nor_the_host(tmp_path: Path, host_port: int) -> None:

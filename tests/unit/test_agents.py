@@ -345,8 +345,7 @@ def test_the_agents_memory_counts_before_a_run_and_for_auto(tmp_path: Path) -> N
     check_memory([task_needs(task, {}, 512)], 2, 2048 << 20, findings)
     assert findings.warnings[0].startswith("2 environments at once may take 3072 MiB of memory")
     plain, beside = (
-        capacity([task_needs(one, {}, mb) for one in (task, free)], 12288 << 20, 64, 10**6).environments
-        for mb in (0, 512)
+        capacity([task_needs(one, {}, mb) for one in (task, free)], 12288 << 20, 64, 10**6)[0] for mb in (0, 512)
     )
     assert (plain, beside) == (12, 7)  # of 9,216 MiB, 768 and 1,280 each
 

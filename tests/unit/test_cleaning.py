@@ -39,7 +39,7 @@ class Images:
 
 
 def names(older_than_days: float | None) -> list[str]:
-    return [one.thing.name for one in candidates(older_than_days, {})]
+    return [one.thing.name for one in candidates(older_than_days)]
 
 
 def test_images_go_by_their_last_tag_and_never_while_a_container_is_made_of_them(
@@ -57,7 +57,7 @@ def test_what_the_dead_own_comes_first_and_the_living_keep_theirs(monkeypatch: p
     images = Images(monkeypatch, old=40)
     mine = OwnedObject("container", "mine", cleaning.labels("r"), 0.0)
     images.things = [mine, OwnedObject("container", "dead", DEAD), *images.things, OwnedObject("image", "built", DEAD)]
-    found = candidates(30.0, {})
+    found = candidates(30.0)
     assert [one.thing.name for one in found] == ["dead", "built", "old"]
     assert found[0].why == "run gone is dead" and found[2].why == "not used for 40.0 days"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.docker.capacity import MEMORY_SHARE, REMOTE, Capacity, capacity
+from harbortrainer.docker.capacity import MEMORY_SHARE, REMOTE, capacity
 from harbortrainer.docker.host import Host
 from harbortrainer.docker.preflight import BUSY_CPUS, TaskNeeds
 from harbortrainer.durable.jsonl import append_line
@@ -211,8 +211,8 @@ class OneHost(Host):
         self.checked = n_containers
         return []
 
-    def capacity(self, tasks: Any, environment_kwargs: Any, beside_mb: int = 0) -> Capacity:
-        return Capacity(self.environments, "memory")
+    def capacity(self, tasks: Any, environment_kwargs: Any, beside_mb: int = 0) -> tuple[int, str]:
+        return self.environments, "memory"
 
 
 def test_the_venue_is_asked_for_its_capacity_and_checked_for_it() -> None:
@@ -231,7 +231,7 @@ def test_the_venue_is_asked_for_its_capacity_and_checked_for_it() -> None:
     assert agents_at_once(venues, [], four) == ([], 4)
     assert check_venues(venues, [], four, template, 4) == []
     assert host.checked == 5
-    assert Host.capacity(host, [], {}).environments == REMOTE
+    assert Host.capacity(host, [], {})[0] == REMOTE
 
 
 def test_the_least_capacity_of_all_venues_counts() -> None:
@@ -262,8 +262,8 @@ def test_the_most_agents_of_a_number_of_environments(environments: int) -> None:
 def test_what_bounds_the_environments(
     needs: list[TaskNeeds], networks: int | None, files: int, environments: int, why: str
 ) -> None:
-    found = capacity(needs, 16 * GIB, 2, files, networks)
-    assert (found.environments, why in found.why) == (environments, True), found
+    most, bound = capacity(needs, 16 * GIB, 2, files, networks)
+    assert (most, why in bound) == (environments, True), bound
     if why == "memory" and environments > 1:
         each = sum(task.memory_mb or 512 for task in needs) / len(needs)
         assert environments * each <= MEMORY_SHARE * 16 * 1024

@@ -8,7 +8,7 @@ import requests
 
 from harbortrainer.docker import disk_guard
 from harbortrainer.docker.cleaning import TRIAL
-from harbortrainer.docker.disk_guard import GIB, DiskGuard, DiskProbe, Space, eviction_reason, reserve_of
+from harbortrainer.docker.disk_guard import GIB, DiskGuard, Space, eviction_reason, reserve_of
 
 EVERY_SEC = 2.0
 
@@ -19,7 +19,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, **written: int) -> None:
         self.free = free
         self.written = written
-        self.guard = DiskGuard("r", DiskProbe(lambda: Space(self.free, 100 * GIB), EVERY_SEC))
+        self.guard = DiskGuard("r", lambda: Space(self.free, 100 * GIB), EVERY_SEC)
         monkeypatch.setattr(disk_guard, "engine", lambda: self)
         monkeypatch.setattr(disk_guard, "remove_container", self.remove)
         monkeypatch.setattr(disk_guard, "_ended", {})
@@ -86,11 +86,11 @@ def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
         guard._closed.set()
         return None
 
-    guard = DiskGuard("r", DiskProbe(read, 0.001))
+    guard = DiskGuard("r", read, 0.001)
     guard.start()
     guard._thread.join(10)
     assert guard._closed.is_set()
 
 
 def test_an_unknown_space_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert DiskGuard("r", DiskProbe(lambda: None, 7.0)).check_once() == 7.0
+    assert DiskGuard("r", lambda: None, 7.0).check_once() == 7.0

@@ -169,8 +169,12 @@ def test_wrong_settings_are_named(
         environment_config(environment_type, kwargs, make_task(), "run7")
 
 
-@pytest.mark.parametrize("section", ["environment", "agent", "verifier"])
+STEP = '[[steps]]\nname = "one"\n'
+
+
+@pytest.mark.parametrize("section", ["environment", "agent", "verifier", "steps.agent", "steps.verifier.environment"])
 def test_an_allowlist_is_refused_by_name(make_task: MakeTask, section: str) -> None:
-    task = make_task(f'[{section}]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]\n')
+    step = STEP if section.startswith("steps.") else ""
+    task = make_task(f'{step}[{section}]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]\n')
     with pytest.raises(UserError, match=f"task {task.name}: network_mode=allowlist"):
         environment_config("docker", {}, task, "run7")

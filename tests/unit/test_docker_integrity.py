@@ -11,6 +11,7 @@ from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
 from harbortrainer.docker.place import Facts, network_files, network_script, parse_facts, removal_script
 from harbortrainer.docker.processes import _parse, _Process, _services, _with_descendants
+from harbortrainer.docker.system import Place
 from harbortrainer.harbor import MODE
 
 
@@ -104,10 +105,7 @@ def test_facts_of_a_container_are_read() -> None:
     listed += "P /usr/bin\nP relative\nP /usr/bin\nY /lib/own\nL /opt/lib\n"
     network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
     expected = Facts(
-        ("/app", "/lib/own"),
-        ("/root", "/home/dev"),
-        ("/usr/bin",),
-        ("/opt/lib",),
+        Place(("/usr/bin",), ("/root", "/home/dev"), ("/app", "/lib/own"), ("/opt/lib",)),
         {"/etc/hosts": "127.0.0.1 localhost\n\n"},
     )
     assert parse_facts(listed + network) == expected

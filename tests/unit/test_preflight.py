@@ -128,6 +128,7 @@ def test_cpus_are_shared_up_to_a_point(n: int, told: bool) -> None:
         ('[environment]\nnetwork_mode = "no-network"\n', True),
         ('[agent]\nnetwork_mode = "no-network"\n', True),
         ('[verifier]\nnetwork_mode = "public"\n', False),
+        ('[[steps]]\nname = "one"\n[steps.verifier.environment]\nnetwork_mode = "no-network"\n', True),
     ],
 )
 def test_isolated_compose_tasks_are_refused_where_harbor_cannot_isolate(

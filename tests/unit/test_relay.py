@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker import relay, relay_program
+from harbortrainer.docker.first_shell import frames
 from harbortrainer.docker.listener import NoPython, ShutOut
 from harbortrainer.docker.relay import Relay
 from harbortrainer.errors import EnvironmentFault
@@ -243,6 +244,6 @@ def test_frames_may_come_in_any_pieces() -> None:
     buffer, found = bytearray(), list[tuple[int, bytes]]()
     for byte in whole:
         buffer.append(byte)
-        found += relay._split(buffer, head)
+        found += frames(buffer, head)
     assert found == [(1, b"ab"), (2, b""), (3, b"c" * 9)]
     assert buffer == b""

@@ -46,7 +46,7 @@ def _of_entry(path: str, place: Place, layer: Layer) -> Iterator[Change]:
         yield from (one for one in layer.changes(path) if one.kind is not Kind.REMOVED)
     elif name.lower().endswith(_RECORDS):
         for one in layer.changes(f"{path}/entry_points.txt"):
-            if one.shallow or (one.kind is not Kind.REMOVED and _content_counts(one, layer, loads_plugins)):
+            if _counts(one, layer, loads_plugins):
                 yield one
     elif may_be_beside(name, place):
         one = next(iter(layer.changes(path)), None)
@@ -64,14 +64,18 @@ def _of_repository(path: str, layer: Layer) -> Iterator[Change]:
     parts = [path, *(str(PurePosixPath(one).parent) for one in layer.find(f"{path}/modules", "config"))]
     for part in parts:
         for name in _GIT_SETTINGS:
-            yield from (one for one in layer.changes(f"{part}/{name}") if _counts(one, layer))
+            yield from (one for one in layer.changes(f"{part}/{name}") if _counts(one, layer, git_runs))
         for one in (*layer.changes(f"{part}/hooks"), *layer.changes(f"{part}/commondir")):
             if one.kind is not Kind.REMOVED and not one.folder and not one.path.endswith(".sample"):
                 yield one
 
 
-def _counts(change: Change, layer: Layer) -> bool:
-    return change.shallow or (change.kind is not Kind.REMOVED and _content_counts(change, layer, git_runs))
+def _counts(change: Change, layer: Layer, harms: Callable[[bytes], bool]) -> bool:
+    """Whether a file's content harms; that of a link is not known."""
+    if change.shallow or change.kind is Kind.REMOVED:
+        return change.shallow
+    content = layer.content(change.path)
+    return content is None or harms(content)
 
 
 def is_beside(change: Change, place: Place, layer: Layer) -> bool:
@@ -95,12 +99,6 @@ def may_be_beside(name: str, place: Place) -> bool:
     if name in SETTINGS or name in ("uv.lock", *_MAKEFILES) or place.read_beside.fullmatch(name):
         return True
     return _names_module(name.partition(".")[0], place)
-
-
-def _content_counts(change: Change, layer: Layer, counts: Callable[[bytes], bool]) -> bool:
-    """Whether its content counts; that of a link is not known."""
-    content = layer.content(change.path)
-    return content is None or counts(content)
 
 
 def _hides_makefile(path: PurePosixPath, place: Place, layer: Layer) -> bool:

@@ -2,7 +2,6 @@
 
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,18 +24,12 @@ REMOTE = 256  # environments of a sandbox service, whose limits are not known he
 _MIB = 1024**2
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """`why`: what bounds the number, in words."""
+def docker_capacity(
+    tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+) -> tuple[int, str]:
+    """The most environments of these tasks, and what bounds the number, in words. Blocking.
 
-    environments: int
-    why: str
-
-
-def docker_capacity(tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0) -> Capacity:
-    """For environments of these tasks. `beside_mb`: memory of an agent in the container. Blocking.
-
-    Raises EnvironmentFault without a daemon, UserError.
+    `beside_mb`: memory of an agent in the container. Raises EnvironmentFault without a daemon, UserError.
     """
     client = connect()
     info = client.info()
@@ -48,19 +41,21 @@ def docker_capacity(tasks: Sequence[Path], environment_kwargs: Mapping[str, Any]
     return capacity(needs, info["MemTotal"], info["NCPU"], resource.getrlimit(resource.RLIMIT_NOFILE)[1], networks)
 
 
-def capacity(needs: Sequence[TaskNeeds], memory: int, cpus: int, files: int, networks: int | None = None) -> Capacity:
+def capacity(
+    needs: Sequence[TaskNeeds], memory: int, cpus: int, files: int, networks: int | None = None
+) -> tuple[int, str]:
     """`memory`: bytes; `files`: the hard limit on open files; `networks`: that Docker has addresses for."""
     have = int(MEMORY_SHARE * memory / _MIB)
     each = fmean([task.memory_mb or UNLIMITED_MB + task.beside_mb for task in needs] or [UNLIMITED_MB])
     of_cpu = fmean([task.cpus or UNLIMITED_CPUS for task in needs] or [UNLIMITED_CPUS])
     bounds = [
-        Capacity(MOST, "containers of a network"),
-        Capacity(int(have / each), f"memory: {have} MiB for environments of {each:.0f} MiB"),
-        Capacity(int(BUSY_CPUS * cpus / of_cpu), f"processors: {BUSY_CPUS} x {cpus}, for environments of {of_cpu:.1f}"),
+        (MOST, "containers of a network"),
+        (int(have / each), f"memory: {have} MiB for environments of {each:.0f} MiB"),
+        (int(BUSY_CPUS * cpus / of_cpu), f"processors: {BUSY_CPUS} x {cpus}, for environments of {of_cpu:.1f}"),
     ]
     if files != resource.RLIM_INFINITY:
-        bounds.append(Capacity((files - DESCRIPTORS_BESIDE_ENVS) // DESCRIPTORS_AN_ENV, f"open files: {files}"))
+        bounds.append(((files - DESCRIPTORS_BESIDE_ENVS) // DESCRIPTORS_AN_ENV, f"open files: {files}"))
     if networks is not None and (of_task := max(task.networks for task in needs)):
-        bounds.append(Capacity(networks // of_task, f"networks of compose tasks: {networks} left"))
-    least = min(bounds, key=lambda bound: bound.environments)
-    return Capacity(max(1, least.environments), least.why)
+        bounds.append((networks // of_task, f"networks of compose tasks: {networks} left"))
+    least, why = min(bounds, key=lambda bound: bound[0])
+    return max(1, least), why

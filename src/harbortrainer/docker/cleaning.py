@@ -18,6 +18,7 @@ from typing import Any
 
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine
@@ -141,9 +142,8 @@ def remove_container(name: str) -> None:
 
 def _seconds(time: str) -> float:
     """Seconds since 1970 of Docker's 2026-01-31T10:20:30.123456789+01:00; 0 = not a time."""
-    head, _, tail = time.partition(".")
     try:
-        return datetime.fromisoformat(head + tail.lstrip("0123456789")).timestamp()
+        return datetime.fromisoformat(time).timestamp()
     except ValueError:
         return 0.0
 
@@ -175,7 +175,7 @@ def tidy(run_id: str | None = None) -> list[str]:
     not answer.
     """
     left = reap(run_id)
-    old = [one for one in candidates(UNUSED_DAYS, {}) if one.thing.kind == "image" and not one.thing.remove()]
+    old = [one for one in candidates(UNUSED_DAYS) if one.thing.kind == "image" and not one.thing.remove()]
     parts = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
     parts += [f"{len(old)} task images unused for {UNUSED_DAYS:g} days"] if old else []
     return [f"removed from Docker: {' and '.join(parts)}"] if parts else []
@@ -183,30 +183,30 @@ def tidy(run_id: str | None = None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An object that can be removed, and why. `size`: bytes that its removal frees; 0 = not known."""
+    """An object that can be removed, and why."""
 
     thing: OwnedObject
     why: str
     used: float  # seconds since 1970; creation where no use is known
-    size: int = 0
 
 
-def candidates(older_than_days: float | None, sizes: Mapping[tuple[str, str], int]) -> list[Candidate]:
-    """Everything that can be removed, in an order in which it can be; `sizes`: as `disk_usage` returns. Blocking.
+def candidates(older_than_days: float | None) -> list[Candidate]:
+    """Everything that can be removed, in an order in which it can be. Blocking.
 
     Objects of live processes and images of existing containers are left out. Images with a name are listed when they
     were not used for `older_than_days`; None = never.
     """
     things = list(owned_objects())
     busy = {container["ImageID"] for container in engine().containers(all=True)}
-    dead = [(t, f"run {t.labels.get(RUN_ID) or '?'} is dead", t.created) for t in things if is_left_over(t.labels)]
-    shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels and thing.id not in busy]
-    unused = sorted(_unused(shared, older_than_days), key=lambda one: one[2])
-    empty = [(t, "no container uses it", t.created) for t in things if NETWORK in t.labels and _is_empty(t.id)]
-    return [
-        Candidate(thing, why, used, sizes.get((thing.kind, thing.id or thing.name), 0))
-        for thing, why, used in [*dead, *empty, *unused]
+    dead = [
+        Candidate(one, f"run {one.labels.get(RUN_ID) or '?'} is dead", one.created)
+        for one in things
+        if is_left_over(one.labels)
     ]
+    shared = [thing for thing in things if thing.kind == "image" and PID not in thing.labels and thing.id not in busy]
+    networks = [one for one in things if NETWORK in one.labels and _is_empty(one.id)]
+    empty = [Candidate(one, "no container uses it", one.created) for one in networks]
+    return [*dead, *empty, *sorted(_unused(shared, older_than_days), key=lambda one: one.used)]
 
 
 def _is_empty(network: str) -> bool:
@@ -216,16 +216,15 @@ def _is_empty(network: str) -> bool:
         return False
 
 
-def _unused(images: Iterable[OwnedObject], older_than_days: float | None) -> Iterator[tuple[OwnedObject, str, float]]:
-    """Each with the reason, and when it was used last."""
+def _unused(images: Iterable[OwnedObject], older_than_days: float | None) -> Iterator[Candidate]:
     now = time.time()
     for image in images:
         used = max(image.created, _last_tagged(image.id))
         days = (now - used) / _DAY_SEC
         if image.name == image.id and now - image.created > _BEING_BUILT_SEC:
-            yield image, "has no name any more", used
+            yield Candidate(image, "has no name any more", used)
         elif older_than_days is not None and days > older_than_days:
-            yield image, f"not used for {days:.1f} days", used
+            yield Candidate(image, f"not used for {days:.1f} days", used)
 
 
 def _last_tagged(image: str) -> float:
@@ -249,14 +248,13 @@ def disk_usage() -> dict[tuple[str, str], int]:
     }
 
 
+def _measures(error: BaseException) -> bool:
+    """Whether the daemon measures for another client, and for one at a time."""
+    return isinstance(error, APIError) and (error.status_code == CONFLICT or "already running" in str(error))
+
+
+@retry(retry=retry_if_exception(_measures), wait=wait_fixed(1), stop=stop_after_attempt(_DF_TRIES), reraise=True)
 def _df() -> dict[str, Any]:
-    for _ in range(_DF_TRIES):
-        try:
-            return engine().df()
-        except APIError as error:
-            if error.status_code != CONFLICT and "already running" not in str(error):
-                raise
-            time.sleep(1)  # the daemon measures for one client at a time
     return engine().df()
 
 

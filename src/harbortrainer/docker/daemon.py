@@ -5,9 +5,9 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import override
+from typing import Any, override
 
 import docker
 import requests
@@ -72,6 +72,14 @@ async def _in_thread[R](threads: ThreadPoolExecutor, work: Callable[[], R]) -> R
             note_client_cpu(time.thread_time() - started)
 
     return await asyncio.get_running_loop().run_in_executor(threads, timed)
+
+
+async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Result of `work`, which runs once for all who ask for `key` meanwhile; cancelling one leaves it running."""
+    task = running.get(key)
+    if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+        running[key] = task = asyncio.create_task(work())
+    return await asyncio.shield(task)
 
 
 def ping_docker() -> str | None:

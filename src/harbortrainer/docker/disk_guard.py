@@ -36,14 +36,6 @@ class Space:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class DiskProbe:
-    """`read` blocks; None = not known now. `every_sec`: how often its cost allows."""
-
-    read: Callable[[], Space | None]
-    every_sec: float
-
-
 def eviction_reason(trial_name: str) -> str:
     """Why the guard removed a container of this trial; "" = it did not."""
     sessions = (session for session in _ended if session.startswith(f"{trial_name.lower()}__"))
@@ -53,7 +45,7 @@ def eviction_reason(trial_name: str) -> str:
 @contextlib.contextmanager
 def guarding_disk(run_id: str) -> Iterator[None]:
     """Watch the daemon's disk in a thread. Raises docker.errors.DockerException when the daemon does not answer."""
-    guard = DiskGuard(run_id, disk_probe(run_id))
+    guard = DiskGuard(run_id, *disk_probe(run_id))
     guard.start()
     try:
         yield
@@ -70,9 +62,9 @@ def reserve_of(space: Space) -> int:
 class DiskGuard:
     """Removes the biggest of a run's containers while less than the reserve is free."""
 
-    def __init__(self, run_id: str, probe: DiskProbe) -> None:
-        self._run_id = run_id
-        self._probe = probe
+    def __init__(self, run_id: str, read: Callable[[], Space | None], every_sec: float) -> None:
+        """`read` blocks; None = not known now. `every_sec`: how often its cost allows."""
+        self._run_id, self._read, self._every_sec = run_id, read, every_sec
         self._reserve: int | None = None  # until the first check that succeeds
         self._before: tuple[float, int] | None = None  # clock time and free bytes of the last check
         self._warned = -QUIET_SEC
@@ -94,13 +86,13 @@ class DiskGuard:
                 pause = self.check_once()
             except (DockerException, OSError) as error:  # of this check; requests' errors are OSErrors
                 _log.debug("disk guard: %s", error)
-                pause = self._probe.every_sec
+                pause = self._every_sec
 
     def check_once(self) -> float:
         """Read the free space; remove a container if it is short. Returns seconds until the next check. Blocking."""
-        space = self._probe.read()
+        space = self._read()
         if space is None:
-            return self._probe.every_sec
+            return self._every_sec
         if self._reserve is None:
             self._reserve = reserve_of(space)
         began = time.monotonic()
@@ -114,9 +106,9 @@ class DiskGuard:
         now, before = time.monotonic(), self._before
         self._before = now, free
         if before is None or free >= before[1] or self._reserve is None:
-            return self._probe.every_sec
+            return self._every_sec
         rate = (before[1] - free) / max(now - before[0], 1e-3)
-        return min(max((free - self._reserve) / rate / 2, FASTEST_SEC), self._probe.every_sec)
+        return min(max((free - self._reserve) / rate / 2, FASTEST_SEC), self._every_sec)
 
     def _end_biggest(self, free: int) -> bool:
         assert self._reserve is not None
@@ -148,13 +140,13 @@ def _bytes_written(container: dict[str, Any]) -> int:
     return container.get("SizeRw", 0)
 
 
-def disk_probe(run_id: str) -> DiskProbe:
-    """Reads the daemon's own folder where it is visible here; else the disk below a running container of the run."""
+def disk_probe(run_id: str) -> tuple[Callable[[], Space | None], float]:
+    """What a DiskGuard reads: the daemon's folder where it is visible here, else the disk below a running container."""
     client = engine()
     root = client.info().get("DockerRootDir", "")
     if client.base_url.startswith("http+docker") and os.path.isdir(root):
-        return DiskProbe(lambda: _of_folder(root), LOCAL_SEC)
-    return DiskProbe(lambda: _below_a_container(run_id), REMOTE_SEC)
+        return (lambda: _of_folder(root)), LOCAL_SEC
+    return (lambda: _below_a_container(run_id)), REMOTE_SEC
 
 
 def _of_folder(root: str) -> Space:

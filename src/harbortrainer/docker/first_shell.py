@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.inside import remember_root
 from harbortrainer.docker.layer import remember_folders
 
+DOCKER_FRAME = struct.Struct(">BxxxL")  # stream, length
+STDERR = 2  # such a stream
 _PROC = Path("/proc")
 _STARTED_SEC, _NAP_SEC = 2.0, 0.001  # until PID 1 has become `sleep`
 _STREAMS = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
@@ -73,3 +76,17 @@ def duplex(stream: Any) -> tuple[socket.socket, bytes]:
     early = stream._response.raw._fp.fp.peek()
     stream._response.close()
     return duplicate, early
+
+
+def frames(buffer: bytearray, head: struct.Struct) -> list[tuple[int, bytes]]:
+    """Take complete frames from the front of the buffer: a number and a length, then the data."""
+    found, at = [], 0
+    while len(buffer) - at >= head.size:
+        number, length = head.unpack_from(buffer, at)
+        if len(buffer) - at - head.size < length:
+            break
+        at += head.size
+        found.append((number, bytes(buffer[at : at + length])))
+        at += length
+    del buffer[:at]
+    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import requests
 from docker.errors import DockerException
 
-from harbortrainer.docker.daemon import engine, ping_docker
+from harbortrainer.docker.daemon import engine, ping_docker, shared
 from harbortrainer.docker.images import Image, content_digest
 from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
@@ -44,11 +44,6 @@ def stored(key: str) -> Footprint | None:
         return None
 
 
-def store(key: str, footprint: Footprint) -> None:
-    """Raises DiskFault."""
-    _write(key, dump(footprint, key))
-
-
 def dump(footprint: Footprint, key: str) -> str:
     """As JSON."""
     known = {"key": key, "made": sorted(footprint.made), "paths": dict(footprint.paths)}
@@ -73,11 +68,7 @@ async def learned(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]
     A failure gives one warning and is not tried again by this process; one of the daemon is tried again at once. Raises
     it where the daemon does not answer: that says nothing about the task. Cancelling one caller leaves `learn` running.
     """
-    running = _under_way.get(key)
-    if running is None or running.done() or running.get_loop() is not asyncio.get_running_loop():
-        running = asyncio.create_task(_learn(key, task, learn), name=f"footprint of {task}")
-        _under_way[key] = running
-    return await asyncio.shield(running)
+    return await shared(_under_way, key, lambda: _learn(key, task, learn))
 
 
 async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]) -> Footprint | None:
@@ -100,7 +91,7 @@ async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]])
             task, reason,
         )  # fmt: skip
         return None
-    await asyncio.to_thread(store, key, footprint)
+    await asyncio.to_thread(_write, key, dump(footprint, key))
     return footprint
 
 

@@ -21,11 +21,7 @@ from harbortrainer.docker.daemon import engine
 
 MOST_USES = 200  # trials of one holder
 SPARE = 8  # holders beyond the places in use that may wait for their sockets to expire (TIME_WAIT: 60 s)
-_FILES = (
-    "HostsPath",
-    "ResolvConfPath",
-    "HostnamePath",
-)  # on the daemon's machine; all who share the namespace have them
+_FILES = ("HostsPath", "ResolvConfPath", "HostnamePath")  # of the daemon's machine; all in the namespace have them
 _PROC = Path("/proc")
 _log = logging.getLogger("harbortrainer")
 

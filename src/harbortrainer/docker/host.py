@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import requests
 from docker.errors import DockerException
 
-from harbortrainer.docker.capacity import REMOTE, Capacity, docker_capacity
+from harbortrainer.docker.capacity import REMOTE, docker_capacity
 from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
@@ -35,9 +35,11 @@ class Host(Protocol):
         """
         return []
 
-    def capacity(self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0) -> Capacity:
-        """How many environments of these tasks run at once, at most. Blocking. Raises UserError."""
-        return Capacity(REMOTE, f"{REMOTE} environments of a service")
+    def capacity(
+        self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+    ) -> tuple[int, str]:
+        """The most environments of these tasks at once, and what bounds them. Blocking. Raises UserError."""
+        return REMOTE, f"{REMOTE} environments of a service"
 
     async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
         """Make the tasks' images that are missing. Returns how many were made."""
@@ -76,9 +78,7 @@ class DockerHost:
     guard = staticmethod(guarding_disk)
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
-
-    async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
-        return await prepare_images(tasks, progress, run_id=run_id)
+    build = staticmethod(prepare_images)
 
 
 @contextlib.asynccontextmanager

@@ -17,12 +17,13 @@ from typing import Any
 
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
+from docker.utils import parse_repository_tag
 from docker.utils.build import exclude_paths
 from harbor.models.task.task import Task
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
 from harbortrainer.docker.cleaning import image_labels
-from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.daemon import call, engine, shared
 from harbortrainer.errors import UserError
 from harbortrainer.stopping import in_daemon_thread
 
@@ -75,9 +76,6 @@ async def task_image(
     """
     digest = "" if docker_image else await asyncio.to_thread(content_digest, environment_dir)
     reference = docker_image or _reference(digest)
-    if reference in _ready:
-        await _mark_used()
-        return _ready[reference]
 
     def produce(stop: threading.Event) -> Image:
         fresh = force or not is_here(reference)
@@ -88,7 +86,10 @@ async def task_image(
             _refuse_changed(environment_dir, digest, reference)
         return _inspect(reference, fresh)
 
-    return await _shared(reference, produce, limit_sec)
+    if (image := _ready.get(reference)) is None:
+        image = _ready[reference] = await shared(_under_way, reference, lambda: _in_thread(produce, limit_sec))
+    await _mark_used()
+    return image
 
 
 async def _mark_used() -> None:
@@ -103,13 +104,12 @@ async def _mark_used() -> None:
 def _tag_again(references: Sequence[str]) -> None:
     for reference in references:
         with contextlib.suppress(DockerException, OSError):
-            engine().tag(reference, *_split_tag(reference))
+            engine().tag(reference, *parse_repository_tag(reference))
 
 
 async def prepare_images(
-    task_dirs: Sequence[Path],
+    tasks: Sequence[Path],
     progress: Callable[[str, int, int], None] | None = None,
-    *,
     run_id: str = "",
 ) -> int:
     """Build or pull the images of tasks, a few at a time. Returns how many Docker lacked before.
@@ -118,7 +118,7 @@ async def prepare_images(
     Raises UserError naming each task whose image fails, or is not ready within its `build_timeout_sec`, with the end of
     its log.
     """
-    wanted = {source: (task, limit_sec) for task in task_dirs for source, limit_sec in _sources(task)}
+    wanted = {source: (task, limit_sec) for task in tasks for source, limit_sec in _sources(task)}
     images: list[Image] = []
     faults: list[str] = []
     limit = asyncio.Semaphore(N_PARALLEL_BUILDS)
@@ -183,18 +183,6 @@ def forget(image: Image) -> None:
     _ready.pop(image.reference, None)
 
 
-async def _shared(reference: str, produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
-    """Run `produce` in a thread, once for all callers that ask for `reference` meanwhile."""
-    task = _under_way.get(reference)
-    if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-        task = asyncio.create_task(_in_thread(produce, limit_sec), name=f"image {reference}")
-        _under_way[reference] = task
-    image = await asyncio.shield(task)
-    _ready[reference] = image
-    await _mark_used()
-    return image
-
-
 async def _in_thread(produce: Callable[[threading.Event], Image], limit_sec: float | None) -> Image:
     stop = threading.Event()
     try:
@@ -240,17 +228,11 @@ def _inspect(reference: str, fresh: bool) -> Image:
 
 
 def _pull(reference: str, stop: threading.Event) -> None:
-    repository, tag = (reference, None) if "@" in reference else _split_tag(reference)
     try:
-        events = engine().pull(repository, tag=tag, stream=True, decode=True)
+        events = engine().pull(reference, stream=True, decode=True)
         _follow(events, f"cannot pull image {reference}", stop)
     except APIError as error:
         raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
-
-
-def _split_tag(reference: str) -> tuple[str, str]:
-    name, colon, tag = reference.rpartition(":")
-    return (name, tag) if colon and "/" not in tag else (reference, "latest")
 
 
 def _build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event) -> None:

@@ -120,11 +120,11 @@ class ImageFiles:
             opaque = False
             for part in way(path):
                 mode = _mode(lower + part)
-                if mode is None:
+                if not mode:
                     break
                 if stat.S_ISCHR(mode) or (part != path and not stat.S_ISDIR(mode)):
                     return None
-                opaque = opaque or (part != path and _is_opaque(lower + part))
+                opaque = opaque or (part != path and _has(lower + part, _OPAQUE))
             else:
                 return lower + path
             if opaque:
@@ -145,7 +145,7 @@ class OverlayLayer:
 
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
-        self._modes: dict[str, int | None] = {}
+        self._modes: dict[str, int] = {}
         self._image = ImageFiles(lowers)
 
     @property
@@ -155,15 +155,15 @@ class OverlayLayer:
     def changes(self, root: str) -> Iterator[Change]:
         for part in way(root)[:-1]:
             mode = self._mode(part)
-            if mode is None:
+            if not mode:
                 return
             if not stat.S_ISDIR(mode):
                 yield from self._led_away(part, root, removed=stat.S_ISCHR(mode))
                 return
-            if self._is_new(part) and self._mode(root) is None and self._image.find(root):
+            if self._is_new(part) and not self._mode(root) and self._image.find(root):
                 yield Change(root, Kind.REMOVED)
                 return
-        if self._mode(root) is not None:
+        if self._mode(root):
             yield from self._below(root, above_is_new=False)
 
     def _led_away(self, part: str, root: str, *, removed: bool) -> Iterator[Change]:
@@ -189,7 +189,7 @@ class OverlayLayer:
             return
         was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
         names = sorted(os.listdir(self._upper + path))
-        if not was_folder or _is_redirected(self._upper + path):
+        if not was_folder or _has(self._upper + path, _REDIRECT):
             yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
         elif self._is_new(path):
             for name in sorted(self._image.names(path) - set(names)):
@@ -198,12 +198,10 @@ class OverlayLayer:
             yield from self._below(f"{path}/{name}", above_is_new=not was_folder)
 
     def names(self, folder: str) -> list[str]:
-        mode = self._mode(folder)
-        return os.listdir(self._upper + folder) if mode is not None and stat.S_ISDIR(mode) else []
+        return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
     def find(self, folder: str, name: str) -> Iterator[str]:
-        mode = self._mode(folder)
-        if mode is None or not stat.S_ISDIR(mode):
+        if not stat.S_ISDIR(self._mode(folder)):
             return
         for place, folders, files in os.walk(self._upper + folder):
             if name in folders or name in files:
@@ -212,34 +210,31 @@ class OverlayLayer:
                 folders.remove(name)
 
     def content(self, path: str) -> bytes | None:
-        mode = self._mode(path)
-        return Path(self._upper + path).read_bytes() if mode is not None and stat.S_ISREG(mode) else None
+        return Path(self._upper + path).read_bytes() if stat.S_ISREG(self._mode(path)) else None
 
     def fingerprint(self, path: str) -> str:
         mode = self._mode(path)
-        if mode is None or stat.S_ISCHR(mode):
+        if not mode or stat.S_ISCHR(mode):
             return GONE
         if stat.S_ISLNK(mode):
             return f"{LINK}:{os.readlink(self._upper + path)}"
         if not stat.S_ISREG(mode):
             return FOLDER if stat.S_ISDIR(mode) else f"{FILE}:{mode}"
         with open(self._upper + path, "rb") as file:
-            return _of_file(file.read(4), hashlib.file_digest, file, stat.S_IMODE(mode))
+            return _of_file(file, mode)
 
-    def _mode(self, path: str) -> int | None:
-        """None = nothing was written there, or its parent is no folder any more."""
+    def _mode(self, path: str) -> int:
+        """0 = nothing was written there, or its parent is no folder any more."""
         if path in ("", "/"):
             return stat.S_IFDIR
         if path not in self._modes:
             above, _, _ = path.rpartition("/")
-            mode = self._mode(above)
-            inside = mode is not None and stat.S_ISDIR(mode)
-            self._modes[path] = _mode(self._upper + path) if inside else None
+            self._modes[path] = _mode(self._upper + path) if stat.S_ISDIR(self._mode(above)) else 0
         return self._modes[path]
 
     def _is_new(self, folder: str) -> bool:
         """Whether it hides the image's folder of that name instead of adding to it."""
-        return _is_opaque(self._upper + folder) or _is_redirected(self._upper + folder)
+        return _has(self._upper + folder, _OPAQUE) or _has(self._upper + folder, _REDIRECT)
 
 
 class ListedLayer:
@@ -296,7 +291,7 @@ class ListedLayer:
             return f"{LINK}:{info.linkname}"
         if not info.isfile():
             return FOLDER if info.isdir() else f"{FILE}:{info.mode}"
-        return _of_file(content[:4], hashlib.file_digest, io.BytesIO(content), info.mode)
+        return _of_file(io.BytesIO(content), info.mode)
 
     def _is_folder(self, path: str) -> bool:
         client = engine()
@@ -316,25 +311,22 @@ def archived(container: str, path: str) -> tuple[tarfile.TarInfo, bytes]:
         return member, file.read() if file else b""
 
 
-def _of_file(start: bytes, digest: Any, file: Any, mode: int) -> str:
+def _of_file(file: Any, mode: int) -> str:
+    kind = PROGRAM if file.read(4) == b"\x7fELF" else FILE
     file.seek(0)
-    kind = PROGRAM if start == b"\x7fELF" else FILE
-    return f"{kind}:{mode & 0o7777:o}:{digest(file, 'sha256').hexdigest()[:32]}"
+    return f"{kind}:{mode & 0o7777:o}:{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
 
 
-def _mode(path: str) -> int | None:
+def _mode(path: str) -> int:
+    """0 = nothing is there."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return 0
 
 
-def _is_opaque(folder: str) -> bool:
-    return _OPAQUE in os.listxattr(folder)
-
-
-def _is_redirected(folder: str) -> bool:
-    return _REDIRECT in os.listxattr(folder)
+def _has(folder: str, attribute: str) -> bool:
+    return attribute in os.listxattr(folder)
 
 
 def _may_see_all() -> bool:

@@ -3,14 +3,15 @@
 All functions block.
 """
 
+import contextlib
 import errno
 import functools
 import os
 import socket
-import threading
 from pathlib import Path
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.stopping import daemon_future
 
 BACKLOG = 64
 _PROC = Path("/proc")
@@ -38,20 +39,12 @@ def listener_problem() -> str:
 @functools.cache
 def _may_enter() -> bool:
     """Whether the kernel lets this process enter a network namespace; asked with its own."""
-    allowed: list[bool] = []
 
     def enter() -> None:
-        try:
-            with (_PROC / "self" / "ns" / "net").open() as namespace:
-                os.setns(namespace.fileno(), os.CLONE_NEWNET)
-            allowed.append(True)
-        except OSError:
-            allowed.append(False)
+        with (_PROC / "self" / "ns" / "net").open() as namespace:
+            os.setns(namespace.fileno(), os.CLONE_NEWNET)
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    return allowed[0]
+    return daemon_future(enter).exception() is None  # a namespace is a thread's own
 
 
 def listen_in(container: str, port: int) -> socket.socket | None:
@@ -62,32 +55,27 @@ def listen_in(container: str, port: int) -> socket.socket | None:
     state = engine().inspect_container(container)
     # of the container, or of the one whose network it shares
     pid, mounted = int(state["State"]["Pid"]), Path(state["HostnamePath"]).parent.name
-    made: list[socket.socket | OSError | None] = []
-    thread = threading.Thread(target=_listen, args=(pid, mounted, port, made))  # a namespace is a thread's own
-    thread.start()
-    thread.join()
-    if isinstance(problem := made[0], OSError):
-        kind = ShutOut if problem.errno == errno.EADDRINUSE else RuntimeError
-        raise kind(f"the agent's endpoint cannot listen at port {port} inside container {container}: {problem}")
-    return problem
-
-
-def _listen(pid: int, mounted: str, port: int, made: list[socket.socket | OSError | None]) -> None:
-    listener = None
     try:
-        with (_PROC / str(pid) / "ns" / "net").open() as namespace:
-            if f"/containers/{mounted}/" not in (_PROC / str(pid) / "mountinfo").read_text():
-                raise FileNotFoundError(f"process {pid} of this machine is not the container's")
-            os.setns(namespace.fileno(), os.CLONE_NEWNET)
-        listener = socket.socket()
+        return daemon_future(_listen, pid, mounted, port).result()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        kind = ShutOut if error.errno == errno.EADDRINUSE else RuntimeError
+        raise kind(
+            f"the agent's endpoint cannot listen at port {port} inside container {container}: {error}"
+        ) from error
+
+
+def _listen(pid: int, mounted: str, port: int) -> socket.socket:
+    with (_PROC / str(pid) / "ns" / "net").open() as namespace:
+        if f"/containers/{mounted}/" not in (_PROC / str(pid) / "mountinfo").read_text():
+            raise FileNotFoundError(f"process {pid} of this machine is not the container's")
+        os.setns(namespace.fileno(), os.CLONE_NEWNET)
+    with contextlib.ExitStack() as undo:
+        listener = undo.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a later phase of the same trial
         listener.bind(("127.0.0.1", port))
         listener.listen(BACKLOG)
         listener.setblocking(False)
-        made.append(listener)
-    except FileNotFoundError:
-        made.append(None)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        made.append(error)
+        undo.pop_all()
+    return listener

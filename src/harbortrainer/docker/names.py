@@ -149,9 +149,9 @@ def home_paths() -> Iterator[str]:
     yield from STORES
 
 
-def git_runs(settings: bytes | None) -> bool:
+def git_runs(settings: bytes) -> bool:
     """Whether settings of a git repository may run a program, or lead to settings elsewhere."""
-    text = (settings or b"").decode(errors="replace").replace("\\\n", "")
+    text = settings.decode(errors="replace").replace("\\\n", "")
     values = (_value(line) for _, line in _GIT_RUNS.findall(text))
     return _GIT_SECTIONS.search(text) is not None or not all(map(_GIT_HARMLESS.fullmatch, values))
 
@@ -161,8 +161,8 @@ def _value(line: str) -> str:
     return (line if '"' in line else re.split("[#;]", line)[0]).strip(' \t\r"')
 
 
-def loads_plugins(entry_points: bytes | None) -> bool:
+def loads_plugins(entry_points: bytes) -> bool:
     """Whether entry points of a Python package are others than its programs."""
-    text = (entry_points or b"").decode(errors="replace")
+    text = entry_points.decode(errors="replace")
     sections = {line.strip().strip("[]").strip() for line in text.splitlines() if line.strip().startswith("[")}
     return not sections <= {"console_scripts", "gui_scripts"}

@@ -10,10 +10,12 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, ip_network
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
@@ -23,6 +25,7 @@ from harbortrainer.docker.cleaning import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.host_rules import COMPOSE_BRIDGES, set_rules
+from harbortrainer.docker.preflight import network_modes
 from harbortrainer.errors import EnvironmentFault
 
 NAME = "harbortrainer-trials"
@@ -114,27 +117,23 @@ def uses_network(task: Path) -> bool:
     config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
     if (task / "environment" / COMPOSE).exists():
         return False
-    phases = [part for step in config.steps or () for part in (step.agent, step.verifier, step.verifier.environment)]
-    parts = [config.environment, config.agent, config.verifier, config.verifier.environment, *phases]
-    stated = {part.network_mode for part in parts if part is not None and part.network_mode is not None}
-    return stated != {NetworkMode.NO_NETWORK}  # a phase that states none has the environment's
-
-
-def bridge_name() -> str:
-    """Name of the interface; each daemon has its own, also where two share a machine."""
-    return f"ht-{hashlib.sha256(str(engine().info()['ID']).encode()).hexdigest()[:8]}"
+    return network_modes(config) != {NetworkMode.NO_NETWORK}  # a phase that states none has the environment's
 
 
 def _find() -> TrialNetwork | None:
     for network in engine().networks(filters={"label": f"{NETWORK}={VERSION}"}):
-        subnets = (ip_network(pool["Subnet"]) for pool in network["IPAM"]["Config"] or () if pool.get("Subnet"))
-        v4 = tuple(subnet for subnet in subnets if isinstance(subnet, IPv4Network))
-        return TrialNetwork(network["Id"], network["Name"], network["Labels"].get(BRIDGE, ""), v4)
+        return TrialNetwork(network["Id"], network["Name"], network["Labels"].get(BRIDGE, ""), _subnets(network))
     return None
 
 
+def _subnets(network: Mapping[str, Any]) -> tuple[IPv4Network, ...]:
+    given = (ip_network(pool["Subnet"]) for pool in network["IPAM"]["Config"] or () if pool.get("Subnet"))
+    return tuple(subnet for subnet in given if isinstance(subnet, IPv4Network))
+
+
 def _create() -> TrialNetwork:
-    bridge, problem = bridge_name(), "its address pools are too small"
+    own = hashlib.sha256(str(engine().info()["ID"]).encode()).hexdigest()[:8]  # two daemons may share a machine
+    bridge, problem = f"ht-{own}", "its address pools are too small"
     for subnet in (None, *spare_subnets(_taken())):
         try:
             _request(bridge, subnet)
@@ -181,21 +180,13 @@ def _default_mtu() -> dict[str, str]:
 
 def spare_subnets(taken: Sequence[IPv4Network]) -> Iterator[IPv4Network]:
     """Subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
-    count = 0
-    for pool in _SPARE:
-        for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX):
-            if not any(subnet.overlaps(other) for other in taken):
-                yield subnet
-                count += 1
-                if count >= _MOST_TRIES:
-                    return
+    every = (subnet for pool in _SPARE for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX))
+    return islice((subnet for subnet in every if not any(map(subnet.overlaps, taken))), _MOST_TRIES)
 
 
 def _taken() -> list[IPv4Network]:
     """Subnets of the daemon's networks, and those that this machine has routes to."""
-    networks = [pool.get("Subnet", "") for one in engine().networks() for pool in one["IPAM"]["Config"] or ()]
-    parsed = [ip_network(subnet) for subnet in networks if subnet]
-    return [one for one in parsed if isinstance(one, IPv4Network)] + routes(_ROUTES)
+    return [subnet for network in engine().networks() for subnet in _subnets(network)] + routes(_ROUTES)
 
 
 def routes(table: Path) -> list[IPv4Network]:

@@ -4,7 +4,7 @@ import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harbortrainer.docker.container import HOSTNAME, NETWORK_FILES
@@ -39,16 +39,10 @@ n="$n$l
 
 @dataclass(frozen=True)
 class Facts:
-    """`work`: the working directory and folders of PYTHONPATH. `libraries`: folders of LD_LIBRARY_PATH.
+    """`place`: its folders alone; the working directories are followed by those of PYTHONPATH. `network`: by file."""
 
-    `network`: content by file.
-    """
-
-    work: tuple[str, ...] = ("/",)
-    homes: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    network: Mapping[str, str] = field(default_factory=dict)
+    place: Place
+    network: Mapping[str, str]
 
 
 def parse_facts(listed: str) -> Facts:
@@ -67,7 +61,8 @@ def parse_facts(listed: str) -> Facts:
     network = {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
     homes = [home for home in rows["H"] if home != "/" and not below(home, _NO_HOMES)]
     work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
-    return Facts(_once(work), _once(["/root", *homes]), _once(rows["P"]), _once(rows["L"]), network)
+    place = Place(path=_once(rows["P"]), homes=_once(["/root", *homes]), work=_once(work), libraries=_once(rows["L"]))
+    return Facts(place, network)
 
 
 def _once(paths: Iterable[str]) -> tuple[str, ...]:
@@ -77,11 +72,8 @@ def _once(paths: Iterable[str]) -> tuple[str, ...]:
 def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
     """Blocking: reads the task's tests."""
     return _interned(
-        Place(
-            path=facts.path,
-            homes=facts.homes,
-            work=facts.work,
-            libraries=facts.libraries,
+        replace(
+            facts.place,
             services=bool(image.entrypoint),
             entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
             tests=verifier_facts(task) if task else VerifierFacts(),

@@ -244,14 +244,10 @@ def _is_to_build(task: TaskNeeds) -> bool:
 
 def networks_left(pools: Sequence[Mapping[str, Any]], in_use: int) -> int:
     """How many more networks Docker has addresses for; arguments as those of `check_networks`."""
-    return _capacity(pools) - in_use
-
-
-def _capacity(pools: Sequence[Mapping[str, Any]]) -> int:
     if not pools:
-        return _DEFAULT_NETWORKS
+        return _DEFAULT_NETWORKS - in_use
     bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
-    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4)
+    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4) - in_use
 
 
 def _output(*command: str) -> str:
@@ -283,7 +279,7 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
-        isolated = network_modes(config) != {NetworkMode.PUBLIC}
+        isolated = bool(network_modes(config) - {NetworkMode.PUBLIC})
         networks = _networks(compose)
         return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), True, networks, None, isolated, beside_mb)
     built = dockerfile.exists() and not config.environment.docker_image
@@ -292,11 +288,10 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:
-    """Network modes of all phases and environments of a task."""
-    policies = [config.environment, config.agent, config.verifier, config.verifier.environment]
-    policies += [part for step in config.steps or () for part in (step.agent, step.verifier)]
-    modes = {policy.network_mode for policy in policies if policy is not None}
-    return {NetworkMode.PUBLIC if mode is None else mode for mode in modes}
+    """Those that a task states for its phases and environments; one that states none is public, or as another's."""
+    phases = [part for step in config.steps or () for part in (step.agent, step.verifier, step.verifier.environment)]
+    parts = [config.environment, config.agent, config.verifier, config.verifier.environment, *phases]
+    return {part.network_mode for part in parts if part is not None and part.network_mode is not None}
 
 
 def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:

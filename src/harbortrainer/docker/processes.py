@@ -178,26 +178,18 @@ def _with_descendants(running: list[_Process], roots: set[int]) -> set[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Sleeping:
+Sleeping = tuple[str, ...]
+
+
+def sleeping(container_id: str) -> Sleeping | None:
     """What PID 1 is about, as the machine's /proc shows it: it waits in one system call for ever.
 
-    `call`: number, arguments, stack and program counter. A root agent can attach to PID 1, and then one of them, its
-    `memory` map, its `signals` or its open `files` differ.
+    A root agent can attach to PID 1, and then its number, its system call (arguments, stack and program counter), its
+    memory map, its signals or its open files differ. None = it does something else, or cannot be seen from here.
     """
-
-    pid: int
-    call: str
-    memory: str
-    signals: tuple[str, ...]
-    files: tuple[str, ...]
-
-
-def sleeping(container_id: str, root: Path = _ROOT) -> Sleeping | None:
-    """None = it does something else, or cannot be seen from here."""
     for place in _CGROUPS:
         with contextlib.suppress(OSError, ValueError):
-            pids = (root / place.format(id=container_id) / "cgroup.procs").read_text().split()
+            pids = (_ROOT / place.format(id=container_id) / "cgroup.procs").read_text().split()
             first = next((pid for pid in pids if _is_first(Path("/proc", pid))), None)
             return _seen(Path("/proc", first)) if first else None
     return None
@@ -222,9 +214,9 @@ def _seen(process: Path) -> Sleeping | None:
     doing = (process / "syscall").read_text()
     if not doing[:1].isdigit() or not (process / "cmdline").read_bytes().startswith(b"sleep\0"):
         return None
-    signals = tuple(line for line in _lines(process / "status") if line.startswith(_WATCHED))
-    files = tuple(sorted(f"{one.name} {os.readlink(one)}" for one in (process / "fd").iterdir()))
-    return Sleeping(int(process.name), doing, (process / "maps").read_text(), signals, files)
+    signals = [line for line in _lines(process / "status") if line.startswith(_WATCHED)]
+    files = sorted(f"{one.name} {os.readlink(one)}" for one in (process / "fd").iterdir())
+    return (process.name, doing, (process / "maps").read_text(), *signals, *files)
 
 
 def _lines(file: Path) -> list[str]:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +11,10 @@ from enum import StrEnum
 
 import requests
 from docker.errors import DockerException
-from docker.types import LogConfig
 
-from harbortrainer.docker.cleaning import in_background, labels, remove_after
-from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.daemon import call
 from harbortrainer.docker.network import trial_network
+from harbortrainer.docker.one_off import run_once
 from harbortrainer.errors import EnvironmentFault
 
 CONNECT_SEC = 5  # for each address; all are tried at once
@@ -106,17 +104,11 @@ class NetworkCheck:
 
 async def from_container(image: str, addresses: Sequence[Address], run_id: str) -> Reach | None:
     """Start a container of the image on the trials' network, and remove it. Returns None when Docker cannot."""
-    name = f"ht-reach-{secrets.token_hex(6)}"
-    creation = asyncio.ensure_future(call(_start, image, name, addresses, run_id))
     try:
-        await asyncio.shield(creation)
-        text = await call(_output, name)
+        return parse(await call(_tried, image, addresses, run_id))
     except (DockerException, requests.RequestException, EnvironmentFault) as error:
         _log.warning("the network could not be checked from a container: %s", " ".join(str(error).split())[:200])
         return None
-    finally:
-        in_background(remove_after(name, creation))
-    return parse(text)
 
 
 async def from_here(addresses: Sequence[Address]) -> Reach:
@@ -135,31 +127,12 @@ def parse(text: str) -> Reach:
     return Reach(found["asked"], found["image"])
 
 
-def _start(image: str, name: str, addresses: Sequence[Address], run_id: str) -> None:
-    client = engine()
-    host = client.create_host_config(
-        network_mode=trial_network().id,
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges"],
-        pids_limit=256,
-        mem_limit="256m",
-        log_config=LogConfig(type="json-file", config={"max-size": "1m"}),
-    )
-    client.create_container(
-        image,
-        name=name,
-        entrypoint=["sh", "-c", _SCRIPT, "sh"],
-        command=[f"{one.host}:{one.port}" for one in addresses],
-        user="root",
-        labels=labels(run_id, "network-check"),
-        host_config=host,
-    )
-    client.start(name)
-
-
-def _output(name: str) -> str:
-    engine().wait(name, timeout=LIMIT_SEC)
-    return engine().logs(name, stdout=True, stderr=False).decode(errors="replace")
+def _tried(image: str, addresses: Sequence[Address], run_id: str) -> str:
+    """What the script prints. Blocking."""
+    asked = [f"{one.host}:{one.port}" for one in addresses]
+    limits = {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "pids_limit": 256, "mem_limit": "256m"}
+    network = trial_network().id
+    return run_once(image, _SCRIPT, asked, run_id, LIMIT_SEC, user="root", network_mode=network, **limits)[1]
 
 
 async def _connect(address: Address) -> State:

@@ -17,7 +17,7 @@ import requests
 from docker.errors import DockerException, NotFound
 
 from harbortrainer.docker.daemon import call, engine
-from harbortrainer.docker.first_shell import duplex
+from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, frames
 from harbortrainer.docker.listener import NoPython, ShutOut
 from harbortrainer.errors import EnvironmentFault
 
@@ -27,8 +27,6 @@ CUT_SEC, PAUSE_SEC = 10.0, 0.1  # for the daemon to note that a program has ende
 NO_PYTHON = "no python3"
 NOT_RUN = 126  # the least exit status of what was not started, or was killed: as by a machine without memory
 _FRAME = struct.Struct(">II")  # as relay_program.py has it
-_DOCKER = struct.Struct(">BxxxL")  # stream, length
-_STDERR = 2
 _WORDS = 500  # bytes of what the program says before it fails
 
 Serve = Callable[[socket.socket], Awaitable[None]]
@@ -176,12 +174,12 @@ class Relay:
         """The program's frames, out of those of Docker's stream."""
         raw, said = bytearray(early), bytearray()
         while True:
-            for stream, part in _split(raw, _DOCKER):
-                if stream == _STDERR:
+            for stream, part in frames(raw, DOCKER_FRAME):
+                if stream == STDERR:
                     self._words = (self._words + part)[-_WORDS:]
                 else:
                     said += part
-            for frame in _split(said, _FRAME):
+            for frame in frames(said, _FRAME):
                 yield frame
             try:
                 data = await self._reader.read(1 << 18)
@@ -190,20 +188,6 @@ class Relay:
             if not data:
                 return
             raw += data
-
-
-def _split(buffer: bytearray, head: struct.Struct) -> list[tuple[int, bytes]]:
-    """Take complete frames from the front of the buffer: a number and a length, then the data."""
-    found, at = [], 0
-    while len(buffer) - at >= head.size:
-        number, length = head.unpack_from(buffer, at)
-        if len(buffer) - at - head.size < length:
-            break
-        at += head.size
-        found.append((number, bytes(buffer[at : at + length])))
-        at += length
-    del buffer[:at]
-    return found
 
 
 def _exec(container: str, port: int, pythons: Sequence[str]) -> tuple[socket.socket, bytes, str]:

@@ -125,7 +125,8 @@ def put_back(container: str, found: Survey, footprint: Footprint, image: Image, 
     users = [user for user in ("root", image.user) if user]
     if ACCOUNTS not in footprint.paths:
         users += sorted(found.place.tests.users)
-    with ImageSource(image, found.layer.image, run_id) as source:
+    with contextlib.ExitStack() as undo:
+        source = ImageSource(image, found.layer.image, run_id, undo)
         plan = planned(found, footprint, source, users)
         apply(container, plan, found.place, source, neutralise=stopped)
     return plan
@@ -195,10 +196,10 @@ def _members(plan: Plan, away: Sequence[str], image: "ImageSource") -> Iterator[
     for one in sorted(plan.copies):
         yield from image.members(one)
     for path, text in plan.texts.items():
-        yield _entry(path, tarfile.REGTYPE, 0o644), text.encode(errors="surrogateescape")
+        yield tarfile.TarInfo(path.lstrip("/")), text.encode(errors="surrogateescape")
     for path in away:
-        entry = _entry(path, tarfile.SYMTYPE, 0o777)
-        entry.linkname = NOTHING
+        entry = tarfile.TarInfo(path.lstrip("/"))
+        entry.type, entry.linkname = tarfile.SYMTYPE, NOTHING
         yield entry, b""
 
 
@@ -225,26 +226,16 @@ def _taken(pieces: io.BytesIO) -> bytes:
     return taken
 
 
-def _entry(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(path.lstrip("/"))
-    info.type, info.mode = kind, mode
-    return info
-
-
 class ImageSource:
-    """Reads the image's files: from its layers' folders, or from a container of the image that is never started."""
+    """Reads the image's files: from its layers' folders, or from a container of the image that is never started.
 
-    def __init__(self, image: Image, files: ImageFiles | None, run_id: str) -> None:
-        self._image, self._files, self._run_id = image, files, run_id
-        self._undo = contextlib.ExitStack()
+    `undo` removes that container.
+    """
+
+    def __init__(self, image: Image, files: ImageFiles | None, run_id: str, undo: contextlib.ExitStack) -> None:
+        self._image, self._files, self._run_id, self._undo = image, files, run_id, undo
         self._container = ""
         self._folders: list[str] = []
-
-    def __enter__(self) -> "ImageSource":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
 
     def text(self, path: str) -> str | None:
         if self._files is None:

@@ -8,7 +8,6 @@ import contextlib
 import io
 import secrets
 import socket
-import struct
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
@@ -17,12 +16,12 @@ from docker.errors import DockerException
 from harbortrainer.docker.cleaning import in_background
 from harbortrainer.docker.command import BLOCKS, BOOT, PREAMBLE, READY, SAY_READY, Command, script
 from harbortrainer.docker.daemon import call, engine
-from harbortrainer.docker.first_shell import duplex, first_shell
+from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, first_shell, frames
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 KILL_WAIT_SEC = 5.0
 IN_FLIGHT_SEC = 0.2  # until the output of a process that has ended is here
-_STDOUT, _STDERR = 1, 2
+_STDOUT = 1
 
 
 class ShellGone(Exception):
@@ -118,7 +117,7 @@ class Shell:
         shell._unparsed += early
         shell._writer.write(SAY_READY)
         output = _Stream(MAX_OUTPUT_BYTES)
-        shell._streams = {_STDOUT: output, _STDERR: output}
+        shell._streams = {_STDOUT: output, STDERR: output}
         shell._take_in()
         while READY not in output.data:
             if not await shell._pump():
@@ -140,7 +139,7 @@ class Shell:
         mark = secrets.token_hex(16)
         text = script(mark, command, block=self._takes_blocks)
         self._mark = mark.encode()
-        self._streams = {_STDOUT: _Stream(limit), _STDERR: _Stream(limit)}
+        self._streams = {_STDOUT: _Stream(limit), STDERR: _Stream(limit)}
         self._ended = set()
         try:
             self._writer.write(text)
@@ -167,23 +166,12 @@ class Shell:
         return bool(data)
 
     def _take_in(self) -> None:
-        for number, payload in self._frames():
+        for kind, payload in frames(self._unparsed, DOCKER_FRAME):
+            number = STDERR if kind == STDERR else _STDOUT
             stream = self._streams[number]
             stream.add(payload)
             if stream.ends_recently(self._mark, len(payload)):
                 self._ended.add(number)
-
-    def _frames(self) -> list[tuple[int, bytes]]:
-        """Complete frames received: 1 byte stream, 3 zero, 4 length, payload."""
-        frames, at, buffer = [], 0, self._unparsed
-        while len(buffer) - at >= 8:
-            stream, size = struct.unpack_from(">BxxxL", buffer, at)
-            if len(buffer) - at - 8 < size:
-                break
-            frames.append((_STDERR if stream == _STDERR else _STDOUT, bytes(buffer[at + 8 : at + 8 + size])))
-            at += 8 + size
-        del buffer[:at]
-        return frames
 
     def _died(self) -> Output:
         self.close()
@@ -192,7 +180,7 @@ class Shell:
         return replace(self._output(137), shell_died=True)
 
     def _output(self, code: int) -> Output:
-        out, err = self._streams[_STDOUT], self._streams[_STDERR]
+        out, err = self._streams[_STDOUT], self._streams[STDERR]
         key, stderr = self._mark + b":p", err.content(self._mark)
         if process := _after(stderr, key):
             stderr = stderr.replace(key + process + b"\n", b"", 1)
@@ -203,7 +191,7 @@ class Shell:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(self._ended) < 2:
-                    if found := _after(self._streams[_STDERR].data, self._mark + b":p"):
+                    if found := _after(self._streams[STDERR].data, self._mark + b":p"):
                         return int(found)
                     if not await self._pump():
                         break

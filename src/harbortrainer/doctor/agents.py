@@ -6,8 +6,8 @@ from pathlib import Path
 from harbortrainer.config import Config
 from harbortrainer.docker.images import image_ids
 from harbortrainer.docker.listener import listener_problem
+from harbortrainer.docker.one_off import start_problem
 from harbortrainer.docker.preflight import task_needs
-from harbortrainer.docker.start_check import start_problem
 from harbortrainer.errors import UserError
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, TERMINUS, check_agent, mounts, program_of
 from harbortrainer.run.agent_pack import packed_version

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,8 +65,8 @@ async def clean(args: CleanArgs) -> int:
 def _clean(args: CleanArgs) -> int:
     connect()
     try:
-        found = candidates(args.images_older_than_days, disk_usage())
-        lines = [_line(one, (one.thing.remove() or "removed") if args.remove else "") for one in found]
+        sizes, found = disk_usage(), candidates(args.images_older_than_days)
+        lines = [_line(one, sizes, (one.thing.remove() or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
         reason = " ".join(str(error).split())[:200]
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error
@@ -74,7 +75,7 @@ def _clean(args: CleanArgs) -> int:
     return 0 if all(line["result"] == "removed" for line in lines) else 1
 
 
-def _line(one: Candidate, result: str) -> Row:
+def _line(one: Candidate, sizes: Mapping[tuple[str, str], int], result: str) -> Row:
     """One row of the report. `result`: "" listed only, removed, or why it could not be removed."""
     return {
         "kind": one.thing.kind,
@@ -82,7 +83,7 @@ def _line(one: Candidate, result: str) -> Row:
         "run": one.thing.labels.get(RUN_ID, ""),
         "why": one.why,
         "used": datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds") if one.used else "",
-        "bytes": one.size,
+        "bytes": sizes.get((one.thing.kind, one.thing.id or one.thing.name), 0),
         "result": result,
     }
 

@@ -162,10 +162,6 @@ class QualificationTrial:
     output: str = ""
 
 
-class _NoPolicy:
-    deadline: float | None = None
-
-
 @dataclass(slots=True)
 class QualificationTrials:
     """Runs trials of oracles and scripts with shared gates."""
@@ -208,7 +204,7 @@ class QualificationTrials:
                     trial = await Trial.create(config)
                 except (OSError, ValueError, RuntimeError, ImportError) as error:
                     return QualificationTrial(None, _plain(type(error).__name__, str(error)))
-                phases = Phases(trial, _NoPolicy(), self.gates, self.daemon, self.config.trial_timeout_sec)
+                phases = Phases(trial, None, self.gates, self.daemon, self.config.trial_timeout_sec)
                 try:
                     with noting() as noted:
                         result = await run_to_end(trial.run(), phases.clock)

@@ -9,8 +9,9 @@ left out, so a pause in which the server compiles does not show.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
+from typing import NamedTuple
 
 from harbortrainer.config import AUTO, Config
 from harbortrainer.durable.jsonl import read_lines
@@ -37,24 +38,19 @@ def level_of(config: Config, most: int, metrics: Path | None = None) -> Level | 
     return Level(most, earlier)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Totals so far. `faults`: failed requests and outages; `held`: seconds of all containers' places, of agents'."""
+class _Sums(NamedTuple):
+    """Of the run so far, or of a slice. `faults`: failed requests and outages; the others are seconds or counts.
+
+    `containers`, `agents`: for which each of these places was held, added up.
+    """
 
     time: float
     turns: float
     tokens: float
-    sampling: float  # seconds
-    faults: float
-    held: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    seconds: float
-    turns: float
-    tokens: float
     sampling: float
+    faults: float
+    containers: float
+    agents: float
 
 
 class ParallelLimit:
@@ -75,13 +71,13 @@ class ParallelLimit:
         self._outages, self._observer, self._clock = outages, observer, clock
         self._changes = 0
         self._window: Window | None = None
-        self._slices: list[_Slice] = []
+        self._slices: list[_Sums] = []
         self._unused = 0
         self._settling = True
         self._halvings = gates.starting.halvings
         if level is not None:
-            self._from = self._read()
             self._places = gates.containers, gates.running  # a venue may need no container
+            self._from = self._read()
             for places in self._places:
                 places.released = self.noted
             observer.limited(level.limit, level.why.words)
@@ -104,29 +100,28 @@ class ParallelLimit:
         if (level := self._level) is None:
             return
         now = self._read()
-        if now.turns - self._from.turns < max(LEAST_TURNS, TURNS_PER_AGENT * level.limit):
+        grown = _Sums._make(map(sub, now, self._from))
+        if grown.turns < max(LEAST_TURNS, TURNS_PER_AGENT * level.limit):
             return
-        before, self._from = self._from, now
+        self._from = now
         if self._gates.starting.halvings > self._halvings:
             self._moved(level.slow_starts())
         elif self._settling:
             self._settling = any(places.taken > places.limit for places in self._places)
         else:
-            self._slice(level, before, now)
+            self._slice(level, grown)
 
-    def _slice(self, level: Level, before: _Reading, now: _Reading) -> None:
-        seconds = now.time - before.time
-        if now.faults > before.faults or seconds <= 0:
+    def _slice(self, level: Level, grown: _Sums) -> None:
+        if grown.faults > 0 or grown.time <= 0:
             return
-        held = zip(self._places, before.held, now.held, strict=True)
-        if max((end - start) / places.limit for places, start, end in held) < TAKEN * seconds:
+        held = zip(self._places, (grown.containers, grown.agents), strict=True)
+        if max(seconds / places.limit for places, seconds in held) < TAKEN * grown.time:
             self._unused += 1
             if self._unused >= MOST_UNUSED:
                 self._unused = 0
                 self._moved(level.unused())
             return
-        grown = now.turns - before.turns, now.tokens - before.tokens, now.sampling - before.sampling
-        self._slices.append(_Slice(seconds, *grown))
+        self._slices.append(grown)
         if len(self._slices) == SLICES:
             self._window, self._slices, self._unused = _window(self._slices), [], 0
             self._moved(level.judge(self._window))
@@ -144,20 +139,15 @@ class ParallelLimit:
         measured = f" ({self._window.rate:.0f} tokens a second in the last window)" if self._window else ""
         log.info("n_parallel_envs=auto: %d at once: %s%s", limit, why, measured)
 
-    def _read(self) -> _Reading:
+    def _read(self) -> _Sums:
         counted = self._sampler.counters
+        sampled = (counted[name] for name in ("requests", "sampled_tokens", "request_seconds"))
         faults = counted["faults"] + counted["retries"] + self._outages()
-        return _Reading(
-            self._clock(),
-            counted["requests"],
-            counted["sampled_tokens"],
-            counted["request_seconds"],
-            faults,
-            (self._gates.containers.held_seconds, self._gates.running.held_seconds),
-        )
+        held = (places.held_seconds for places in self._places)
+        return _Sums._make([self._clock(), *sampled, faults, *held])
 
 
-def _window(slices: list[_Slice]) -> Window:
-    kept = sorted(slices, key=lambda one: one.seconds / max(one.turns, 1))[: len(slices) - SLOWEST]
-    seconds, tokens = sum(one.seconds for one in kept), sum(one.tokens for one in kept)
+def _window(slices: list[_Sums]) -> Window:
+    kept = sorted(slices, key=lambda one: one.time / max(one.turns, 1))[: len(slices) - SLOWEST]
+    seconds, tokens = sum(one.time for one in kept), sum(one.tokens for one in kept)
     return Window(tokens / seconds, sum(one.sampling for one in kept) / max(tokens, 1))

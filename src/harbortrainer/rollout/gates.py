@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory
@@ -22,8 +21,11 @@ class TrialState(StrEnum):
     VERIFYING = "verifying"
 
 
-class TrialObserver(Protocol):
-    """Called from any thread, several times in every turn: calls must be cheap, and neither block nor raise."""
+class TrialObserver:
+    """Called from any thread, several times in every turn: calls must be cheap, and neither block nor raise.
+
+    This one ignores every call.
+    """
 
     def moved(self, trial_name: str, state: TrialState | None) -> None:
         """None: the trial has ended."""
@@ -44,11 +46,7 @@ class TrialObserver(Protocol):
         """With hosts: by name of a host its trials now and its places; hosts lost so far."""
 
 
-class _NoObserver(TrialObserver):
-    """Ignores every call."""
-
-
-UNOBSERVED = _NoObserver()
+UNOBSERVED = TrialObserver()
 
 
 @dataclass(frozen=True, slots=True)

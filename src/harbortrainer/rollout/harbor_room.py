@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import gc
-import importlib
+import pkgutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import Host as Docker
@@ -18,17 +19,10 @@ from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.gates import UNOBSERVED
-from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
 from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
-
-
-def import_agent(import_path: str) -> None:
-    """Import Harbor's module of an agent, for some with litellm: seconds. Blocks."""
-    module, _, name = import_path.partition(":")
-    getattr(importlib.import_module(module), name)
 
 
 class LocalHost(Host):
@@ -69,7 +63,7 @@ class HarborRoom:
 
     def __init__(self, run: RunParts, docker: Docker, new_trial: NewTrial, cluster: Cluster | None = None) -> None:
         self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
-        self._gate = run.gates.containers
+        self.agent, self.gate = run.config.agent, run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
         agents = AgentService.of(run.template) if program_of(run.config) is not None else None
         context = TrialContext(
@@ -77,15 +71,11 @@ class HarborRoom:
         )
         self.local = LocalHost(context)
         observer = UNOBSERVED if cluster is None else run.observer
-        self.fleet = Fleet(self._gate, run.config.outage_limit_sec, observer)
+        self.fleet = Fleet(self.gate, run.config.outage_limit_sec, observer)
         if cluster is None:
             self.fleet.join(self.local)
         else:
             run.sampler.follow(self.fleet)
-
-    @property
-    def agent(self) -> str:
-        return self.local.context.config.agent
 
     @property
     def outages(self) -> int:
@@ -94,11 +84,6 @@ class HarborRoom:
     @property
     def metrics(self) -> Mapping[str, float]:
         return {} if self._cluster is None else self.fleet.metrics
-
-    @property
-    def gate(self) -> Slots:
-        """A slot for a container."""
-        return self._gate
 
     def host(self) -> AbstractAsyncContextManager[Host]:
         return self.fleet.host()
@@ -121,20 +106,10 @@ class HarborRoom:
             folders = list(map(folder_of, tasks))
             images = build_images(self._docker, folders, self._run_id, progress, say)
             try:
-                await asyncio.gather(self.warm_up(), images)
+                await asyncio.gather(warm_up(self.local.context.config), images)
                 yield
             finally:
                 await self.aclose()
-
-    async def warm_up(self) -> None:
-        """Import Harbor's agent in a thread, before the first trial needs it."""
-        if (program := program_of(self.local.context.config)) is not None:
-            await asyncio.to_thread(import_agent, program.import_path)
-        else:
-            await asyncio.to_thread(importlib.import_module, "harbortrainer.rollout.agent")
-        gc.collect()
-        gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
-        quiet_harbor_log()
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
         write_job_files(trials_dir, n_trials)
@@ -142,3 +117,12 @@ class HarborRoom:
     async def aclose(self) -> None:
         """Wait for what the trials leave on their hosts. Safe to repeat."""
         await self.fleet.close()
+
+
+async def warm_up(config: Config) -> None:
+    """Import Harbor's agent in a thread, before the first trial needs it: some bring litellm, for seconds."""
+    program = program_of(config)
+    await asyncio.to_thread(pkgutil.resolve_name, program.import_path if program else "harbortrainer.rollout.agent")
+    gc.collect()
+    gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
+    quiet_harbor_log()

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
+from harbortrainer.policy.tinker_llm import TinkerLLM
+from harbortrainer.rollout.agent_session import AgentSession
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
 from harbortrainer.rollout.slots import Slots
 
@@ -21,36 +23,17 @@ VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, 
 UNNAMED = ObservedTrial("")
 
 
-class HasDeadline(Protocol):
-    """Event loop time at which the agent has to stop; None = none."""
-
-    @property
-    def deadline(self) -> float | None: ...
-
-    @deadline.setter
-    def deadline(self, at: float | None) -> None: ...
-
-
-@runtime_checkable
-class Endpoint(Protocol):
-    """The model API of an agent in the container, open while it acts."""
-
-    async def open(self, container: str) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class Phases:
     """Harbor hooks that make each phase of a trial wait for a concurrency slot; the trial's clock is paused meanwhile.
 
-    `clock`: the limit of the whole trial; `waited`: seconds at all gates; `prepared`: seconds between the end of the
-    agent's phases and the start of verification, waits included.
+    `policy`: what the agent asks, None = a script acts. `clock`: the limit of the whole trial; `waited`: seconds at all
+    gates; `prepared`: seconds between the end of the agent's phases and the start of verification, waits included.
     """
 
     def __init__(
         self,
         trial: "Trial",
-        llm: HasDeadline,
+        policy: TinkerLLM | AgentSession | None,
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
@@ -61,14 +44,14 @@ class Phases:
         self.clock = asyncio.timeout(limit_sec or None)
         self.waited = self.prepared = 0.0
         self._trial = trial
-        self._llm = llm
+        self._policy = policy
         self._gates = gates
         self._daemon = daemon
         self._observed = observed
         # the part of the trial's time that the agent has to leave to the verifier
         self._reserve = min(trial.verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: Slots | None = None
-        self._starting: float | None = None  # when it took its slot among the starting
+        self._started = 0.0  # when it could start, with a slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
         trial.add_hook(TrialEvent.AGENT_START, self._before_agent)
@@ -80,49 +63,45 @@ class Phases:
         if self._held is not None:
             self._held.release()
             self._held = None
-        if self._starting is not None:
-            self._gates.starting.release()
-            self._starting = None
 
     @boundary
     async def _before_start(self, _: object) -> None:
         await self._wait(self._daemon.ready())
-        await self._wait(self._gates.starting.acquire())
-        self._starting = time.monotonic()
+        await self._enter(self._gates.starting)
         await self._wait(removals().room())
-        self._starting = time.monotonic()
+        self._started = time.monotonic()
         self._observed.moved(TrialState.STARTING)
 
     @boundary
     async def _before_agent(self, _: object) -> None:
-        if self._starting is not None:
-            self._note_start(time.monotonic() - self._starting)
-            self._starting = None
+        if self._held is self._gates.starting:
+            self._held = None
+            self._release_start()
         if not self._gates.weights.is_set():
             self._observed.moved(TrialState.WAITING)
             await self._wait(self._gates.weights.wait())
         await self._enter(self._gates.running)
         self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1
-        if (due := self.clock.when()) is not None:
-            self._llm.deadline = due - self._reserve
+        if self._policy is not None and (due := self.clock.when()) is not None:
+            self._policy.deadline = due - self._reserve
         if environment := self._engine_environment():
             await environment.open_agent_phase()
-            if isinstance(self._llm, Endpoint):
-                await self._llm.open(environment.container)
+            if isinstance(self._policy, AgentSession):
+                await self._policy.open(environment.container)
 
-    def _note_start(self, seconds: float) -> None:
-        """`seconds`: since it got its slot. Image and terminal are part of them, so a container's own time counts."""
+    def _release_start(self) -> None:
+        """Image and terminal are part of the time since it got its slot, so a container's own time counts."""
         if (environment := self._engine_environment()) and environment.start_seconds is not None:
             self._gates.starting.release(environment.start_seconds, disturbed=environment.start_disturbed)
         else:
-            self._gates.starting.release(seconds)
+            self._gates.starting.release(time.monotonic() - self._started)
 
     @boundary
     async def _after_agent(self, _: object) -> None:
         self.leave()
-        if isinstance(self._llm, Endpoint):
-            await self._llm.close()
+        if isinstance(self._policy, AgentSession):
+            await self._policy.close()
 
     @boundary
     async def _before_verifier(self, _: object) -> None:

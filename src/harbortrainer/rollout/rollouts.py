@@ -138,10 +138,6 @@ class Rollouts:
             stack.push_async_callback(self.aclose)
             yield
 
-    async def warm_up(self, tasks: Iterable[Task]) -> None:
-        """Do slow work of the first trials ahead, without the rest of `opened`."""
-        await _gather(self._rooms[name].warm_up() for name in {task.venue for task in tasks})
-
     async def aclose(self) -> None:
         """Wait for what the trials leave at their venues, and give up requests of cancelled trials. Safe to repeat."""
         await _gather(room.aclose() for room in self._rooms.values())

@@ -1,8 +1,10 @@
 """The number of environments that start at once: it follows how fast they start."""
 
-import asyncio
 import logging
 import time
+from typing import override
+
+from harbortrainer.rollout.slots import Slots
 
 FIRST = 8  # environments that start at once, until their rate has been seen
 MOST_PER_CPU = 2
@@ -20,7 +22,7 @@ def most_starts(cpus: int) -> int:
     return max(FIRST, MOST_PER_CPU * cpus)
 
 
-class StartLimit:
+class StartLimit(Slots):
     """Allows `limit` starts at once, at most `most`.
 
     Additive increase, multiplicative decrease (Chiu & Jain 1989): other programs use the daemon too. A slow start
@@ -28,11 +30,8 @@ class StartLimit:
     """
 
     def __init__(self, most: int) -> None:
-        self.limit = min(FIRST, most)
+        super().__init__(min(FIRST, most))
         self._most = most
-        self._under_way = 0
-        self._waiting = 0
-        self._changed = asyncio.Event()
         self._fastest = float("inf")
         self._good = 0
         self.halvings = 0
@@ -43,25 +42,17 @@ class StartLimit:
         self._stepped = False  # the window is the first at its level
         self._held = 0  # windows until the next step
 
-    async def acquire(self) -> None:
-        self._waiting += 1
-        try:
-            while self._under_way >= self.limit:
-                self._changed.clear()
-                await self._changed.wait()
-        finally:
-            self._waiting -= 1
-        self._under_way += 1
-
+    @override
     def release(self, seconds: float | None = None, *, disturbed: bool = False) -> None:
         """`seconds`: how long the start took, without its waits; None = it failed or was cancelled: it is not counted.
 
         `disturbed`: removals may have made it slow, so that it does not halve the limit.
         """
-        self._under_way -= 1
-        self._changed.set()
-        if seconds is None:
-            return
+        if seconds is not None:
+            self._judge(seconds, disturbed)
+        super().release()
+
+    def _judge(self, seconds: float, disturbed: bool) -> None:
         self._fastest = min(self._fastest, seconds)
         if seconds > max(SLOW_START_SEC, SLOW_RATIO * self._fastest):
             if not disturbed:
@@ -73,9 +64,9 @@ class StartLimit:
                 self._good = 0
                 self.limit += 1
         else:
-            self._count()
+            self._count_start()
 
-    def _count(self) -> None:
+    def _count_start(self) -> None:
         """One good start at a limit of FIRST or more: a window ends after as many as the limit, twice."""
         if not self._waiting:  # the limit did not hold any back
             self._began = None
@@ -97,7 +88,6 @@ class StartLimit:
             self._held -= 1
         elif self.limit < self._most:
             self.limit, self._rate, self._stepped = min(self._most, self.limit + STEP), rate, True
-            self._changed.set()
         else:
             self._stepped = False
 

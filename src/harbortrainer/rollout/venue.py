@@ -110,9 +110,6 @@ class Room(Protocol):
         """Make what the trials of these tasks need; remove it at the end of the block."""
         ...
 
-    async def warm_up(self) -> None:
-        """Do slow work of the first trial ahead, in threads."""
-
     @property
     def metrics(self) -> Mapping[str, float]:
         """Of its hosts now, by name of docs/metrics.md."""

@@ -5,9 +5,8 @@ reaches tells the two apart: only where the network itself fails, the trial has 
 """
 
 import re
-from collections.abc import Awaitable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from docker.errors import DockerException
 from harbor.models.task.config import NetworkMode, TaskConfig
@@ -37,10 +36,8 @@ _NAMED = re.compile(
 _LOCAL = ("localhost", "127.", "0.0.0.0")
 
 
-class Check(Protocol):
-    """Tries addresses from a fresh container of `image`; None = from this process. Returns None when it cannot."""
-
-    def __call__(self, image: str | None, addresses: Iterable[Address], run_id: str, /) -> Awaitable[Reach | None]: ...
+# Tries addresses from a fresh container of an image (None = from this process) of a run. Returns None when it cannot.
+Check = Callable[[str | None, Iterable[Address], str], Awaitable[Reach | None]]
 
 
 async def is_networks_fault(task: Path, trial: Path, check: Check, run_id: str) -> bool:
@@ -92,7 +89,7 @@ def verifier_has_network(config: TaskConfig) -> bool:
 
 def scripted_addresses(task: Path) -> set[Address]:
     """Of the URLs in the shell scripts of the task's verifier."""
-    return set(_urls("\n".join(code(file) for file in scripts(task))))
+    return set(_addresses(_URL, "\n".join(code(file) for file in scripts(task))))
 
 
 def named_addresses(output: str) -> set[Address]:
@@ -100,14 +97,10 @@ def named_addresses(output: str) -> set[Address]:
     found: set[Address] = set()
     for line in output.splitlines():
         if _TROUBLE.search(line):
-            found |= set(_urls(line))
+            found.update(_addresses(_URL, line))
             hosts = {address.host for address in found}
             found |= {one for one in _addresses(_NAMED, line) if one.host not in hosts}
     return found
-
-
-def _urls(text: str) -> Iterator[Address]:
-    return _addresses(_URL, text)
 
 
 def _addresses(pattern: re.Pattern[str], text: str) -> Iterator[Address]:

@@ -72,10 +72,8 @@ class HarborVenue:
         """The most environments at once, and what bounds them. Raises UserError."""
         from harbortrainer.rollout.agents import agent_memory
 
-        found = self._host(config).capacity(
-            list(map(folder_of, tasks)), config.environment_kwargs, agent_memory(config)
-        )
-        return found.environments, found.why
+        folders = list(map(folder_of, tasks))
+        return self._host(config).capacity(folders, config.environment_kwargs, agent_memory(config))
 
     def room(self, run: "RunParts") -> "HarborRoom":
         from harbortrainer.rollout.harbor_room import HarborRoom

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.segment import ControlType, Segment
 
 from harbortrainer.learning.trajectory import Trajectory, TrialName
-from harbortrainer.rollout.gates import TrialState
+from harbortrainer.rollout.gates import TrialObserver, TrialState
 
 N_REWARDS = 60  # steps in the sparkline
 N_HOSTS = 6  # shown by name, those with the most trials
@@ -60,7 +60,7 @@ class Batch:
         return fmean(chain(*self.groups.values())) if self.groups else None
 
 
-class RunState:
+class RunState(TrialObserver):
     """Updates cost one dictionary write; totals are computed on read. A reader holds `lock`."""
 
     title = "harbortrainer"

@@ -69,9 +69,6 @@ class TauRoom:
         gc.freeze()  # databases: a collection in the middle of a batch need not walk through them
         yield
 
-    async def warm_up(self) -> None:
-        """The tasks were loaded with their domains."""
-
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
         """A batch of conversations has no files beside those of its trials."""
 
