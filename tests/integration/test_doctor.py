@@ -90,13 +90,13 @@ async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir
     benches: list[ProbeSession] = []
     saved = asyncio.Event()
 
-    async def hang(bench: ProbeSession, _identity, _findings) -> None:
+    async def hang(bench: ProbeSession, _findings) -> None:
         benches.append(bench)
         await bench.published(await bench.adapter(), "left")
         saved.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(probe, "_measure", hang)
+    monkeypatch.setattr(probe, "measure_all", hang)
     work = asyncio.create_task(probe.probe(session, str(tiny_model_dir)))
     await saved.wait()
     model_id = benches[0]._models[0]
