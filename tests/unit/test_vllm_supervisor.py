@@ -231,40 +231,36 @@ async def looked_at(fake: FakeVllm, times: int) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_which_vllm_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side: each takes seconds."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
 
+    async def samples_nothing(poison: tuple[list[int], int] | None) -> None:
+        fake = FakeVllm()
+        if poison is None:
+            fake.gate.clear()
+        else:
+            fake.poison = poison
+        async with watched(fake) as hangs:
+            await asyncio.wait_for(hangs, 600)
+        assert fake.asked
 
-@pytest.mark.usefixtures("key")
-@pytest.mark.parametrize("fails", [False, True], ids=["silent", "answers 500"])
-async def test_vllm_that_samples_nothing_hangs(fails: bool) -> None:
-    fake = FakeVllm()
-    if fails:
-        fake.poison = ([0], 500)
-    else:
+    async def has_so_much_work_that_a_small_request_waits() -> None:
+        fake = FakeVllm()
         fake.gate.clear()
-    async with watched(fake) as hangs:
-        await asyncio.wait_for(hangs, 600)
-    assert fake.asked
+        fake.per_look = 1
+        async with watched(fake) as hangs:
+            await asyncio.wait_for(looked_at(fake, sampler_hang.LOOKS + 2), 600)
+            assert not hangs.done() and not fake.asked
 
+    async def is_idle() -> None:
+        fake = FakeVllm()
+        async with watched(fake) as hangs:
+            await asyncio.wait_for(looked_at(fake, sampler_hang.LOOKS + 2), 600)
+            assert not hangs.done() and fake.asked
 
-@pytest.mark.usefixtures("key")
-async def test_vllm_with_so_much_work_that_a_small_request_waits_does_not_hang() -> None:
-    fake = FakeVllm()
-    fake.gate.clear()
-    fake.per_look = 1
-    async with watched(fake) as hangs:
-        await asyncio.wait_for(looked_at(fake, sampler_hang.LOOKS + 2), 600)
-        assert not hangs.done() and not fake.asked
-
-
-@pytest.mark.usefixtures("key")
-async def test_idle_vllm_does_not_hang() -> None:
-    fake = FakeVllm()
-    async with watched(fake) as hangs:
-        await asyncio.wait_for(looked_at(fake, sampler_hang.LOOKS + 2), 600)
-        assert not hangs.done() and fake.asked
+    silent, answers_500 = samples_nothing(None), samples_nothing(([0], 500))
+    await asyncio.gather(silent, answers_500, has_so_much_work_that_a_small_request_waits(), is_idle())
 
 
 async def test_the_log_of_vllm_is_bounded_and_names_the_last_error(
