@@ -212,14 +212,13 @@ class Run:
         policy_: Any = self.policy
         sampler_: Any = self.sampler
         rollouts_: Any = self.rollouts
-        keep = Keep(self.config.keep_checkpoints, self.config.keep_best)
         parts = Parts(
             policy=policy_,
             trained=PolicyIdentity("m", 32, "chat_template:1", "off"),
             sampler=sampler_,
             rollouts=rollouts_,
             metrics=MetricsLog(self.directory),
-            checkpoints=CheckpointLog(self.directory.checkpoints, keep),
+            checkpoints=CheckpointLog(self.directory.checkpoints, Keep(c.keep_checkpoints, c.keep_best)),
             ledger=Ledger(self.directory.ledger),
             display=Display(Console(quiet=True, highlight=False, soft_wrap=True)),
             stop=self.stop,

@@ -99,7 +99,7 @@ class Backend:
         return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)
 
     def silent(self, what: str) -> End:
-        """An end for `stopping.unless`: raises ServerLost when the server does not answer any more."""
+        """An end for `stopping.run_until`: raises ServerLost when the server does not answer any more."""
         return silent(self.url, what, self.limits.silence_sec)
 
     async def until_answering(self, limit_sec: float) -> None:

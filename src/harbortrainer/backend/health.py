@@ -53,7 +53,7 @@ async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, 
 
 
 async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
-    """An end for `stopping.unless`: raises ServerLost when the server has not answered for `silence_sec`."""
+    """An end for `stopping.run_until`: raises ServerLost when the server has not answered for `silence_sec`."""
     answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
     await asyncio.sleep(pause)  # most calls are over by then
     async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:

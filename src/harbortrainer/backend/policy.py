@@ -204,7 +204,7 @@ class PolicyTrainer:
         await self.saved.delete(path)
 
     def losses(self, what: str, sampler: "Published | None" = None) -> list[End]:
-        """Ends for `stopping.unless`: the server falls silent, or no longer knows the weights of `sampler`.
+        """Ends for `stopping.run_until`: the server falls silent, or no longer knows the weights of `sampler`.
 
         `sampler`: None = the one published last.
         """
@@ -239,7 +239,7 @@ class Published:
         return Handle(self._client.get_sampler_handle())
 
     async def forgotten(self, what: str) -> NoReturn:
-        """An end for `stopping.unless`: raises ServerLost when the server no longer knows these weights."""
+        """An end for `stopping.run_until`: raises ServerLost when the server no longer knows these weights."""
         await self.lost.wait()
         raise ServerLost(f"{what}: the server does not know the published weights any more")
 
