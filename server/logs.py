@@ -1,12 +1,14 @@
 """Logs that do not grow without end: a file is put aside as FILE.1, … when it is full, and the oldest is deleted.
 
-As a program, `logs.py FILE MIB`, it writes its standard input: scripts/lib/server.sh starts it behind a server in the
-background. It needs the standard library alone.
+As a program, `logs.py FILE MIB READY`, it writes its standard input to FILE, and its first line that starts with
+`ready: ` to READY as well: scripts/lib/server.sh starts it behind a server in the background. It needs the standard
+library alone.
 """
 
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 from logging.handlers import RotatingFileHandler
@@ -36,13 +38,15 @@ class Log:
         self._parts = _Parts(file, maxBytes=part_bytes, backupCount=KEPT, encoding="utf-8", errors="replace")
         self._rest = b""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bytes:
+        """Returns the lines that are whole now."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         if len(data) - end > CHUNK:
             end = len(data)
         self._rest = data[end:]
         self._put(data[:end])
+        return data[:end]
 
     def close(self) -> None:
         self._put(self._rest)
@@ -64,10 +68,13 @@ def clear(file: Path) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends when nobody can write to it any more
-    log = Log(Path(sys.argv[1]), int(sys.argv[2]) << 20)
+    log, ready = Log(Path(sys.argv[1]), int(sys.argv[2]) << 20), Path(sys.argv[3])
     with contextlib.closing(log):
         while data := os.read(sys.stdin.fileno(), CHUNK):
-            log.write(data)
+            line = re.search(rb"^ready: .*\n", log.write(data), re.MULTILINE)
+            if line and not ready.exists():
+                with contextlib.suppress(OSError):  # a full disk
+                    ready.write_bytes(line[0])
 
 
 if __name__ == "__main__":

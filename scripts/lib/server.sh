@@ -157,20 +157,20 @@ forget_state() {
 }
 
 # start_in_background STATE PORT COMMAND...: returns when the server is ready; shows the end of its log when it is not to be.
-# server/logs.py writes the log, and ends when the server and all that it started have.
+# server/logs.py writes the log and server.ready, and ends when the server and all that it started have.
 start_in_background() {
-  local state=$1 port=$2 log="$1/server.log" pid writer
+  local state=$1 port=$2 log="$1/server.log" ready="$1/server.ready" pid writer
   shift 2
-  rm -f "$log".[0-9] "$state/server.ready"
-  : >"$log" # else the ready line of an earlier start could be read before this one writes any
-  exec 8> >(exec setsid "$ROOT/server/.venv/bin/python" "$ROOT/server/logs.py" "$log" "${SKYRL_TX_LOG_MB:-64}" 9>&- >/dev/null 2>&1)
+  rm -f "$log".[0-9] "$ready"
+  : >"$log"
+  exec 8> >(exec setsid "$ROOT/server/.venv/bin/python" "$ROOT/server/logs.py" "$log" "${SKYRL_TX_LOG_MB:-64}" "$ready" 9>&- >/dev/null 2>&1)
   writer=$!
   setsid "$@" >&8 2>&1 8>&- </dev/null &
   pid=$!
   exec 8>&-
   echo "$pid" >"$state/server.pid"
   trap 'stop_server "$pid"; exit 130' INT TERM
-  until grep -m 1 '^ready: ' "$log"; do
+  until grep '^ready: ' "$ready" 2>/dev/null; do
     if ! kill -0 "$pid" 2>/dev/null; then
       if [ ! -f "$state/server.pid" ]; then fail "the server was stopped while it started"; fi
       rm -f "$state/server.pid"
@@ -180,7 +180,6 @@ start_in_background() {
     fi
     sleep 0.2
   done
-  sed -n '/^ready: /{p;q}' "$log" >"$state/server.ready" # the log will be put aside
   say "log: $log; stop it with $(stop_command "$port")"
 }
 
@@ -193,4 +192,4 @@ until_gone() {
 }
 
 # Prints the URL of the ready server whose folder is $1 (started with --background); returns 1 while it is not ready.
-ready_url() { sed -n 's/^ready: \([^ ]*\) .*/\1/p' "$1/server.ready" "$1/server.log" 2>/dev/null | grep -m 1 .; }
+ready_url() { sed -n 's/^ready: \([^ ]*\) .*/\1/p' "$1/server.ready" 2>/dev/null | grep .; }
