@@ -26,7 +26,8 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import TrialContext, run_trial
+from harbortrainer.rollout.trial import LocalHost
+from harbortrainer.rollout.venue import RunParts
 from tests.support.agent_endings import AGENTS, HELLO, PACK, RUN, demand_packed, script
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -74,13 +75,13 @@ async def trials(folder: Path, agent: str, count: int, turns: int) -> Sequence[T
     }  # fmt: skip
     config = Config(**given)
     service, task = AgentService.of(template), make_task(folder, agent_timeout=1200.0)
-    context = TrialContext(
-        config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
+    host = LocalHost(
+        RunParts(config, sampler, template, RUN, Gates.of(config)), Daemon(config.outage_limit_sec), agents=service
     )
     try:
         async with service.endpoint:
             names = [f"b-{number}" for number in range(count)]
-            return await asyncio.gather(*(run_trial(request(task, folder, name), context) for name in names))
+            return await asyncio.gather(*(host.run(request(task, folder, name)) for name in names))
     finally:
         await cleaning.drain()
 

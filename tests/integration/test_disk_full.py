@@ -17,7 +17,7 @@ from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run, containers
 from tests.support.small_disk import SmallDisk, small_disk
-from tests.support.trial_parts import SOLVE, make_task, settings
+from tests.support.trial_parts import SOLVE, local_host, make_task
 
 N_TRIALS = 4
 RUN = a_run("disk-full")
@@ -54,11 +54,11 @@ class Batch:
             write_trajectory(self.folder, trajectory)
             self.stored.append(trajectory.trial_name)
 
-        made, client = settings(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
-        rollouts = Rollouts(made.config, made.sampler, made.template, RUN, self.ledger)
+        host, client = local_host(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
+        rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN, self.ledger)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:
-            await warm_up(made.config)
+            await warm_up(host.parts.config)
             return await rollouts.run_groups(
                 [self._task], N_TRIALS, self.run.batch("step", 0), step=0, temperature=1.0, on_trajectory=keep,
                 done=done,

@@ -16,7 +16,7 @@ from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.rollout.rollouts import Rollouts
 from tests.support.own_daemon import OwnDaemon, own_daemon
-from tests.support.trial_parts import SOLVE, answer, make_task, settings
+from tests.support.trial_parts import SOLVE, answer, local_host, make_task
 
 N_TRIALS = 4
 LONGER_SEC = float(os.environ.get("OUTAGE_SEC", "0"))  # that the daemon is away beyond the time it takes to notice
@@ -43,8 +43,8 @@ class Policy:
 
 
 async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[TrajectoryGroup]:
-    made, _ = settings(policy, n_parallel_envs=N_TRIALS, n_warm_envs=0, max_turns=3, **fields)
-    rollouts = Rollouts(made.config, made.sampler, made.template, "outage")
+    host, _ = local_host(policy, n_parallel_envs=N_TRIALS, n_warm_envs=0, max_turns=3, **fields)
+    rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, "outage")
     try:
         return await rollouts.run_groups([make_task(folder)], N_TRIALS, folder / "b", step=0, temperature=1.0)
     finally:

@@ -16,7 +16,7 @@ from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run
 from tests.support.fakes import Request, chat_template
-from tests.support.trial_parts import SOLVE, TEST_SH, make_task, settings
+from tests.support.trial_parts import SOLVE, TEST_SH, local_host, make_task
 
 RUN_ID = a_run("faults")
 RUN = {"label": [f"harbortrainer.run_id={RUN_ID}", "harbortrainer.trial"]}
@@ -61,8 +61,8 @@ FAULTS: list[tuple[Callable[[str], None], Outcome, str]] = [
 async def run_group(folder: Path, task: Task, policy: Any, ledger: Any) -> TrajectoryGroup:
     """One trial at a time, as many as there are faults."""
     fields: dict[str, Any] = {"n_parallel_envs": 1, "n_warm_envs": 0, "max_attempts": 9, "quarantine_after": 0}
-    made, _ = settings(policy, **fields)
-    rollouts = Rollouts(made.config, made.sampler, made.template, RUN_ID, ledger)
+    host, _ = local_host(policy, **fields)
+    rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN_ID, ledger)
     try:
         (group,) = await rollouts.run_groups([task], len(FAULTS), folder / "b", step=0, temperature=1.0)
     finally:

@@ -17,9 +17,8 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.command import IN_SHELL
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.learning.trajectory import Outcome
-from harbortrainer.rollout.trial import run_trial
 from tests.support.docker_parts import BASE, started, write_task
-from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
+from tests.support.trial_parts import SOLVE, answer, local_host, make_task, request
 
 RUN = "test-first-shell"
 pytestmark = [
@@ -67,8 +66,8 @@ async def seen(environment: DockerEngineEnvironment, *, inside: bool = False) ->
 
 
 async def test_a_trial_has_one_exec_session_and_no_archive(tmp_path: Path, calls: Counter[str]) -> None:
-    shared, _ = settings(SOLVE, environment_kwargs={"own_network": True})
-    trajectory = await run_trial(request(make_task(tmp_path), tmp_path), shared)
+    host, _ = local_host(SOLVE, environment_kwargs={"own_network": True})
+    trajectory = await host.run(request(make_task(tmp_path), tmp_path))
     await drain()
     assert trajectory.reward == 1.0, trajectory.detail
     once = ("create_container", "start", "inspect_container", "attach_socket")
@@ -118,8 +117,8 @@ async def test_a_policy_that_kills_everything_ends_its_command_at_once(tmp_path:
 
 
 async def test_a_policy_that_kills_everything_is_graded(tmp_path: Path) -> None:
-    shared, _ = settings([answer("echo Hello > hello.txt; sync; kill -9 -1\n"), answer(complete=True)])
-    trajectory = await run_trial(request(make_task(tmp_path), tmp_path), shared)
+    host, _ = local_host([answer("echo Hello > hello.txt; sync; kill -9 -1\n"), answer(complete=True)])
+    trajectory = await host.run(request(make_task(tmp_path), tmp_path))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0), trajectory.detail
 
 

@@ -10,12 +10,11 @@ import pytest
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.rollout.trial import run_trial
 from harbortrainer.tasks.folders import folder_of
 from tests.support import docker_parts
 from tests.support.docker_parts import BASE, a_run, let_processes_end, started, write_task
 from tests.support.tiers import first
-from tests.support.trial_parts import SOLVE, answer, make_task, request, settings
+from tests.support.trial_parts import SOLVE, answer, local_host, make_task, request
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = a_run("test-integrity")
@@ -59,8 +58,8 @@ def integrity_task(folder: Path, name: str = "hello", **toml: str) -> Any:
 
 
 async def run(folder: Path, *said: str, name: str = "hello", **fields: Any) -> Trajectory:
-    shared, _ = settings([*said, answer(complete=True), answer(complete=True)], **fields)
-    return await run_trial(request(integrity_task(folder, name), folder, name), shared)
+    host, _ = local_host([*said, answer(complete=True), answer(complete=True)], **fields)
+    return await host.run(request(integrity_task(folder, name), folder, name))
 
 
 async def test_no_attack_earns(tmp_path: Path) -> None:

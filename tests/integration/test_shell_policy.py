@@ -16,7 +16,8 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import TrialContext, run_trial
+from harbortrainer.rollout.trial import LocalHost
+from harbortrainer.rollout.venue import RunParts
 from harbortrainer.sft.dataset import load_dataset
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
@@ -89,12 +90,12 @@ async def _trial(
         context_limit=16_000, max_tokens=256, trial_timeout_sec=900.0,
     )  # fmt: skip
     service = AgentService.of(template)
-    context = TrialContext(
-        config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
+    host = LocalHost(
+        RunParts(config, sampler, template, RUN, Gates.of(config)), Daemon(config.outage_limit_sec), agents=service
     )
     try:
         async with service.endpoint:
-            trajectory = await run_trial(request(Task(folder.name, folder, digest(folder)), tmp_path), context)
+            trajectory = await host.run(request(Task(folder.name, folder, digest(folder)), tmp_path))
     finally:
         await cleaning.drain()
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0), trajectory.detail

@@ -9,14 +9,13 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.environment import PUT_BACK
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.environment import environment_config
-from harbortrainer.rollout.trial import run_trial
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run, containers
 from tests.support.oracle import rewards_of, run_oracle
 from tests.support.shapes import INSTALLING, SHAPES, write_shape
 from tests.support.task_folder import BASE, write_task
-from tests.support.trial_parts import SOLVE, request, settings
+from tests.support.trial_parts import SOLVE, local_host, request
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = a_run("test-task-shapes")
@@ -80,7 +79,7 @@ async def test_the_agent_works_in_sh_where_there_is_no_bash(tmp_path: Path) -> N
 
 async def _scripted(path: Path) -> Trajectory:
     """One trial by the real agent with the policy that solves the task."""
-    shared, _ = settings(SOLVE)
-    trajectory = await run_trial(request(Task(path.name, path, digest(path)), path.parent), shared)
+    host, _ = local_host(SOLVE)
+    trajectory = await host.run(request(Task(path.name, path, digest(path)), path.parent))
     await drain()
     return trajectory

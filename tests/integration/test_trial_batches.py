@@ -14,14 +14,14 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from tests.support.fakes import Request, ScriptedClient
-from tests.support.trial_parts import RUN, SOLVE, answer, make_task, settings
+from tests.support.trial_parts import RUN, SOLVE, answer, local_host, make_task
 
 DONE = answer(complete=True)
 
 
 def made(answers: Any, sampler: PolicySampler | None = None, **fields: Any) -> tuple[Rollouts, ScriptedClient]:
-    shared, client = settings(answers, sampler=sampler, **{"n_parallel_envs": 3} | fields)
-    return Rollouts(shared.config, shared.sampler, shared.template, shared.run_id), client
+    host, client = local_host(answers, sampler=sampler, **{"n_parallel_envs": 3} | fields)
+    return Rollouts(host.parts.config, host.parts.sampler, host.parts.template, host.parts.run_id), client
 
 
 def containers() -> list[Any]:

@@ -17,14 +17,14 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.outcome import SAMPLING
-from harbortrainer.rollout.trial import new_trial, run_trial
+from harbortrainer.rollout.trial import new_trial
 from harbortrainer.tasks.folders import digest, folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
 from tests.support.shapes import COMPOSE, SEPARATE, VERIFIER
 from tests.support.task_folder import write_task
-from tests.support.trial_parts import RUN, SOLVE, answer, make_task, request, settings
+from tests.support.trial_parts import RUN, SOLVE, answer, local_host, make_task, request
 
 EXCLUDING = SEPARATE.replace('"/app/hello.txt"', '"/app"\nexclude = ["*.tmp"]')
 MAIN_OF_COMPOSE = "com.docker.compose.service=main"
@@ -53,8 +53,8 @@ async def run_with_client(
     folder: Path, answers: Any, *, name: str = NAME, task: dict[str, Any] | None = None, **fields: Any
 ) -> tuple[Trajectory, ScriptedClient]:
     """`name`: of the trial; no other one that runs beside it has it."""
-    shared, client = settings(answers, **fields)
-    return await run_trial(request(make_task(folder, **task or {}), folder, name), shared), client
+    host, client = local_host(answers, **fields)
+    return await host.run(request(make_task(folder, **task or {}), folder, name)), client
 
 
 async def test_solved_and_every_prompt_is_exact(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ async def test_a_task_of_two_steps_is_one_trajectory_of_two_segments(tmp_path: P
         tests.mkdir(parents=True)
         (tests.parent / "instruction.md").write_text(f"Make {name}.\n")
         (tests / "test.sh").write_text(f"#!/bin/bash\ntest -e {name}; echo $((1 - $?)) > /logs/verifier/reward.txt\n")
-    shared, _ = settings([answer("touch a\n"), DONE, DONE, answer("touch c\n"), DONE, DONE])
-    trajectory = await run_trial(request(task, tmp_path), shared)
+    host, _ = local_host([answer("touch a\n"), DONE, DONE, answer("touch c\n"), DONE, DONE])
+    trajectory = await host.run(request(task, tmp_path))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.5)
     assert [turn.segment for turn in trajectory.turns] == [0, 0, 0, 1, 1, 1]
     assert trajectory.times["verifier"] > 0
@@ -228,8 +228,8 @@ async def test_a_sampler_that_hangs_or_fails_is_the_infrastructures(tmp_path: Pa
 async def test_a_task_that_harbor_refuses_is_its_own_trials_fault(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     (folder_of(task) / "task.toml").write_text('[verifier]\ntimeout_sec = "soon"\n')
-    shared, _ = settings(SOLVE)
-    trajectory = await run_trial(request(task, tmp_path), shared)
+    host, _ = local_host(SOLVE)
+    trajectory = await host.run(request(task, tmp_path))
     assert trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR and trajectory.detail.startswith("task hello: ")
 
 
@@ -247,21 +247,21 @@ async def test_a_bug_in_the_environment_stops_the_run(tmp_path: Path, monkeypatc
 async def test_an_image_that_does_not_build_is_the_infrastructures(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     (folder_of(task) / "environment" / "Dockerfile").write_text("FROM harbortrainer/base:bookworm\nRUN false\n")
-    shared, _ = settings(SOLVE)
-    trajectory = await run_trial(request(task, tmp_path), shared)
+    host, _ = local_host(SOLVE)
+    trajectory = await host.run(request(task, tmp_path))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
 
 
 async def test_a_cancelled_trial_leaves_no_container_and_no_request(tmp_path: Path) -> None:
-    shared, client = settings(lambda asked: None)
-    running = asyncio.create_task(run_trial(request(make_task(tmp_path), tmp_path), shared))
+    host, client = local_host(lambda asked: None)
+    running = asyncio.create_task(host.run(request(make_task(tmp_path), tmp_path)))
     async with asyncio.timeout(600):
         while not client.requests:  # noqa: ASYNC110 - the fake client has no event for it
             await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert len(shared.sampler._in_flight) == 1  # drained by the trainer before it trains
+    assert len(host.parts.sampler._in_flight) == 1  # drained by the trainer before it trains
     stored = json.loads((tmp_path / "trials" / "s000000-p00-g00" / "result.json").read_text())
     assert stored["exception_info"]["exception_type"] == "CancelledError"
 
@@ -300,10 +300,10 @@ async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_
         trial.add_hook(TrialEvent.AGENT_END, lose)
         return trial
 
-    shared, _ = settings(SOLVE)
-    trajectory = await run_trial(request(task, tmp_path, NAME), replace(shared, new_trial=lost_after_its_agent))
+    host, _ = local_host(SOLVE)
+    trajectory = await replace(host, new_trial=lost_after_its_agent).run(request(task, tmp_path, NAME))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
     assert "the container of the agent or its daemon went away: " in trajectory.detail
-    kept, _ = settings(["no JSON", DONE, DONE])
-    nothing = await run_trial(request(task, tmp_path, "s000000-p00-g01"), kept)
+    kept, _ = local_host(["no JSON", DONE, DONE])
+    nothing = await kept.run(request(task, tmp_path, "s000000-p00-g01"))
     assert (nothing.outcome, nothing.reward) == (Outcome.COMPLETED, 0.0), "it made no artifact, which is no fault"

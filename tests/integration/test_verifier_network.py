@@ -10,13 +10,12 @@ import pytest
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.network import forget_network
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.rollout.trial import run_trial
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
 from tests.support.outside import PORT, name_server, run, web_server
 from tests.support.own_daemon import OwnDaemon, own_daemon
 from tests.support.task_folder import BASE, write_task
-from tests.support.trial_parts import SOLVE, answer, request, settings
+from tests.support.trial_parts import SOLVE, answer, local_host, request
 
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),
@@ -62,8 +61,8 @@ async def test_only_a_network_that_is_down_takes_the_grade(tmp_path: Path, daemo
     task = Task("task", path, digest(path))
 
     async def trial(name: str, answers: list[str]) -> Trajectory:
-        context, _ = settings(answers)
-        return await run_trial(request(task, tmp_path, name), context)
+        host, _ = local_host(answers)
+        return await host.run(request(task, tmp_path, name))
 
     with name_server(OUTSIDE, NAME, *daemon.inside):
         with web_server(tmp_path / "served", OUTSIDE, *daemon.inside):

@@ -31,8 +31,8 @@ from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
 from harbortrainer.rollout.agents import PORT, PROGRAMS, check_agent
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import TrialContext, run_trial
-from harbortrainer.rollout.venue import TrialRequest
+from harbortrainer.rollout.trial import LocalHost
+from harbortrainer.rollout.venue import RunParts, TrialRequest
 from tests.conftest import ROOT
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -352,11 +352,11 @@ async def run(
         (step / "instruction.md").write_text(f"Write Hello to hello.txt, step {number}.\n")
         (step / "tests" / "test.sh").write_text(f"#!/bin/bash\n{test}")
     service = _Watched(Endpoint(), Prompts(template), live=live)
-    context = TrialContext(
-        config, sampler, template, RUN, Gates.of(config), Daemon(config.outage_limit_sec), agents=service
+    host = LocalHost(
+        RunParts(config, sampler, template, RUN, Gates.of(config)), Daemon(config.outage_limit_sec), agents=service
     )
     async with service.endpoint:
-        trajectory = await run_trial(request(task, folder, f"t-{next(_NUMBERS)}"), context)
+        trajectory = await host.run(request(task, folder, f"t-{next(_NUMBERS)}"))
     assert live.session is not None
     return Ended(trajectory, client, live.session.key.encode(), _beyond(live.over_at, Path(trajectory.trial_dir)))
 

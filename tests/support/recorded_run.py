@@ -332,7 +332,7 @@ def note_settings(run: Run, recorder: Recorder) -> None:
     parts = run.trainer.parts
     settings: Any = parts.rollouts._settings
     room: Any = parts.rollouts._rooms["harbor"]
-    daemon = room.local.context.daemon
+    daemon = room.local.daemon
     recorder.note("verifiers", at_once=settings.gates.verifying.limit)
     recorder.note("daemon", limit_sec=daemon._limit_sec, asked=type(daemon._ping.__self__).__name__)
     recorder.note("limits", **asdict(run.backend.limits))

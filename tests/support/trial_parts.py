@@ -9,8 +9,8 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import TrialContext
-from harbortrainer.rollout.venue import TrialRequest
+from harbortrainer.rollout.trial import LocalHost
+from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
 from tests.support.fakes import ScriptedClient, chat_template
@@ -51,10 +51,10 @@ RUN = f"test-trials-{os.getpid()}"  # a label of this process: another one's tes
 SOLVE = [answer("echo Hello > hello.txt\n"), answer(complete=True), answer(complete=True)]
 
 
-def settings(
+def local_host(
     answers: Any, *, sampler: PolicySampler | None = None, **fields: Any
-) -> tuple[TrialContext, ScriptedClient]:
-    """Settings whose policy gives these answers; `fields` go to Config."""
+) -> tuple[LocalHost, ScriptedClient]:
+    """A host whose policy gives these answers; `fields` go to Config."""
     template = chat_template()
     client = ScriptedClient(answers, template)
     sampler = sampler or PolicySampler()
@@ -68,8 +68,9 @@ def settings(
         "trial_timeout_sec": 1200.0,
     }
     config = Config(**defaults | fields)
-    daemon = Daemon(config.outage_limit_sec)
-    return TrialContext(config, sampler, template, RUN, Gates.of(config), daemon), client
+    return LocalHost(
+        RunParts(config, sampler, template, RUN, Gates.of(config)), Daemon(config.outage_limit_sec)
+    ), client
 
 
 def request(task: Task, folder: Path, name: str = "s000000-p00-g00") -> TrialRequest:

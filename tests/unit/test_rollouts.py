@@ -189,7 +189,7 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
     monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
     rig = Rig(tmp_path, monkeypatch, run, n_parallel_envs=2)
     room: Any = rig.rollouts._rooms["harbor"]
-    monkeypatch.setattr(room.local.context.daemon, "_ping", ping)
+    monkeypatch.setattr(room.local.daemon, "_ping", ping)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3]
     assert {t.attempt for group in groups[1:] for t in group.trajectories_G} == {2}
@@ -363,7 +363,7 @@ async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_aske
     rig = Rig(tmp_path, monkeypatch, lambda request: replace(lost(request), turns=(TURN,)))
     loop, room = asyncio.get_running_loop(), cast(Any, rig.rollouts._rooms["harbor"])
     monkeypatch.setattr(
-        room.local.context.daemon, "_ping", lambda: (loop.call_soon_threadsafe(asked.set), answer.wait(60), None)[-1]
+        room.local.daemon, "_ping", lambda: (loop.call_soon_threadsafe(asked.set), answer.wait(60), None)[-1]
     )
     monkeypatch.setattr(rig.journal, "ended", lambda trial, fate: ended.append(trial) or rig.journal.fates.append(fate))
     batch = asyncio.create_task(rig.go(group_size=1, tasks=TASKS[:1]))

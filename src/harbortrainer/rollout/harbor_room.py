@@ -9,53 +9,18 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import Host as Docker
 from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
-from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.gates import UNOBSERVED
-from harbortrainer.rollout.trial import NewTrial, TrialContext, run_trial
-from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
+from harbortrainer.rollout.trial import LocalHost, NewTrial
+from harbortrainer.rollout.venue import Progress, RunParts, Say
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
-
-
-class LocalHost(Host):
-    """This process runs the trials, on the daemon that DOCKER_HOST names or at a sandbox service.
-
-    `context`: what they share.
-    """
-
-    def __init__(self, context: TrialContext) -> None:
-        self.context = context
-
-    @property
-    def places(self) -> int:
-        return self.context.gates.containers.limit
-
-    @property
-    def outages(self) -> int:
-        """Of the daemon."""
-        return self.context.daemon.outages
-
-    async def ready(self) -> None:
-        await self.context.daemon.ready()
-
-    async def suspect(self) -> None:
-        await self.context.daemon.suspect()
-
-    async def run(self, request: TrialRequest) -> Trajectory:
-        return await run_trial(request, self.context)
-
-    async def close(self) -> None:
-        """Wait for the removal of containers. Safe to repeat."""
-        self.context.daemon.close()
-        await cleaning.drain()
 
 
 class HarborRoom:
@@ -66,10 +31,7 @@ class HarborRoom:
         self.agent, self.gate = run.config.agent, run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
         agents = AgentService.of(run.template) if program_of(run.config) is not None else None
-        context = TrialContext(
-            run.config, run.sampler, run.template, run.run_id, run.gates, daemon, run.observer, new_trial, agents
-        )
-        self.local = LocalHost(context)
+        self.local = LocalHost(run, daemon, new_trial, agents)
         observer = UNOBSERVED if cluster is None else run.observer
         self.fleet = Fleet(self.gate, run.config.outage_limit_sec, observer)
         if cluster is None:
@@ -98,7 +60,7 @@ class HarborRoom:
             async with self._cluster.joined(self.fleet, tasks, say):
                 yield
             return
-        agents = self.local.context.agents
+        agents = self.local.agents
         async with (
             agents.endpoint if agents else contextlib.nullcontext(),
             cleaned(self._docker, self._run_id, say),
@@ -106,7 +68,7 @@ class HarborRoom:
             folders = list(map(folder_of, tasks))
             images = build_images(self._docker, folders, self._run_id, progress, say)
             try:
-                await asyncio.gather(warm_up(self.local.context.config), images)
+                await asyncio.gather(warm_up(self.local.parts.config), images)
                 yield
             finally:
                 await self.aclose()

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from harbortrainer.config import Config
+from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.docker.reach import NetworkCheck
@@ -16,15 +17,15 @@ from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting
 from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
-from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.policy.sampler import Sampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
 from harbortrainer.rollout.agents import program_of
-from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver
+from harbortrainer.rollout.fleet import Host
+from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import Phases
-from harbortrainer.rollout.venue import TrialCancelled, TrialRequest, weights_of
+from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
 from harbortrainer.rollout.verifier_network import Check, is_networks_fault
 from harbortrainer.tasks.folders import folder_of
 
@@ -46,74 +47,88 @@ async def new_trial(config: "TrialConfig") -> "Trial":
 NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
 
 
-@dataclass(frozen=True, slots=True)
-class TrialContext:
-    """The objects that all Harbor trials of a run share."""
+@dataclass(eq=False)
+class LocalHost(Host):
+    """This process runs the trials, on the daemon that DOCKER_HOST names or at a sandbox service."""
 
-    config: Config
-    sampler: PolicySampler
-    template: ChatTemplate
-    run_id: str
-    gates: Gates
+    parts: RunParts
     daemon: Daemon
-    observer: TrialObserver = UNOBSERVED
     new_trial: NewTrial = new_trial
     agents: AgentService | None = None  # None = Terminus-2, in this process
     check_network: Check = field(default_factory=NetworkCheck)
 
+    @property
+    def places(self) -> int:
+        return self.parts.gates.containers.limit
 
-async def run_trial(request: TrialRequest, settings: TrialContext) -> Trajectory:
-    """Run one trial within `trial_timeout_sec`, not counting waits for slots, and grade what the policy did.
+    @property
+    def outages(self) -> int:
+        """Of the daemon."""
+        return self.daemon.outages
 
-    Faults become the trajectory's outcome. Raises only TrialCancelled, once the trial has stopped its environment,
-    UserError of the environment, DiskFault, and errors in this package.
-    """
-    folder = request.trials_dir / request.name
-    config = settings.config
-    sampling = weights_of(request, settings.sampler, config)
-    with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
-        policy = _policy(request, settings, sampler)
-        try:
-            with registered(request.name, policy):
-                ran = await _run(request, settings, policy)
-        except asyncio.CancelledError:
-            raise TrialCancelled(tuple(policy.turns)) from None
-        finally:
-            if isinstance(policy, AgentSession):
-                await policy.close()
-    if settings.agents is not None and isinstance(policy, AgentSession):
-        settings.agents.check(policy, config.agent)
-    outcome, detail, reward = ran.verdict
-    if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
-        await asyncio.to_thread(require_writable, request.trials_dir)
-    restored = restored_paths(ran.put_back) if reward is not None and reward > 0 else ""
-    return Trajectory(
-        task_name=request.task.name,
-        trial_name=request.name,
-        turns=tuple(policy.turns),
-        reward=reward,
-        outcome=outcome,
-        detail=detail,
-        attempt=request.attempt,
-        times=ran.times,
-        stats=policy.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
-        trial_dir=str(folder),
-        suspect=(restored,) if restored else (),
-        side_segments=policy.side_segments if isinstance(policy, AgentSession) else (),
-    )
+    async def ready(self) -> None:
+        await self.daemon.ready()
+
+    async def suspect(self) -> None:
+        await self.daemon.suspect()
+
+    async def run(self, request: TrialRequest) -> Trajectory:
+        """Run one trial within `trial_timeout_sec`, not counting waits for slots, and grade what the policy did.
+
+        Faults become the trajectory's outcome. Raises only TrialCancelled, once the trial has stopped its environment,
+        UserError of the environment, DiskFault, and errors in this package.
+        """
+        folder = request.trials_dir / request.name
+        config = self.parts.config
+        sampling = weights_of(request, self.parts.sampler, config)
+        with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
+            policy = _policy(request, self, sampler)
+            try:
+                with registered(request.name, policy):
+                    ran = await _run(request, self, policy)
+            except asyncio.CancelledError:
+                raise TrialCancelled(tuple(policy.turns)) from None
+            finally:
+                if isinstance(policy, AgentSession):
+                    await policy.close()
+        if self.agents is not None and isinstance(policy, AgentSession):
+            self.agents.check(policy, config.agent)
+        outcome, detail, reward = ran.verdict
+        if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
+            await asyncio.to_thread(require_writable, request.trials_dir)
+        restored = restored_paths(ran.put_back) if reward is not None and reward > 0 else ""
+        return Trajectory(
+            task_name=request.task.name,
+            trial_name=request.name,
+            turns=tuple(policy.turns),
+            reward=reward,
+            outcome=outcome,
+            detail=detail,
+            attempt=request.attempt,
+            times=ran.times,
+            stats=policy.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
+            trial_dir=str(folder),
+            suspect=(restored,) if restored else (),
+            side_segments=policy.side_segments if isinstance(policy, AgentSession) else (),
+        )
+
+    async def close(self) -> None:
+        """Wait for the removal of containers. Safe to repeat."""
+        self.daemon.close()
+        await cleaning.drain()
 
 
 Policy = TinkerLLM | AgentSession
 
 
-def _policy(request: TrialRequest, settings: TrialContext, sampler: Sampler) -> Policy:
+def _policy(request: TrialRequest, host: LocalHost, sampler: Sampler) -> Policy:
     """What the trial's agent talks to."""
-    config, listener = settings.config, ObservedTrial(request.name, settings.observer)
-    if settings.agents is not None:
-        return settings.agents.session(request, config, sampler, listener)
+    config, listener = host.parts.config, ObservedTrial(request.name, host.parts.observer)
+    if host.agents is not None:
+        return host.agents.session(request, config, sampler, listener)
     return TinkerLLM(
         sampler,
-        settings.template,
+        host.parts.template,
         max_tokens=config.max_tokens,
         temperature=request.temperature,
         context_limit=config.context_limit,
@@ -132,19 +147,19 @@ class _Ran:
     verification: float = 0.0
 
 
-async def _run(request: TrialRequest, settings: TrialContext, policy: Policy) -> _Ran:
+async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
     """Raises OSError when the trial's files cannot be written."""
     started = time.monotonic()
     try:
         key = policy.key if isinstance(policy, AgentSession) else ""
-        trial = await settings.new_trial(trial_config(request, settings, key))
+        trial = await host.new_trial(trial_config(request, host, key))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         refuse(error, request.trials_dir / request.name)
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return _Ran((Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
-    limit = settings.config.trial_timeout_sec
-    observed = ObservedTrial(request.name, settings.observer)
-    phases = Phases(trial, policy, settings.gates, settings.daemon, limit, observed)
+    limit = host.parts.config.trial_timeout_sec
+    observed = ObservedTrial(request.name, host.parts.observer)
+    phases = Phases(trial, policy, host.parts.gates, host.daemon, limit, observed)
     try:
         with noting() as noted:
             result = await run_to_end(trial.run(), phases.clock)
@@ -158,7 +173,7 @@ async def _run(request: TrialRequest, settings: TrialContext, policy: Policy) ->
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = policy.classify(result) if isinstance(policy, AgentSession) else classify(result, policy)
     if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
-        verdict = await _install_verdict(request, settings, verdict)
+        verdict = await _install_verdict(request, host, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
     stages = stage_times(result, policy)
@@ -166,20 +181,20 @@ async def _run(request: TrialRequest, settings: TrialContext, policy: Policy) ->
     return _Ran(verdict, stages | times, phases.put_back, stages.get("verifier", 0.0) - before)
 
 
-async def _install_verdict(request: TrialRequest, settings: TrialContext, graded: Verdict) -> Verdict:
+async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdict) -> Verdict:
     """`graded`, unless the verifier could not install what it runs because the network failed."""
     folder = request.trials_dir / request.name
     cause = await asyncio.to_thread(failed_install, folder_of(request.task), folder)
     if not cause:
         return graded
-    if settings.config.environment_type != "docker":  # whose network cannot be tried from outside of the trial
+    if host.parts.config.environment_type != "docker":  # whose network cannot be tried from outside of the trial
         return Outcome.VERIFIER_ERROR, cause, None
-    if await is_networks_fault(folder_of(request.task), folder, settings.check_network, settings.run_id):
+    if await is_networks_fault(folder_of(request.task), folder, host.check_network, host.parts.run_id):
         return Outcome.VERIFIER_ERROR, cause, None
     return graded[0], f"{cause}; not the network's fault, so the grade stands", graded[2]
 
 
-def trial_config(request: TrialRequest, settings: TrialContext, key: str = "") -> "TrialConfig":
+def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "TrialConfig":
     """Harbor's description of the trial, stored as JSON: the agent finds what is live by the trial's name.
 
     `key`: of an agent in the container; Harbor masks it in its files.
@@ -188,8 +203,8 @@ def trial_config(request: TrialRequest, settings: TrialContext, key: str = "") -
 
     from harbortrainer.rollout.environment import environment_config, with_agent
 
-    config, folder = settings.config, folder_of(request.task)
-    environment = environment_config(config.environment_type, config.environment_kwargs, folder, settings.run_id)
+    config, folder = host.parts.config, folder_of(request.task)
+    environment = environment_config(config.environment_type, config.environment_kwargs, folder, host.parts.run_id)
     return TrialConfig(
         task=TaskConfig(path=folder, source=folder.parent.name),
         trial_name=request.name,
