@@ -12,7 +12,7 @@ import shlex
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,13 +26,13 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.api.service import Endpoint
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.conversation import Listener
-from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.policy.conversation import Conversation
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
 from harbortrainer.rollout.agents import PORT, PROGRAMS, check_agent
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import LocalHost
-from harbortrainer.rollout.venue import RunParts, TrialRequest
+from harbortrainer.rollout.venue import RunParts
 from tests.conftest import ROOT
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -149,7 +149,7 @@ class Live:
 
     def deadline_in(self, seconds: float) -> None:
         assert self.session is not None
-        self.session.deadline = asyncio.get_running_loop().time() + seconds
+        self.session.exchange.deadline = asyncio.get_running_loop().time() + seconds
 
     def drop_connections(self) -> None:
         """End every connection of this process's model APIs, as a failing network would."""
@@ -167,10 +167,11 @@ class _Watched(AgentService):
 
     live: Live = field(default_factory=lambda: Live(""))
 
-    def session(self, request: TrialRequest, config: Config, sampler: Sampler, listener: Listener) -> AgentSession:
-        made = super().session(request, config, sampler, listener)
-        self.live.begin(made)
-        return made
+    @contextlib.asynccontextmanager
+    async def session(self, conversation: Conversation, config: Config) -> AsyncIterator[AgentSession]:
+        async with super().session(conversation, config) as made:
+            self.live.begin(made)
+            yield made
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ def _floods(live: Live) -> Said:
 
 async def _held(live: Live) -> str:
     assert live.session is not None
-    while live.session.stats.get("wire_refused_429", 0.0) < 2:  # noqa: ASYNC110
+    while live.session.exchange.stats.get("wire_refused_429", 0.0) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return BESIDE
 
@@ -271,7 +272,7 @@ def _disconnects(live: Live) -> Said:
     async def dropped(text: str) -> str:
         live.drop_connections()
         assert live.session is not None
-        while live.session.stats.get("wire_joined", 0.0) < 1 and not live.session.exchange.ended.is_set():  # noqa: ASYNC110
+        while live.session.exchange.stats.get("wire_joined", 0.0) < 1 and not live.session.exchange.ended.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return text
 

@@ -80,6 +80,8 @@ class Conversation:
     With thinking on, the thoughts of earlier answers stay in the prompt, where some templates would drop them.
     """
 
+    side_segments: tuple[int, ...] = ()  # without loss: none
+
     def __init__(
         self,
         sampler: Sampler,

@@ -1,8 +1,9 @@
 """One trial of an agent in a container: its exchange with the policy, and how the agent ended."""
 
+import contextlib
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ from harbortrainer.learning.trajectory import Outcome, Turn, without_segments
 from harbortrainer.policy.api.exchange import Exchange
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.conversation import Conversation, Listener
-from harbortrainer.policy.sampler import Sampler, SamplingError
+from harbortrainer.policy.conversation import Conversation
+from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.rollout.agents import PORT, PYTHONS
 from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, ungraded, ungraded_verdict
-from harbortrainer.rollout.venue import TrialRequest
 
 if TYPE_CHECKING:  # a web server, slow to import
     from harbor.models.trial.result import TrialResult
@@ -48,30 +49,9 @@ class AgentSession:
     _was_open: bool = False
 
     @property
-    def turns(self) -> Sequence[Turn]:
-        return self.exchange.turns
-
-    @property
-    def side_segments(self) -> tuple[int, ...]:
-        return self.exchange.side_segments
-
-    @property
     def own_turns(self) -> list[Turn]:
         """Answers to the agent itself."""
-        return without_segments(self.turns, self.side_segments)
-
-    @property
-    def stats(self) -> dict[str, float]:
-        return self.exchange.stats
-
-    @property
-    def deadline(self) -> float | None:
-        """Event loop time at which the trial is over."""
-        return self.exchange.deadline
-
-    @deadline.setter
-    def deadline(self, at: float | None) -> None:
-        self.exchange.deadline = at
+        return without_segments(self.exchange.turns, self.exchange.side_segments)
 
     async def open(self, container: str) -> None:
         """Answer inside the container from now on; again after `close`, when the task has another step.
@@ -154,6 +134,14 @@ class AgentSession:
             )
 
 
+Policy = TinkerLLM | AgentSession  # what a trial's agent asks
+
+
+def answering(policy: Policy) -> TinkerLLM | Exchange:
+    """What gives the agent its answers, until its deadline, and records them."""
+    return policy.exchange if isinstance(policy, AgentSession) else policy
+
+
 @dataclass
 class AgentService:
     """What all trials of a run with an agent in containers share. `endpoint`: entered while trials run."""
@@ -169,25 +157,21 @@ class AgentService:
 
         return cls(Endpoint(), Prompts(template))
 
-    def session(self, request: TrialRequest, config: Config, sampler: Sampler, listener: Listener) -> AgentSession:
-        """Of one trial, with its key."""
-        conversation = Conversation(
-            sampler,
-            self.prompts.template,
-            max_tokens=config.max_tokens,
-            temperature=request.temperature,
-            context_limit=config.context_limit,
-            seed=request.seed,
-            listener=listener,
-        )
+    @contextlib.asynccontextmanager
+    async def session(self, conversation: Conversation, config: Config) -> AsyncIterator[AgentSession]:
+        """Of one trial, with its key; closed with the block. Then checks the first one that asked the policy.
+
+        Raises UserError when its first prompt is too long.
+        """
         turns = config.max_turns
         exchange = Exchange(conversation, self.prompts, max_turns=turns, may_compact=config.enable_summarize)
-        return AgentSession(exchange, self.endpoint, self.endpoint.open(exchange))
-
-    def check(self, session: AgentSession, agent: str) -> None:
-        """Check the first trial that asked the policy. Raises UserError."""
+        session = AgentSession(exchange, self.endpoint, self.endpoint.open(exchange))
+        try:
+            yield session
+        finally:
+            await session.close()
         if not self._checked:
-            session.check_first_prompt(agent)
+            session.check_first_prompt(config.agent)
             self._checked = bool(session.own_turns)
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
-from harbortrainer.policy.tinker_llm import TinkerLLM
-from harbortrainer.rollout.agent_session import AgentSession
+from harbortrainer.rollout.agent_session import AgentSession, Policy, answering
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
 from harbortrainer.rollout.slots import Slots
 
@@ -33,7 +32,7 @@ class Phases:
     def __init__(
         self,
         trial: "Trial",
-        policy: TinkerLLM | AgentSession | None,
+        policy: Policy | None,
         gates: Gates,
         daemon: Daemon,
         limit_sec: float,
@@ -84,7 +83,7 @@ class Phases:
         self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1
         if self._policy is not None and (due := self.clock.when()) is not None:
-            self._policy.deadline = due - self._reserve
+            answering(self._policy).deadline = due - self._reserve
         if environment := self._engine_environment():
             await environment.open_agent_phase()
             if isinstance(self._policy, AgentSession):

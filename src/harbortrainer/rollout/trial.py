@@ -1,8 +1,9 @@
 """One Harbor trial: container, agent, verifier -> one trajectory, whatever fails in between."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,17 @@ from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
 from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
-from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
-from harbortrainer.policy.sampler import Sampler
+from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
-from harbortrainer.rollout.agent_session import AgentService, AgentSession
+from harbortrainer.rollout.agent_session import AgentService, AgentSession, Policy, answering
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import Phases
-from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
+from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
 from harbortrainer.rollout.verifier_network import Check, is_networks_fault
 from harbortrainer.tasks.folders import folder_of
 
@@ -79,20 +80,13 @@ class LocalHost(Host):
         UserError of the environment, DiskFault, and errors in this package.
         """
         folder = request.trials_dir / request.name
-        config = self.parts.config
-        sampling = weights_of(request, self.parts.sampler, config)
-        with sampling as sampler, forget_loggers(request.name), disk_errors(folder):
-            policy = _policy(request, self, sampler)
-            try:
-                with registered(request.name, policy):
+        async with self._policy(request) as policy:
+            said = answering(policy)
+            with forget_loggers(request.name), disk_errors(folder), registered(request.name, policy):
+                try:
                     ran = await _run(request, self, policy)
-            except asyncio.CancelledError:
-                raise TrialCancelled(tuple(policy.turns)) from None
-            finally:
-                if isinstance(policy, AgentSession):
-                    await policy.close()
-        if self.agents is not None and isinstance(policy, AgentSession):
-            self.agents.check(policy, config.agent)
+                except asyncio.CancelledError:
+                    raise TrialCancelled(tuple(said.turns)) from None
         outcome, detail, reward = ran.verdict
         if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
             await asyncio.to_thread(require_writable, request.trials_dir)
@@ -100,41 +94,33 @@ class LocalHost(Host):
         return Trajectory(
             task_name=request.task.name,
             trial_name=request.name,
-            turns=tuple(policy.turns),
+            turns=tuple(said.turns),
             reward=reward,
             outcome=outcome,
             detail=detail,
             attempt=request.attempt,
             times=ran.times,
-            stats=policy.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
+            stats=said.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
             trial_dir=str(folder),
             suspect=(restored,) if restored else (),
-            side_segments=policy.side_segments if isinstance(policy, AgentSession) else (),
+            side_segments=said.side_segments,
         )
+
+    @contextlib.asynccontextmanager
+    async def _policy(self, request: TrialRequest) -> AsyncIterator[Policy]:
+        """What the trial's agent asks. Raises UserError at the end, for an agent whose first prompt is too long."""
+        if self.agents is None:
+            with conversing(TinkerLLM, request, self.parts) as llm:
+                yield llm
+        else:
+            with conversing(Conversation, request, self.parts) as conversation:
+                async with self.agents.session(conversation, self.parts.config) as session:
+                    yield session
 
     async def close(self) -> None:
         """Wait for the removal of containers. Safe to repeat."""
         self.daemon.close()
         await cleaning.drain()
-
-
-Policy = TinkerLLM | AgentSession
-
-
-def _policy(request: TrialRequest, host: LocalHost, sampler: Sampler) -> Policy:
-    """What the trial's agent talks to."""
-    config, listener = host.parts.config, ObservedTrial(request.name, host.parts.observer)
-    if host.agents is not None:
-        return host.agents.session(request, config, sampler, listener)
-    return TinkerLLM(
-        sampler,
-        host.parts.template,
-        max_tokens=config.max_tokens,
-        temperature=request.temperature,
-        context_limit=config.context_limit,
-        seed=request.seed,
-        listener=listener,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +162,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
         verdict = await _install_verdict(request, host, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
-    stages = stage_times(result, policy)
+    stages = stage_times(result, answering(policy).turns)
     before = phases.prepared if result.step_results else 0.0  # Harbor's time of a step's verifier contains it
     return _Ran(verdict, stages | times, phases.put_back, stages.get("verifier", 0.0) - before)
 
@@ -266,7 +252,7 @@ async def _settle(task: "asyncio.Task[Any]") -> None:
         raise asyncio.CancelledError
 
 
-def stage_times(result: "TrialResult", policy: Policy) -> dict[str, float]:
+def stage_times(result: "TrialResult", turns: Sequence[Turn]) -> dict[str, float]:
     """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
     steps = result.step_results or [result]  # a multi-step task has an agent and a verifier phase for every step
     stages = {
@@ -280,7 +266,7 @@ def stage_times(result: "TrialResult", policy: Policy) -> dict[str, float]:
         for name, timings in stages.items()
         if (ran := [timing for timing in timings if timing])
     }
-    times["sampling"] = sum(turn.seconds for turn in policy.turns)
+    times["sampling"] = sum(turn.seconds for turn in turns)
     if result.verifier is not None and result.verifier.finished_at and result.finished_at:
         times["teardown"] = _seconds(result.verifier.finished_at, result.finished_at)
     return times

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,9 +12,11 @@ from typing import Literal, Protocol
 from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.policy.tools import Tool
 from harbortrainer.policy.users import Users
-from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, most_agents, n_containers
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver, most_agents, n_containers
 from harbortrainer.rollout.level import FIRST
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
@@ -46,13 +48,6 @@ class TrialCancelled(asyncio.CancelledError):
         self.turns, self.stats = turns, dict(stats)
 
 
-def weights_of(request: TrialRequest, sampler: PolicySampler, config: Config) -> AbstractContextManager[Sampler]:
-    """What the trial samples: those of its request, else those published, as `weights_in_flight` says."""
-    if request.weights is not None:
-        return contextlib.nullcontext(request.weights)
-    return sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
-
-
 @dataclass(frozen=True, slots=True)
 class RunParts:
     """The objects that all trials of a run share, at every venue."""
@@ -64,6 +59,33 @@ class RunParts:
     gates: Gates
     observer: TrialObserver = UNOBSERVED
     users: Users | None = None  # what simulates users; None = the tasks' own scripts
+
+
+@contextlib.contextmanager
+def conversing[C: Conversation](
+    kind: type[C], request: TrialRequest, run: RunParts, tools: Sequence[Tool] = ()
+) -> Iterator[C]:
+    """A trial's conversation with the policy, within the run's limits. Raises UserError: no template for the `tools`.
+
+    It samples the weights of its request, else those published, as `weights_in_flight` says.
+    """
+    config = run.config
+    sampling = (
+        contextlib.nullcontext(request.weights)
+        if request.weights is not None
+        else run.sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
+    )
+    with sampling as sampler:
+        yield kind(
+            sampler,
+            run.template,
+            max_tokens=config.max_tokens,
+            temperature=request.temperature,
+            context_limit=config.context_limit,
+            seed=request.seed,
+            listener=ObservedTrial(request.name, run.observer),
+            tools=tools,
+        )
 
 
 class Host(Protocol):

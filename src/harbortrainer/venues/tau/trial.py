@@ -8,12 +8,11 @@ from harbortrainer.durable.disk import disk_errors, require_writable
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
-from harbortrainer.policy.sampler import Sampler, SamplingError
+from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tools import Message
 from harbortrainer.policy.users import UserFault
-from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.outcome import SAMPLING, USER
-from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
+from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
 from harbortrainer.venues.tau.domain import domain
 from harbortrainer.venues.tau.exchange import ENDS, MOST_ERRORS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
@@ -132,9 +131,8 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
     within = domain(place)
     await run.gates.weights.wait()
     started = time.monotonic()
-    with weights_of(request, run.sampler, config) as sampler, disk_errors(folder):
+    with conversing(Conversation, request, run, within.schemas) as conversation, disk_errors(folder):
         exchange = Exchange(within, within.task(key))
-        conversation = _conversation(request, run, sampler, exchange)
         talk = Talk(exchange, conversation, new_user(within, exchange.task, request.seed), config.max_turns)
         opened = time.monotonic()
         verdict = await _verdict(talk, config.trial_timeout_sec)
@@ -160,19 +158,6 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
         times=times,
         stats=conversation.stats | counted | talk.user.stats,
         trial_dir=str(folder),
-    )
-
-
-def _conversation(request: TrialRequest, run: RunParts, sampler: Sampler, exchange: Exchange) -> Conversation:
-    return Conversation(
-        sampler,
-        run.template,
-        max_tokens=run.config.max_tokens,
-        temperature=request.temperature,
-        context_limit=run.config.context_limit,
-        seed=request.seed,
-        listener=ObservedTrial(request.name, run.observer),
-        tools=exchange.domain.schemas,
     )
 
 
