@@ -33,7 +33,8 @@ from harbortrainer.stopping import End, in_daemon_thread
 
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
-Measure = Callable[[Session, ServerKind, str], Awaitable[Contract]]
+Say = Callable[[str], None]
+Measure = Callable[[Session, ServerKind, str, Say], Awaitable[Contract]]
 _log = logging.getLogger("harbortrainer")
 
 
@@ -56,7 +57,7 @@ class Api:
         """A client without a session. Raises BackendError."""
         return await open_rest(url, key)
 
-    async def session(self, rest: tinker.RestClient, url: str, key: str, say: Callable[[str], None]) -> Session:
+    async def session(self, rest: tinker.RestClient, url: str, key: str, say: Say) -> Session:
         """A new session; those of killed processes of this machine are ended first. Raises BackendError."""
         return await open_session(rest, url, key, say)
 
@@ -121,7 +122,7 @@ class Backend:
         await end_session(self.service, done=done)
 
 
-async def connect(config: RunSettings, measure: Measure, api: Api, say: Callable[[str], None]) -> Backend:
+async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
     kind = kind_of(config)
     url = server_url(config)
@@ -136,7 +137,7 @@ async def connect(config: RunSettings, measure: Measure, api: Api, say: Callable
     session, limits = await api.session(rest, url, key, say), Limits.of(config)
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(end_session, session.service, done=False)
-        measuring = measure(session, kind, config.model_name)
+        measuring = measure(session, kind, config.model_name, say)
         contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
         undo.pop_all()
     return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)

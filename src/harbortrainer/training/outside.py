@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.backend.connect import Api, Backend, connect
-from harbortrainer.backend.contract import Contract, ServerKind
+from harbortrainer.backend.connect import Api, Backend, Measure, Say, connect
 from harbortrainer.backend.load import say_what_compiles
-from harbortrainer.backend.sessions import Session
 from harbortrainer.config import RunSettings, ToolFormat
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
@@ -24,9 +22,7 @@ from harbortrainer.run.metrics import RowSink
 from harbortrainer.watch.display import Display
 from harbortrainer.watch.wandb_log import start_wandb
 
-Say = Callable[[str], None]
 log = logging.getLogger("harbortrainer")
-Measure = Callable[[Session, ServerKind, str, Say], Awaitable[Contract]]
 StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], RowSink | None]
 
 
@@ -50,11 +46,7 @@ class Outside:
 
     async def connect(self, config: RunSettings, say: Say = log.info) -> Backend:
         """A server that answered, with its measured contract. Raises UserError."""
-
-        async def measure(session: Session, kind: ServerKind, model_name: str) -> Contract:
-            return await self.measure(session, kind, model_name, say)
-
-        return await connect(config, measure, self.api, say)
+        return await connect(config, self.measure, self.api, say)
 
     @contextlib.asynccontextmanager
     async def connected(self, config: RunSettings, display: Display) -> AsyncIterator[Backend]:
