@@ -51,13 +51,10 @@ class BaseModelSampler(Sampler):
     def __init__(self, backend: Backend, model_name: str, sampler: PolicySampler) -> None:
         """`sampler`: sends the requests; a companion of the policy's."""
         self._backend, self._model_name, self._sampler = backend, model_name, sampler
+        self.powers_of_two = sampler.powers_of_two
         self._client: tinker.SamplingClient | None = None
         self._session: tinker.ServiceClient | None = None  # in which the client was made
         self._opening = asyncio.Lock()
-
-    @property
-    def powers_of_two(self) -> bool:
-        return self._sampler.powers_of_two
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         """One completion of the prompt. Raises SamplingError."""

@@ -76,12 +76,12 @@ class Limits(TypedDict):
 
 
 class Sampler(Protocol):
-    """Samples for one trial."""
+    """Samples for one trial.
 
-    @property
-    def powers_of_two(self) -> bool:
-        """Whether an answer limited by the room left in the context gets a power of two as its limit."""
-        ...
+    `powers_of_two`: an answer limited by the room left in the context gets a power of two as its limit.
+    """
+
+    powers_of_two: bool
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         """One completion of the prompt. Raises SamplingError."""
@@ -103,11 +103,8 @@ class PolicySampler(Sampler):
         longest_wait_sec: float = 10.0,
         powers_of_two: bool = False,
     ) -> None:
-        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two attempts.
-
-        `powers_of_two`: an answer limited by the room left in the context gets a power of two as its limit.
-        """
-        self._powers_of_two = powers_of_two
+        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two attempts."""
+        self.powers_of_two = powers_of_two
         self.version = -1  # of the published weights; -1 = none yet
         self._timeout = request_timeout_sec
         self._attempts = attempts
@@ -140,7 +137,7 @@ class PolicySampler(Sampler):
             request_timeout_sec=self._timeout,
             attempts=self._attempts,
             longest_wait_sec=self._longest_wait,
-            powers_of_two=self._powers_of_two,
+            powers_of_two=self.powers_of_two,
         )
         self._companions.append(other)
         return other
@@ -204,10 +201,6 @@ class PolicySampler(Sampler):
         self.version = version
         if self._follower is not None:
             self._follower.published(self._published(), version)
-
-    @property
-    def powers_of_two(self) -> bool:
-        return self._powers_of_two
 
     @property
     def versions_in_use(self) -> set[int]:
@@ -366,12 +359,8 @@ class _Kept(Sampler):
     """Samples for one trial the weights of its first sample, whatever was published since."""
 
     def __init__(self, base: PolicySampler) -> None:
-        self._base = base
+        self._base, self.powers_of_two = base, base.powers_of_two
         self.held: tuple[SamplingClient, int] | None = None
-
-    @property
-    def powers_of_two(self) -> bool:
-        return self._base.powers_of_two
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         self.held = self.held or self._base.hold()
