@@ -257,17 +257,17 @@ def _value(text: str) -> Any:
     except _TRIED_BY_ERROR as error:
         reason = getattr(error, "msg", "") or type(error).__name__
         raise _NoCall(f"invalid JSON ({reason})") from None
-    if _deeper(value, DEEPEST):
+    if too_deep(value):
         raise _NoCall(f"invalid JSON (more than {DEEPEST} lists and objects within one another)")
     return value
 
 
-def _deeper(value: Any, levels: int) -> bool:
+def too_deep(value: Any, levels: int = DEEPEST) -> bool:
     """Whether a JSON value has more levels of lists and objects."""
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return not levels or any(_deeper(one, levels - 1) for one in inner)
+    return not levels or any(too_deep(one, levels - 1) for one in inner)
 
 
 def _no_number(name: str) -> float:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harbortrainer.policy.tools import DEEPEST, Message, Tool
+from harbortrainer.policy.tools import DEEPEST, Message, Tool, too_deep
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _NOT_TEXT = "[not text, left out]"  # what the policy sees of an image, a sound or a file
@@ -120,9 +120,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _check_depth(value: dict[str, Any] | list[Any], left: int = DEEPEST) -> None:
-    if left == 0:
+def _check_depth(value: dict[str, Any]) -> None:
+    if too_deep(value):
         raise Malformed(f"objects within objects, more than {DEEPEST} deep")
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, dict | list):
-            _check_depth(inner, left - 1)
