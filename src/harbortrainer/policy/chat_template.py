@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from harbortrainer.config import ToolFormat
 from harbortrainer.errors import UserError
-from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings
+from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings, with_strings
 from harbortrainer.policy.tool_form import MARKER, PROBE, call_form_of_hermes, find_form, json_arguments, takes_greeting
 from harbortrainer.policy.tools import CallForm, Message, Tool, hermes
 
@@ -256,11 +256,7 @@ def _cleaned(message: Message) -> dict[str, Any]:
 
 def _clean(value: Any) -> Any:
     """A JSON value with clean strings."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, Mapping):
-        return {_clean(key): _clean(inner) for key, inner in value.items()}
-    return [_clean(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return with_strings(value, clean_text)
 
 
 def _greets(messages: Sequence[Message]) -> bool:

@@ -7,7 +7,7 @@ token, one in a content becomes the tokens of its letters. A conversation withou
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +102,7 @@ class SpecialStrings:
             return _HIDDEN % (len(hidden) - 1)
 
         def replaced(value: Any, pattern: re.Pattern[str]) -> Any:
-            if isinstance(value, str):
-                return pattern.sub(stand_in, value)
-            if isinstance(value, Mapping):
-                return {replaced(key, pattern): replaced(inner, pattern) for key, inner in value.items()}
-            return [replaced(inner, pattern) for inner in value] if isinstance(value, list | tuple) else value
+            return with_strings(value, lambda text: pattern.sub(stand_in, text))
 
         shown = [
             {name: replaced(value, self._pattern(message, name)) for name, value in message.items()}
@@ -171,6 +167,15 @@ def strings_of(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from strings_of(inner)
+
+
+def with_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """The JSON value with all strings within it changed, keys included; tuples become lists."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {with_strings(key, change): with_strings(inner, change) for key, inner in value.items()}
+    return [with_strings(inner, change) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _rename(model: dict[str, Any], names: Mapping[str, str]) -> None:
