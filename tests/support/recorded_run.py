@@ -31,7 +31,8 @@ from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
 from harbortrainer.train import parse
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.session import Run, run_training, train
+from harbortrainer.training.session import run_training, train
+from harbortrainer.training.trainer import Terminus2Trainer
 from harbortrainer.venues.harbor import HarborVenue
 from tests.support.fakes import QWEN3, byte_tokenizer
 
@@ -327,26 +328,26 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
     )
 
 
-def note_settings(run: Run, recorder: Recorder) -> None:
+def note_settings(trainer: Terminus2Trainer, recorder: Recorder) -> None:
     """What the wired parts were made with, where nothing else of it would be seen in a run without faults."""
-    parts = run.trainer.parts
-    settings: Any = parts.rollouts._settings
-    room: Any = parts.rollouts._rooms["harbor"]
+    parts: Any = trainer.parts
+    settings = parts.rollouts._settings
+    room = parts.rollouts._rooms["harbor"]
     daemon = room.local.daemon
     recorder.note("verifiers", at_once=settings.gates.verifying.limit)
     recorder.note("daemon", limit_sec=daemon._limit_sec, asked=type(daemon._ping.__self__).__name__)
-    recorder.note("limits", **asdict(run.backend.limits))
+    recorder.note("limits", **asdict(parts.policy._limits))
     recorder.note("sampler settings", request_timeout_sec=parts.sampler._timeout)
-    recorder.note("outage", limit_sec=run.trainer.outage.limit_sec)
+    recorder.note("outage", limit_sec=trainer.outage.limit_sec)
     recorder.note("display", mode=parts.display._mode)
 
 
 async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None) -> int:
     """Exit status of the run."""
 
-    async def noted(run: Run) -> int:
-        note_settings(run, recorder)
-        return await train(run)
+    async def noted(trainer: Terminus2Trainer, outside: Outside) -> int:
+        note_settings(trainer, recorder)
+        return await train(trainer, outside)
 
     return await run_training(config, stop, fake_outside(recorder), noted)
 

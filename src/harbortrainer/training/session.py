@@ -52,20 +52,11 @@ class Prepared:
     most_agents: int  # at once
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A wired run: `train` needs nothing else."""
-
-    trainer: Terminus2Trainer
-    backend: Backend
-    outside: Outside
-
-
 async def run_training(
     config: Config,
     stop: Stop | None = None,
     outside: Outside | None = None,
-    loop: "Callable[[Run], Awaitable[int]] | None" = None,
+    loop: "Callable[[Terminus2Trainer, Outside], Awaitable[int]] | None" = None,
 ) -> int:
     """Prepare, wire and train, to the end or until `stop` is asked. Exit status: 0 done, else that of `stop`.
 
@@ -85,8 +76,8 @@ async def run_training(
         if prepared.plan.finished:
             display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs or max_steps")
             return 0
-        async with wire(prepared, display, stop, outside) as run:
-            return await (loop or train)(run)
+        async with wire(prepared, display, stop, outside) as trainer:
+            return await (loop or train)(trainer, outside)
 
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
@@ -114,7 +105,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
 
 
 @contextlib.asynccontextmanager
-async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outside) -> AsyncIterator[Run]:
+async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outside) -> AsyncIterator[Terminus2Trainer]:
     """Connect to the server, open the run directory and make the parts; all is released at the end of the block.
 
     Raises UserError.
@@ -157,17 +148,17 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         start = latest.step if (latest := workspace.checkpoints.latest()) else 0
         if plan.earlier is not None:
             workspace.ledger.resumed(start)
-        yield Run(Terminus2Trainer(config, run, parts, schedule, plan.held_out, start), backend, outside)
+        yield Terminus2Trainer(config, run, parts, schedule, plan.held_out, start)
 
 
 def _resume_hint(run: RunDirectory) -> str:
     return f"finished trials are saved, resume with: {run.resume} (it removes leftover containers)"
 
 
-async def train(run: Run) -> int:
+async def train(trainer: Terminus2Trainer, outside: Outside) -> int:
     """Run the loop, then write the pages and summaries. Exit status."""
-    done = f"done; metrics.jsonl and reward_curve.png are in {run.trainer.run_directory.path}"
-    return await run.trainer.finish(run.outside, done)
+    done = f"done; metrics.jsonl and reward_curve.png are in {trainer.run_directory.path}"
+    return await trainer.finish(outside, done)
 
 
 def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:
