@@ -100,7 +100,8 @@ def test_minibatches_keep_trajectories_whole_and_are_never_empty():
     ],
 )
 def test_learning_rate_warms_up_then_follows_its_schedule(schedule, expected):
-    rates = [learning_rate(step, 6, peak=1.0, schedule=schedule, warmup_steps=2) for step in range(6)]
+    settings = config(learning_rate=1.0, lr_schedule=schedule, warmup_steps=2)
+    rates = [learning_rate(step, 6, settings) for step in range(6)]
     assert rates == pytest.approx(expected, abs=1e-3)
 
 

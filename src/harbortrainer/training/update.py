@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import tinker
@@ -18,31 +17,23 @@ from harbortrainer.run.trajectories import log_ratios
 from harbortrainer.training.references import References
 
 
-def learning_rate(
-    step: int,
-    total_steps: int,
-    *,
-    peak: float,
-    schedule: Literal["constant", "linear", "cosine"],
-    warmup_steps: int = 0,
-) -> float:
-    """The rate of optimizer step `step` (from 0) of `total_steps`: linear warm-up to `peak`, then `schedule` towards 0.
-
-    The last step's rate is above 0. cosine: arXiv 1608.03983, one half period.
-    """
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    if schedule == "constant":
-        return peak
-    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
-    return peak * (1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
-
-
 def adam_at(step: int, total_steps: int, config: RunSettings) -> tinker.AdamParams:
     """Adam's settings for optimizer step `step` (from 0) of `total_steps`."""
-    c = config
-    rate = learning_rate(step, total_steps, peak=c.learning_rate, schedule=c.lr_schedule, warmup_steps=c.warmup_steps)
-    return tinker.AdamParams(**adam_settings(c) | {"learning_rate": rate})
+    return tinker.AdamParams(**adam_settings(config) | {"learning_rate": learning_rate(step, total_steps, config)})
+
+
+def learning_rate(step: int, total_steps: int, config: RunSettings) -> float:
+    """Its rate: linear warm-up to the peak, then `lr_schedule` towards 0. The last step's rate is above 0.
+
+    cosine: arXiv 1608.03983, one half period.
+    """
+    peak, warmup_steps = config.learning_rate, config.warmup_steps
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    if config.lr_schedule == "constant":
+        return peak
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return peak * (1 - progress if config.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2)
 
 
 class Updater:
