@@ -24,9 +24,9 @@ from harbortrainer.docker.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.api.exchange import Over
+from harbortrainer.policy.api.gate import check_agents
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout import agent_session, installed
-from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
 from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent

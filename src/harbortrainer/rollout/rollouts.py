@@ -22,11 +22,11 @@ from harbortrainer.learning.trajectory import (
     group_trajectories,
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
+from harbortrainer.policy.api.gate import check_agents
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.users import Users
-from harbortrainer.rollout.agent_batch import check_agents
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver

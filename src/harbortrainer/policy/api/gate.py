@@ -1,12 +1,48 @@
-"""Judges a batch: whether agents' histories were recognised. A wire that breaks them trains on prompts said twice."""
+"""Judges a batch's agents in containers: what no single trial shows.
 
+Whether an agent fails by itself, and whether its histories were recognised: a wire that breaks them trains on prompts
+said twice.
+"""
+
+import logging
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harbortrainer.errors import EnvironmentFault
+from harbortrainer.learning.trajectory import Outcome, Trajectory
+
+MOST_ALIKE = 0.2  # share of a batch whose agent may fail in the same way after one answer
+FEWEST_ALIKE = 3  # such trials
+_VARIES = re.compile(r"[0-9a-f]{6,}|\d+")  # times, ids and counts in what a program prints
 WARN_FOREIGN, STOP_FOREIGN = 0.01, 0.2  # share of the turns with a history
 WARN_TOKENS = 1.3  # a unique token
 WARN_SIDE = 0.5  # share of sampled tokens
 FEWEST = 20  # turns with a history, before a run is stopped
+_log = logging.getLogger("harbortrainer")
+
+
+def check_agents(trajectories: Sequence[Trajectory]) -> None:
+    """Log a warning, or raise EnvironmentFault, when it is the agent that fails or rewrites what it was answered."""
+    counted = [one for one in trajectories if "wire_turns" in one.stats]
+    if not counted:
+        return
+    alike = Counter(
+        _VARIES.sub("#", one.detail)
+        for one in counted
+        if one.outcome is Outcome.POLICY_ERROR and len(one.own_turns) == 1
+    )
+    for detail, number in alike.most_common(1):
+        if number >= FEWEST_ALIKE and number > MOST_ALIKE * len(counted):
+            raise EnvironmentFault(
+                f"the agent itself fails: {number} of {len(counted)} trials ended after one answer with: {detail}"
+            )
+    judged = judge([one.stats for one in counted], sum(one.n_sampled_tokens for one in counted))
+    if judged.stops:
+        raise EnvironmentFault(judged.line)
+    if judged.line:
+        _log.warning("%s", judged.line)
 
 
 @dataclass(frozen=True, slots=True)
