@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -20,23 +19,20 @@ class ContextFull(Exception):
     """The prompt leaves no room for an answer within `context_limit`."""
 
 
-class Listener(Protocol):
-    """Called when the policy is asked for a turn, and with the number of tokens when it has answered."""
+class Listener:
+    """Called when the policy is asked for a turn, and with the number of tokens when it has answered.
 
-    def asked(self) -> None:
-        return None
+    This one ignores both calls.
+    """
 
-    def answered(self, tokens: int) -> None:
-        return None
+    def asked(self) -> None: ...
 
-
-class _Ignore(Listener):
-    pass
+    def answered(self, tokens: int) -> None: ...
 
 
 @dataclass
 class Segment:
-    """One unbroken chain of prompts and answers: the ids that the policy saw and sampled."""
+    """One unbroken chain of prompts and answers: the ids that the policy saw and sampled. It counts once it has one."""
 
     index: int = -1  # in `Conversation.segments`; -1 = it has no answer yet
     tokens_T: list[int] = field(default_factory=list)
@@ -102,7 +98,7 @@ class Conversation:
         self.max_tokens, self.context_limit = max_tokens, context_limit
         self._sampler = sampler
         self._temperature = temperature
-        self._listener = listener or _Ignore()
+        self._listener = listener or Listener()
         self._seeds = random.Random(seed) if seed is not None else None
         self._tools = tuple(tools)
         self._form = template.call_form if tools else None
@@ -142,16 +138,12 @@ class Conversation:
                 segment = self.segments[-1]
                 new_T = self.template.join(segment.last_completion_T, messages, self._tools)
             else:
-                segment, new_T = self.fresh(), self.template.first_prompt(messages, self._tools)
+                segment, new_T = Segment(), self.template.first_prompt(messages, self._tools)
         turn = await self.extend(segment, new_T)
         with self.clocked():
             declared = self._tools if len(self.turns) == 1 else ()
             self.special_strings += self.template.strings_hidden(messages, declared)
             return self.read(turn, self._form, self._known)
-
-    def fresh(self) -> Segment:
-        """A segment that begins with the next prompt. It counts once it has an answer."""
-        return Segment()
 
     async def extend(self, segment: Segment, new_T: Sequence[int], *, most: int | None = None) -> Turn:
         """Sample the answer to the segment's ids and `new_T`. Raises ContextFull, SamplingError.
@@ -170,7 +162,7 @@ class Conversation:
                 max_tokens=max_tokens,
                 temperature=self._temperature,
                 stop=self.template.stop_token_ids,
-                seed=self._next_seed(),
+                seed=self._seeds.getrandbits(31) if self._seeds is not None else None,
             )
         except SamplingError as error:
             self.fault = error
@@ -200,9 +192,6 @@ class Conversation:
         if room < min(SMALLEST_ANSWER, most):
             raise ContextFull(f"the prompt has {prompt_tokens} tokens and context_limit is {self.context_limit}")
         return 1 << (room.bit_length() - 1) if self._sampler.powers_of_two else room
-
-    def _next_seed(self) -> int | None:
-        return self._seeds.getrandbits(31) if self._seeds is not None else None
 
     def _record(self, segment: Segment, prompt_T: list[int], new_T: Sequence[int], sample: Sample) -> Turn:
         if segment.index < 0:

@@ -72,7 +72,7 @@ class TinkerLLM(Conversation, BaseLLM):
         segment = self._segment_ending(history)
         if segment is not None:
             return segment, self.template.join(segment.last_completion_T, prompt)
-        return self.fresh(), self.template.first_prompt(_messages([*history, ("user", prompt)]))
+        return Segment(), self.template.first_prompt(_messages([*history, ("user", prompt)]))
 
     def _segment_ending(self, history: list[Message]) -> Segment | None:
         if not history:

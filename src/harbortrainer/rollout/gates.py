@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.policy.conversation import Listener
 from harbortrainer.rollout.level import FIRST as FIRST_AGENTS
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
@@ -50,7 +51,7 @@ UNOBSERVED = TrialObserver()
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedTrial:
+class ObservedTrial(Listener):
     """Reports the states of one trial; its policy reports each request and each answer."""
 
     trial_name: str

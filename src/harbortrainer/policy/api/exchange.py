@@ -346,7 +346,7 @@ class Exchange:
             if node is not None and continues:
                 return node.segment, await self.conversation.extend(node.segment, new_T, most=most)
             kept_T = node.segment.tokens_T[: node.length] if node is not None else []
-            segment = self.conversation.fresh()
+            segment = Segment()
             turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most)
         except ContextFull as error:
             if self._is_agents(asked):
