@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 import tinker
 
-from harbortrainer.backend import health
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
 from harbortrainer.backend.faults import awaited
-from harbortrainer.backend.health import silent, watched
+from harbortrainer.backend.health import check_health, silent, until_answering, watched
 from harbortrainer.backend.load import Load, read_load
 from harbortrainer.backend.sessions import (
     KEY_HEADER,
@@ -41,33 +40,16 @@ _log = logging.getLogger("harbortrainer")
 class Api:
     """Every request outside the SDK's clients; a test passes one of its own, so that nothing leaves the process."""
 
-    async def check_health(self, url: str, config: Endpoint) -> dict[str, Any]:
-        """What a server of this project reports about itself; {} = another server. Raises UserError."""
-        return await health.check_health(url, config)
-
-    async def until_answering(self, url: str, limit_sec: float) -> None:
-        """Wait for the server. Raises BackendError after `limit_sec`."""
-        await health.until_answering(url, limit_sec)
-
-    async def load(self, url: str) -> Load:
-        """What a self-hosted server reports about its work; {} = nothing."""
-        return await read_load(url)
-
-    async def rest(self, url: str, key: str) -> tinker.RestClient:
-        """A client without a session. Raises BackendError."""
-        return await open_rest(url, key)
-
-    async def session(self, rest: tinker.RestClient, url: str, key: str, say: Say) -> Session:
-        """A new session; those of killed processes of this machine are ended first. Raises BackendError."""
-        return await open_session(rest, url, key, say)
+    check_health = staticmethod(check_health)
+    until_answering = staticmethod(until_answering)
+    load = staticmethod(read_load)
+    rest = staticmethod(open_rest)
+    session = staticmethod(open_session)
+    base_model = staticmethod(read_base_model)
 
     async def service(self, url: str, key: str) -> tinker.ServiceClient:
         """A client with an open session, to replace one that was lost."""
         return await in_daemon_thread(new_service, url, key)
-
-    def base_model(self, name: str) -> BaseModel:
-        """The model's own configuration. Blocking at the first call for a name."""
-        return read_base_model(name)
 
     async def unload(self, url: str, model_ids: Sequence[str]) -> None:
         """Unload adapters from a self-hosted server; unknown ones are ignored."""
