@@ -29,7 +29,7 @@ from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import installed_versions
 from harbortrainer.training.start import described, find_start, recorded
-from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
+from harbortrainer.training.workspace import Workspace, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
 
 
@@ -149,9 +149,9 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         best = 1 if config.patience else 0
         workspace = open_workspace(
             config, prepared.pricing, prepared.earlier, lambda: _directory(prepared), prepared.total_steps,
-            stack=stack, display=display, stop=stop, keep=Keep(config.keep_checkpoints, best, HELD_OUT, lower=True),
+            prepared.trained, stack=stack, display=display, stop=stop,
+            keep=Keep(config.keep_checkpoints, best, HELD_OUT, lower=True),
         )  # fmt: skip
-        check_checkpoint(prepared.trained, workspace)
         lessons = prepared.lessons(_settings_by_step(config, workspace))
         effective = _record_effective(prepared, workspace, backend, terms)
         with undone_if_refused(workspace):

@@ -34,7 +34,7 @@ from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_sche
 from harbortrainer.training.references import open_references
 from harbortrainer.training.start import check_unseen, described, find_start, find_teachers, recorded
 from harbortrainer.training.trainer import Parts, Terminus2Trainer
-from harbortrainer.training.workspace import Workspace, check_checkpoint, open_workspace, undone_if_refused
+from harbortrainer.training.workspace import Workspace, open_workspace, undone_if_refused
 from harbortrainer.watch.display import Display
 from harbortrainer.watch.wandb_log import wandb_project
 
@@ -120,11 +120,10 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         )
         judge, users = await _judge_and_users(prepared, backend, sampler, outside, stack)
         new = functools.partial(start_directory, plan, backend.contract.sampler)
-        settings = (config, plan.pricing, plan.earlier, new, plan.total_steps)
+        settings = (config, plan.pricing, plan.earlier, new, plan.total_steps, prepared.trained)
         workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
         stop.resume_hint = _resume_hint(workspace.run)
         stop.limit_trials(config.max_trials, workspace.ledger.counts["started"])
-        check_checkpoint(prepared.trained, workspace)
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
         effective = _record_effective(prepared, workspace, backend, terms)
         rollouts = _rollouts(prepared, workspace, sampler, outside, judge, users)

@@ -35,6 +35,7 @@ def open_workspace(
     earlier: RunDirectory | None,
     new: Callable[[], RunDirectory],
     total_steps: int,
+    trained: PolicyIdentity,
     *,
     stack: contextlib.AsyncExitStack,
     display: Display,
@@ -43,7 +44,7 @@ def open_workspace(
 ) -> Workspace:
     """Open the run's folder, or create it by `new` and lock it until the stack closes; and open its journals.
 
-    `keep`: None = as the settings say. Raises UserError.
+    `keep`: None = as the settings say. Raises UserError: no folder, or its saved states are of another policy.
     """
     run = earlier
     if run is None:
@@ -59,13 +60,9 @@ def open_workspace(
     stop.limit_spending(budget.over)
     keep = keep or Keep(config.keep_checkpoints, config.keep_best if isinstance(config, Config) else 0)
     checkpoints = CheckpointLog(run.checkpoints, keep)
+    if checkpoints.latest() is not None:
+        require_checkpoint(checkpoints, trained, str(run.path))
     return Workspace(run, run_ids(run).run_id, earlier is None, ledger, budget, checkpoints, display, stop)
-
-
-def check_checkpoint(trained: PolicyIdentity, workspace: Workspace) -> None:
-    """Raises UserError when the saved states are of another policy."""
-    if workspace.checkpoints.latest() is not None:
-        require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
 
 
 @contextlib.contextmanager
