@@ -20,15 +20,7 @@ from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.rollout.agents import PORT, PYTHONS
-from harbortrainer.rollout.outcome import (
-    GRADED,
-    SAMPLING,
-    Verdict,
-    late_by_server,
-    read_reward,
-    ungraded,
-    ungraded_verdict,
-)
+from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, without_grade
 
 if TYPE_CHECKING:  # a web server, slow to import
     from harbor.models.trial.result import TrialResult
@@ -107,11 +99,8 @@ class AgentSession:
         if (failed := exchange.fault or exchange.conversation.fault) is not None:
             prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
             return Outcome.INFRASTRUCTURE_ERROR, prefix + str(failed), None
-        fault = ungraded(result)
-        if fault is not None:
-            return ungraded_verdict(result, fault)
-        if (late := late_by_server(self.stop_reason, exchange.conversation)) is not None:
-            return late
+        if (lost := without_grade(result, self.stop_reason, exchange.conversation)) is not None:
+            return lost
         if not any(turn.completion_tokens_T for turn in self.own_turns):
             return Outcome.INFRASTRUCTURE_ERROR, self._silent(), None
         reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)

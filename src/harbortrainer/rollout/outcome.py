@@ -39,11 +39,8 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     """Outcome, detail and reward of a finished trial; only trainable outcomes have a reward."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
-    fault = ungraded(result)
-    if fault is not None:
-        return ungraded_verdict(result, fault)
-    if (late := late_by_server(llm.stop_reason, llm)) is not None:
-        return late
+    if (lost := without_grade(result, llm.stop_reason, llm)) is not None:
+        return lost
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     if reward is None:
         return Outcome.VERIFIER_ERROR, problem, None
@@ -51,6 +48,14 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
         return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
     detail = "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
     return GRADED[llm.stop_reason], detail, reward
+
+
+def without_grade(result: "TrialResult", stop_reason: str, conversation: Conversation) -> Verdict | None:
+    """The verdict on a trial whose grade an exception prevented, or the server made worthless; None = neither."""
+    if (fault := ungraded(result)) is not None:
+        detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
+        return _blame(result, fault), detail, None
+    return late_by_server(stop_reason, conversation)
 
 
 def late_by_server(stop_reason: str, conversation: Conversation) -> Verdict | None:
@@ -96,11 +101,6 @@ def ungraded(result: "TrialResult") -> "ExceptionInfo | None":
     from harbor.trial.errors import AgentTimeoutError
 
     return next((info for info in recorded(result) if info.exception_type != AgentTimeoutError.__name__), None)
-
-
-def ungraded_verdict(result: "TrialResult", fault: "ExceptionInfo") -> Verdict:
-    """Of a trial whose grade this exception prevented."""
-    return _blame(result, fault), f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}", None
 
 
 def _blame(result: "TrialResult", fault: "ExceptionInfo") -> Outcome:
