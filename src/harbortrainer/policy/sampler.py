@@ -212,34 +212,32 @@ class PolicySampler(Sampler):
     @property
     def busy_seconds(self) -> float:
         """Seconds so far during which at least one request was in flight."""
-        self._count()
-        return self._busy_seconds + self._followed.get(BUSY, 0.0)
+        return self.totals[BUSY]
 
     @property
     def in_flight_seconds(self) -> float:
         """Integral over time, in seconds, of the number of requests in flight."""
-        self._count()
-        return self._in_flight_seconds + self._followed.get(IN_FLIGHT, 0.0)
+        return self.totals[IN_FLIGHT]
 
     @property
     def counters(self) -> dict[str, float]:
         """Totals so far, by the names in COUNTERS."""
-        return {name: value + self._followed.get(name, 0.0) for name, value in self._counters.items()}
+        totals = self.totals
+        return {name: totals[name] for name in COUNTERS}
 
     @property
     def totals(self) -> dict[str, float]:
-        """`counters`, and the seconds BUSY and IN_FLIGHT."""
-        return self.counters | {BUSY: self.busy_seconds, IN_FLIGHT: self.in_flight_seconds}
+        """`counters`, and the seconds BUSY and IN_FLIGHT; those of the follower are added."""
+        self._count()
+        own = self._counters | {BUSY: self._busy_seconds, IN_FLIGHT: self._in_flight_seconds}
+        followed = {} if self._follower is None else self._follower.totals
+        return {name: value + followed.get(name, 0.0) for name, value in own.items()}
 
     @property
     def lost(self) -> bool:
         """Whether the server is known to have lost the weights that were published last."""
         lost = getattr(self._client, "lost", None)
         return lost is not None and lost.is_set()
-
-    @property
-    def _followed(self) -> Mapping[str, float]:
-        return {} if self._follower is None else self._follower.totals
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         """One completion of the prompt. Raises SamplingError.
