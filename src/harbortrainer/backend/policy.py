@@ -324,20 +324,16 @@ async def free_slots(backend: Backend, model_ids: Sequence[str]) -> None:
         await backend.api.unload(backend.url, model_ids)
 
 
-async def _created(backend: Backend, config: RunSettings) -> tinker.TrainingClient:
-    work = backend.service.create_lora_training_client(
-        config.model_name,
-        config.lora_rank,
-        seed=config.seed,
-        train_unembed=False,  # Tinker's default is true; skyrl's JAX backend has no such adapter
-    )
-    return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
-
-
 async def _begun(backend: Backend, config: RunSettings, start: SavedState | None) -> tinker.TrainingClient:
     """The adapter of a run without checkpoints. A lost `start` is an error: never the seed in its place."""
     if start is None:
-        return await _created(backend, config)
+        work = backend.service.create_lora_training_client(
+            config.model_name,
+            config.lora_rank,
+            seed=config.seed,
+            train_unembed=False,  # Tinker's default is true; skyrl's JAX backend has no such adapter
+        )
+        return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
     try:
         await check_state(backend, start.path, config.model_name, config.lora_rank)
         return await restored(backend, start.path, optimizer=start.optimizer)
