@@ -32,7 +32,10 @@ class Listener:
 
 @dataclass
 class Segment:
-    """One unbroken chain of prompts and answers: the ids that the policy saw and sampled. It counts once it has one."""
+    """One unbroken chain of prompts and answers: the ids that the policy saw and sampled.
+
+    It counts once it has an answer.
+    """
 
     index: int = -1  # in `Conversation.segments`; -1 = it has no answer yet
     tokens_T: list[int] = field(default_factory=list)
