@@ -1,7 +1,6 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
-import contextlib
 import re
 import secrets
 import tempfile
@@ -9,17 +8,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, override
+from typing import Any
 
 from docker.errors import ImageNotFound
 from docker.types import Mount
+from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
 from harbor.environments.docker.docker import DockerEnvironment
+from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+from harbor.models.task.task import Task
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
-from harbor.models.trial.paths import TrialPaths
+from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
@@ -41,17 +43,17 @@ from harbortrainer.docker.container import (
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
-from harbortrainer.docker.inside import Unusual, is_folder
 from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.removals import removals
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.solution import footprint_of_solution
 from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import make_folder, replace_text, write_json
 from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
 PUT_BACK, RECORDED_PATHS = "put_back.json", 200  # in the trial's folder; the most paths that it names
+SOLUTION_SEC = 600.0  # for the solution of a task without a time limit for its agent
+_LOGS = EnvironmentPaths.agent_dir  # the oracle writes its log there
 NO_PROCESS = 254  # exit code of a command that could not be started
 _SIGTERM = 143  # exit code of a bash that ended itself, since it could not fork
 _FORK_FAILED = re.compile(rb"fork: (?:retry: )?Resource temporarily unavailable")
@@ -213,13 +215,9 @@ class DockerEngineEnvironment(CollectedEnvironment):
         """System paths that were restored before verification."""
         return tuple(self._phases.put_back)
 
-    async def observe(self) -> Footprint:
-        """The footprint of a task's solution that ran here as the agent, which has ended."""
-        return await self._phases.observe()
-
     async def _record(self) -> None:
         if (key := await self._footprint_key()) is not None:
-            text = dump(await self.observe(), key)
+            text = dump(await self._phases.observe(), key)
             await asyncio.to_thread(replace_text, self.trial_paths.trial_dir / FOOTPRINT, text)
 
     async def _footprint_key(self) -> str | None:
@@ -233,14 +231,34 @@ class DockerEngineEnvironment(CollectedEnvironment):
         return None if key is None else await learned(key, self.environment_name, self._run_solution)
 
     async def _run_solution(self) -> Footprint:
+        """What the solution changes in a fresh container, run as Harbor's oracle would in the agent's network.
+
+        One that fails at its end is taken as it is. Raises TimeoutError after the task's limit for agents;
+        RuntimeError, OSError, docker.errors.APIError when it cannot run.
+        """
         assert self._task is not None
         args, kwargs = self._given
+        policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
+        task = Task(self._task, disable_verification=True)
         with tempfile.TemporaryDirectory(prefix="harbortrainer-solution-") as folder:
-            given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": TrialPaths(Path(folder))}
-            policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
+            paths = TrialPaths(Path(folder))
+            paths.agent_dir.mkdir(parents=True, exist_ok=True)
+            given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": paths}
             twin = DockerEngineEnvironment(*args, **given)
-            begin, observe = twin.open_agent_phase, twin.observe
-            return await footprint_of_solution(twin, self._task, Path(folder), policy, begin=begin, observe=observe)
+            try:
+                await twin.start(force_build=False)
+                if policy != twin.network_policy:
+                    await twin.set_network_policy(policy)
+                await twin.exec(f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", user="root")
+                await twin.open_agent_phase()
+                agent = OracleAgent(paths.agent_dir, self._task, paths)
+                async with asyncio.timeout(task.config.agent.timeout_sec or SOLUTION_SEC):
+                    with twin.with_default_user(task.config.agent.user):
+                        for _ in task.config.steps or [None]:
+                            await agent.run("", twin, AgentContext())
+                return await twin._phases.observe()
+            finally:
+                await twin.stop(delete=True)
 
     @boundary
     async def exec(
@@ -291,13 +309,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
     def _directory(self, cwd: str | None) -> str:
         default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
         return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
-
-    @override
-    async def is_dir(self, path: str, user: str | int | None = None) -> bool:
-        if self._user(self._resolve_user(user)) == "root":
-            with contextlib.suppress(Unusual):
-                return await call(is_folder, self._name, path)
-        return await super().is_dir(path, user)
 
     @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:

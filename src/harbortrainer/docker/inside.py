@@ -78,23 +78,6 @@ def remember_root(name: str, pid: int) -> None:
         _roots[name] = _Root(pid, began, root.st_dev, root.st_ino)
 
 
-def is_folder(name: str, path: str) -> bool:
-    """Whether the container has a folder there. Raises Unusual."""
-    with _entered(name) as root, contextlib.ExitStack() as opened:
-        folder = root
-        for part in _parts(path):
-            try:
-                found = os.stat(part, dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:
-                return False
-            if stat.S_ISLNK(found.st_mode):
-                raise Unusual(path)
-            if not stat.S_ISDIR(found.st_mode):
-                return False
-            folder = _opened(part, folder, opened)
-    return True
-
-
 def copy_out(name: str, source: str, target: Path) -> None:
     """Copy the contents of the container's folder `source` into `target`, as Harbor unpacks an archive of it.
 
