@@ -27,7 +27,7 @@ from harbortrainer.docker import files, images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
-from harbortrainer.docker.command import Command, cheap, making
+from harbortrainer.docker.command import Command, cheap
 from harbortrainer.docker.compose import MAIN, is_service_running, overlay
 from harbortrainer.docker.container import (
     ROOT,
@@ -139,7 +139,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
             if image.healthcheck:
                 await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
             dirs = self._mount_targets(writable_only=True)
-            make = making(dirs, self._ensure_dirs_command(dirs)) if dirs else "true"
+            make = self._ensure_dirs_command(dirs) if dirs else "true"
             await self._phases.prepare(self._image or image, self._directory(None), make)
         self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()

@@ -21,9 +21,8 @@ _NO_HOMES = (*SYSTEM, "/dev", "/proc", "/sys", "/run", "/var/mail", "/var/spool"
 FACTS = f"""w=$PWD; cd -P . && echo "W $PWD"
 {{ while IFS=: read -r n x u g c h s; do cd -P "$h" && echo "H $PWD"; done </etc/passwd; }} 2>/dev/null
 cd -P "$HOME" 2>/dev/null && echo "H $PWD"
-(IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "P $d"; done)
-(IFS=:; for d in $PYTHONPATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "Y $d"; done)
-(IFS=:; for d in $LD_LIBRARY_PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "L $d"; done)
+each() {{ IFS=:; for d in $2; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "$1 $d"; done; }}
+(each P "$PATH"; each Y "$PYTHONPATH"; each L "$LD_LIBRARY_PATH")
 for f in {" ".join(NETWORK_FILES)}; do
 {{ while IFS= read -r l || [ -n "$l" ]; do echo "N$f $l"; done <$f && echo "E$f"; }} 2>/dev/null
 done"""
