@@ -9,7 +9,7 @@ import pytest
 from harbortrainer.docker import layer
 from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
-from harbortrainer.docker.place import Facts, network_files, network_script, parse_facts, removal_script
+from harbortrainer.docker.place import network_files, network_script, parse_facts, removal_script
 from harbortrainer.docker.processes import _parse, _Process, _services, _with_descendants
 from harbortrainer.docker.system import Place
 from harbortrainer.harbor import MODE
@@ -104,7 +104,7 @@ def test_facts_of_a_container_are_read() -> None:
     listed = "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\n"
     listed += "P /usr/bin\nP relative\nP /usr/bin\nY /lib/own\nL /opt/lib\n"
     network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
-    expected = Facts(
+    expected = (
         Place(("/usr/bin",), ("/root", "/home/dev"), ("/app", "/lib/own"), ("/opt/lib",)),
         {"/etc/hosts": "127.0.0.1 localhost\n\n"},
     )

@@ -122,9 +122,8 @@ class AgentPhases:
         if not made:
             raise RuntimeError(f"container {self._container}: cannot make Harbor's folders: {_errors(output)}")
         self._image_has_tests = facts.startswith(f"{_TESTS}\n")
-        found = parse_facts(facts)
-        self._network = found.network
-        self._place = await call(place_of, found, image, self._task)
+        folders, self._network = parse_facts(facts)
+        self._place = await call(place_of, folders, image, self._task)
 
     async def open(self) -> None:
         """Note which services run (first phase), or continue the agent's own processes (later ones)."""

@@ -4,7 +4,7 @@ import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harbortrainer.docker.container import HOSTNAME, NETWORK_FILES
@@ -36,16 +36,11 @@ n="$n$l
 [ "$n" = {content} ] || {then}"""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """`place`: its folders alone; the working directories are followed by those of PYTHONPATH. `network`: by file."""
+def parse_facts(listed: str) -> tuple[Place, dict[str, str]]:
+    """The output of FACTS: a place of folders alone, and the network files by path.
 
-    place: Place
-    network: Mapping[str, str]
-
-
-def parse_facts(listed: str) -> Facts:
-    """The output of FACTS."""
+    The working directories are followed by those of PYTHONPATH.
+    """
     rows: dict[str, list[str]] = {"W": [], "H": [], "P": [], "Y": [], "L": []}
     lines: dict[str, list[str]] = {}
     whole: list[str] = []
@@ -61,18 +56,18 @@ def parse_facts(listed: str) -> Facts:
     homes = [home for home in rows["H"] if home != "/" and not below(home, _NO_HOMES)]
     work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
     place = Place(path=_once(rows["P"]), homes=_once(["/root", *homes]), work=_once(work), libraries=_once(rows["L"]))
-    return Facts(place, network)
+    return place, network
 
 
 def _once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
-    """Blocking: reads the task's tests."""
+def place_of(folders: Place, image: Image, task: Path | None) -> Place:
+    """With what image and task tell. Blocking: reads the task's tests."""
     return _interned(
         replace(
-            facts.place,
+            folders,
             services=bool(image.entrypoint),
             entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
             tests=verifier_facts(task) if task else VerifierFacts(),
