@@ -33,7 +33,7 @@ _COMPARE = """n=; i=0
 [ "${{l%"$o"}}" = "$l" ] || case ${{l%"$o"}} in *[!0-9a-f.:]*) ;; *) continue;; esac
 n="$n$l
 "; i=$((i+1)); [ $i -gt {lines} ] && break; done <{file}; }} 2>/dev/null
-[ "$n" = {content} ] || {then}"""
+[ "$n" = {content} ] || echo N {file}"""
 
 
 def parse_facts(listed: str) -> tuple[Place, dict[str, str]]:
@@ -81,20 +81,18 @@ def _interned(place: Place) -> Place:
     return place
 
 
-def network_script(files: Mapping[str, str], *, write: bool) -> str:
-    """Prints "N FILE" for each file that differs from its content in `files`, and writes it again."""
+def network_script(files: Mapping[str, str]) -> str:
+    """Prints "N FILE" for each file that differs from its content in `files`."""
     lines = [f'o="\t{HOSTNAME}"; r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
     for file, content in files.items():
-        again = f"printf %s {shlex.quote(content)} >{file}; " if write else ""
-        lines.append(
-            _COMPARE.format(
-                lines=content.count("\n") + 1,
-                file=file,
-                content=shlex.quote(_OWN_NAME.sub("", content)),
-                then=f'{{ {again}echo "N {file}"; }}',
-            )
-        )
+        text = shlex.quote(_OWN_NAME.sub("", content))
+        lines.append(_COMPARE.format(lines=content.count("\n") + 1, file=file, content=text))
     return "\n".join(lines)
+
+
+def writing_script(files: Mapping[str, str]) -> str:
+    """Gives each file its content in `files`."""
+    return "\n".join(f"printf %s {shlex.quote(content)} >{file}" for file, content in files.items())
 
 
 def network_files(output: bytes) -> list[str]:
