@@ -92,17 +92,17 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._allow_sudo = allow_sudo
         self._cap_add = tuple(cap_add)
         self._own_network = own_network
-        self._name = container_name(self.session_id)
+        self.container = container_name(self.session_id)
         self._image: images.Image | None = None
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
         self.start_disturbed = False  # several removals at once may have made it slow
         self._spec: ContainerSpec | None = None
-        self._shells = Shells(self._name)
+        self._shells = Shells(self.container)
         folder = self.environment_dir.parent
         self._task = folder if (folder / "task.toml").is_file() else None
         self._phases = AgentPhases(
-            self._name, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
+            self.container, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
         )
         self._container_env: dict[str, str] = {}
 
@@ -137,7 +137,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
                 images.forget(image)
                 await self._create(await images.task_image(self.environment_dir, image_name))
             if image.healthcheck:
-                await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
+                await call(wait_healthy, self.container, self.task_env_config.build_timeout_sec)
             dirs = self._mount_targets(writable_only=True)
             make = self._ensure_dirs_command(dirs) if dirs else "true"
             await self._phases.prepare(self._image or image, self._directory(None), make)
@@ -149,7 +149,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._container_env = self._startup_env()
         self._spec = ContainerSpec(
             image=image,
-            name=self._name,
+            name=self.container,
             labels=labels(self._run_id, self.session_id),
             environment=self._container_env,
             networked=not self._network_disabled,
@@ -176,17 +176,12 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._shells.close()
         if self._creation is not None:
             gone = partial(container_ended, self._spec) if self._spec else None
-            in_background(remove_after(self._name, self._creation, gone, first=not self._phases.ended))
+            in_background(remove_after(self.container, self._creation, gone, first=not self._phases.ended))
             self._creation = None
 
     @boundary
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
-        await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
-
-    @property
-    def container(self) -> str:
-        """Its name."""
-        return self._name
+        await call(set_networked, self.container, network_policy.network_mode == NetworkMode.PUBLIC)
 
     async def open_agent_phase(self) -> None:
         """Call it before the agent acts; see AgentPhases.open."""
@@ -283,8 +278,10 @@ class DockerEngineEnvironment(CollectedEnvironment):
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         # the agent may have killed the shell; a verifier's reward that stands there already may not be its last word
-        if output.shell_died and not (self._phases.acting and await call(is_running, self._name)):
-            raise RuntimeError(f"container {self._name} or the connection to it went down while a command ran in it")
+        if output.shell_died and not (self._phases.acting and await call(is_running, self.container)):
+            raise RuntimeError(
+                f"container {self.container} or the connection to it went down while a command ran in it"
+            )
         if self._pids_limit and found_no_process(output):
             await self._phases.relieve(self._pids_limit)
             output = replace(output, return_code=NO_PROCESS)
@@ -313,22 +310,22 @@ class DockerEngineEnvironment(CollectedEnvironment):
         """Put a file at `target_path`, or into it when it is a directory or ends with /."""
         if target_path.endswith("/") or await self.is_dir(target_path, user="root"):
             target_path = f"{target_path}/{Path(source_path).name}"
-        await call(files.upload_file, self._name, Path(source_path), target_path)
+        await call(files.upload_file, self.container, Path(source_path), target_path)
 
     @boundary
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await call(files.upload_dir, self._name, Path(source_dir), target_dir)
+        await call(files.upload_dir, self.container, Path(source_dir), target_dir)
 
     @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        await call(files.download_file, self._name, source_path, Path(target_path))
+        await call(files.download_file, self.container, source_path, Path(target_path))
 
     @boundary
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await call(files.download_dir, self._name, source_dir, Path(target_dir))
+        await call(files.download_dir, self.container, source_dir, Path(target_dir))
 
     def _container_runs(self, service: str | None) -> bool:
-        return is_running(self._name)
+        return is_running(self.container)
 
 
 def found_no_process(output: Output) -> bool:
