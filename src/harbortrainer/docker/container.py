@@ -147,7 +147,7 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
             stop_signal="SIGKILL",
             host_config=client.create_host_config(
                 network_mode=_network(spec),
-                runtime=runtime(spec.image.reference, spec.labels),
+                runtime=runtime(spec.image.reference, spec.labels[RUN_ID]),
                 log_config=LogConfig(type="none"),
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
@@ -199,7 +199,9 @@ def _network(spec: ContainerSpec) -> str:
 def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
     return engine().create_host_config(
         network_mode=network,
-        runtime=None if spec.gpus else runtime(spec.image.reference, spec.labels),  # a GPU needs hooks of its own
+        runtime=None
+        if spec.gpus
+        else runtime(spec.image.reference, spec.labels[RUN_ID]),  # a GPU needs hooks of its own
         cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
         cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
         mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
