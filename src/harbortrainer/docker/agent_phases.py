@@ -85,8 +85,8 @@ class AgentPhases:
         run_id: str,
         keep_processes: bool,
         *,
-        task: Path | None = None,
-        solution: Callable[[], Awaitable[Footprint | None]] | None = None,
+        task: Path | None,
+        solution: Callable[[], Awaitable[Footprint | None]],
     ) -> None:
         self.put_back: list[str] = []
         self.ended = self.acting = False
@@ -192,7 +192,7 @@ class AgentPhases:
 
     async def _allowed(self) -> Footprint:
         """What the task's solution may change; nothing without one."""
-        return (await self._solution() if self._solution else None) or Footprint()
+        return await self._solution() or Footprint()
 
     def _note(self, paths: list[str]) -> None:
         if new := sorted(set(paths) - set(self.put_back)):

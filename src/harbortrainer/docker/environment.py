@@ -104,7 +104,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._phases = AgentPhases(
             self.container, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
         )
-        self._container_env: dict[str, str] = {}
 
     @staticmethod
     def type() -> str:
@@ -146,12 +145,11 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     async def _create(self, image: images.Image) -> None:
         self._image = image
-        self._container_env = self._startup_env()
         self._spec = ContainerSpec(
             image=image,
             name=self.container,
             labels=labels(self._run_id, self.session_id),
-            environment=self._container_env,
+            environment=self._startup_env(),
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
@@ -267,8 +265,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran; also when its shell
         ended and no agent acts, which could have killed it.
         """
-        merged = self._merge_env(env) or {}
-        extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
+        merged, known = self._merge_env(env) or {}, self._spec.environment if self._spec else {}
+        extra = {name: value for name, value in merged.items() if known.get(name) != value}
         try:
             output = await self._shells.run(
                 Command(cheap(command), self._directory(cwd), extra, needs_cwd=cwd is not None),
