@@ -83,15 +83,13 @@ class DockerEngineEnvironment(CollectedEnvironment):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        own = {"run_id": run_id, "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": cap_add}
-        own |= {"own_network": own_network}
-        self._given = args, {**kwargs, **own}
+        self._limits: dict[str, Any] = {  # of its container
+            "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": tuple(cap_add), "own_network": own_network,
+        }  # fmt: skip
+        self._given = args, {**kwargs, **self._limits, "run_id": run_id}
         self._records_footprint = records_footprint
         self._run_id = run_id
         self._pids_limit = pids_limit
-        self._allow_sudo = allow_sudo
-        self._cap_add = tuple(cap_add)
-        self._own_network = own_network
         self.container = container_name(self.session_id)
         self._image: images.Image | None = None
         self._creation: asyncio.Future[Started] | None = None
@@ -134,12 +132,13 @@ class DockerEngineEnvironment(CollectedEnvironment):
                 await self._create(image)
             except ImageNotFound:  # it was removed since
                 images.forget(image)
-                await self._create(await images.task_image(self.environment_dir, image_name))
+                image = await images.task_image(self.environment_dir, image_name)
+                await self._create(image)
             if image.healthcheck:
                 await call(wait_healthy, self.container, self.task_env_config.build_timeout_sec)
             dirs = self._mount_targets(writable_only=True)
             make = self._ensure_dirs_command(dirs) if dirs else "true"
-            await self._phases.prepare(self._image or image, self._directory(None), make)
+            await self._phases.prepare(image, self._directory(None), make)
         self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()
 
@@ -153,12 +152,9 @@ class DockerEngineEnvironment(CollectedEnvironment):
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
-            pids_limit=self._pids_limit or None,
             gpus=self._effective_gpus,
-            allow_sudo=self._allow_sudo,
-            cap_add=self._cap_add,
-            own_network=self._own_network,
             mounts=[_mount(mount) for mount in self._host_mounts],
+            **self._limits,
         )
         self._creation = asyncio.ensure_future(call(start_container, self._spec))
         # Cancelled or not, `stop` waits for it and removes the container.
