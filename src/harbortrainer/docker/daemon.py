@@ -85,7 +85,7 @@ async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callabl
 
 
 def first_process(inspected: Mapping[str, Any]) -> int:
-    """A container's, as this machine numbers it. Raises OSError where the daemon's processes are not on this machine."""
+    """A container's, as this machine numbers it. Raises OSError where the daemon's processes are elsewhere."""
     pid = inspected["State"]["Pid"]
     # of the container, or of the one whose network it shares; its own ID may be in no mount (cgroup version 2)
     mounted = Path(inspected["HostnamePath"]).parent.name

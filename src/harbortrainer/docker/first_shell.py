@@ -55,7 +55,7 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
 
 
 def _watched(first: int) -> io.FileIO | None:
-    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1 as this machine numbers it. Raises OSError."""
+    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1, as numbered here. Raises OSError."""
     give_up = time.monotonic() + _STARTED_SEC
     while (_PROC / str(first) / "comm").read_text() != "sleep\n":
         if time.monotonic() > give_up:
