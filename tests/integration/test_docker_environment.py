@@ -75,11 +75,6 @@ async def test_files_go_in_and_come_back(tmp_path: Path) -> None:
         await environment.download_file(source_path="/in/new/big", target_path=tmp_path / "big")
         assert (tmp_path / "big").read_bytes() == (source / "sub" / "big").read_bytes()
         assert await environment.is_file("/in/new/place.sh")
-        (tmp_path / "nothing").mkdir(mode=0o755)
-        await environment.exec("mkdir -m 700 /kept")
-        for target in ("/kept", "/made"):
-            await environment.upload_dir(source_dir=tmp_path / "nothing", target_dir=target)
-        assert (await environment.exec("stat -c %a /kept /made")).stdout == "700\n755\n"
         with pytest.raises(FileNotFoundError):
             await environment.download_file(source_path="/none", target_path=tmp_path / "none")
         with pytest.raises(FileNotFoundError):

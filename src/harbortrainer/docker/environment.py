@@ -3,7 +3,6 @@
 import asyncio
 import re
 import secrets
-import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -309,10 +308,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     @boundary
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        if any(Path(source_dir).iterdir()):
-            await call(files.upload_dir, self.container, Path(source_dir), target_dir)
-        else:  # as an archive it would change the mode of a folder that is there
-            await self.exec(f"mkdir -p {shlex.quote(target_dir)}", user="root")
+        await call(files.upload_dir, self.container, Path(source_dir), target_dir)
 
     @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:

@@ -26,7 +26,7 @@ _SPOOL = 8 * 1024 * 1024
 
 
 def upload_dir(container: str, source: Path, target: str) -> None:
-    """Put what is in `source` into `target`, made if missing; owned by root, modes kept. `source` must not be empty."""
+    """Put the contents of `source` into `target`, made if missing; owned by root, modes kept."""
     with contextlib.suppress(Unusual):
         return copy_in(container, source, target)
     engine().put_archive(container, "/", _pack(source, target.strip("/")))
@@ -82,8 +82,9 @@ def _archived(container: str, source: str) -> IO[bytes]:
 
 
 def _pack(source: Path, prefix: str) -> bytes:
-    """What is in a directory as tar, under the path `prefix`."""
-    return _tar({str(PurePosixPath(prefix) / path.relative_to(source)): path for path in sorted(source.rglob("*"))})
+    """The contents of a directory as tar; with a prefix, under that path, which is then created even if empty."""
+    paths = sorted(source.rglob("*")) or ([source] if prefix else [])
+    return _tar({str(PurePosixPath(prefix) / path.relative_to(source).as_posix()): path for path in paths})
 
 
 def _tar(paths: Mapping[str, Path]) -> bytes:
