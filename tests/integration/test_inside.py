@@ -11,6 +11,7 @@ from harbortrainer.docker import inside
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.files import Files
 from harbortrainer.docker.inside import Unusual, copy_in, copy_out, end_first, renew
 from tests.support.docker_parts import a_run, started, write_task
 
@@ -73,9 +74,10 @@ async def test_both_ways_leave_the_same_files(
     copy_out(environment.container, "/in", direct)
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
-    monkeypatch.setattr(inside, "_roots", {})  # the daemon does it
-    await environment.upload_dir(source, "/in")
-    await environment.download_dir("/in", by_tar)
+    monkeypatch.setattr(inside, "_roots", {})  # the shell and tar do it
+    files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
+    await files.upload_dir(source, "/in")
+    await files.download_dir("/in", by_tar)
     assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen
     assert listed(direct) == listed(by_tar)
 
@@ -110,7 +112,7 @@ async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEn
         "cd /in; for i in $(seq 70); do mkdir d; cd d; done",
     ],
 )
-async def test_what_is_unusual_is_left_to_the_daemon(
+async def test_what_is_unusual_is_left_to_the_shell(
     environment: DockerEngineEnvironment, made: str, tmp_path: Path
 ) -> None:
     await output(environment, f"mkdir /in; echo text > /in/0; {made}")
@@ -191,7 +193,7 @@ async def test_a_process_with_another_root_is_not_trusted(
     monkeypatch.undo()
 
 
-async def test_files_go_through_the_daemon_once_the_container_was_started_again(
+async def test_files_go_through_a_shell_once_the_container_was_started_again(
     environment: DockerEngineEnvironment, source: Path, tmp_path: Path
 ) -> None:
     copy_out(environment.container, "/app", tmp_path)

@@ -35,6 +35,6 @@ def test_a_hard_link_brings_in_neither_a_link_nor_a_pipe_that_was_left_out(tmp_p
             member.type, member.linkname, member.mode = kind, target, 0o644
             tar.addfile(member)
     packed.seek(0)
-    _unpack(packed, tmp_path)
+    assert _unpack(packed, tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["again", "inside", "kept"]
     assert (tmp_path / "again").samefile(tmp_path / "kept")

@@ -23,7 +23,7 @@ from harbor.models.task.task import Task
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
 from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
-from harbortrainer.docker import files, images
+from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
@@ -41,6 +41,7 @@ from harbortrainer.docker.container import (
     wait_healthy,
 )
 from harbortrainer.docker.daemon import call
+from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.removals import removals
@@ -97,6 +98,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self.start_disturbed = False  # several removals at once may have made it slow
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self.container)
+        self._files = Files(self.container, self._shells)
         folder = self.environment_dir.parent
         self._task = folder if (folder / "task.toml").is_file() else None
         self._phases = AgentPhases(
@@ -301,22 +303,19 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        """Put a file at `target_path`, or into it when it is a directory or ends with /."""
-        if target_path.endswith("/") or await self.is_dir(target_path, user="root"):
-            target_path = f"{target_path}/{Path(source_path).name}"
-        await call(files.upload_file, self.container, Path(source_path), target_path)
+        await self._files.upload_file(Path(source_path), target_path)
 
     @boundary
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await call(files.upload_dir, self.container, Path(source_dir), target_dir)
+        await self._files.upload_dir(Path(source_dir), target_dir)
 
     @boundary
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        await call(files.download_file, self.container, source_path, Path(target_path))
+        await self._files.download_file(source_path, Path(target_path))
 
     @boundary
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await call(files.download_dir, self.container, source_dir, Path(target_dir))
+        await self._files.download_dir(source_dir, Path(target_dir))
 
     def _container_runs(self, service: str | None) -> bool:
         return is_running(self.container)
