@@ -49,14 +49,14 @@ async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReade
     assert (output.stdout, output.stderr, output.return_code) == (b"out\0\xff", b"err", 7)
 
 
-async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "MAX_OUTPUT_BYTES", 1000)
-    running = asyncio.create_task(_shell(reader).run(Command("x")))
+async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
+    running = asyncio.create_task(_shell(reader).run(Command("x"), limit=1000))
     reader.feed_data(_frame(1, b"MARK:b\nfirst") + _frame(2, b"MARK:b\n"))
     for _ in range(100):
         reader.feed_data(_frame(1, b"x" * 100))
     reader.feed_data(_frame(1, b"lastMARK:e0\n") + _frame(2, b"MARK:e\n"))
     output = await running
+    assert output.truncated
     assert output.stdout.startswith(b"firstxxx") and output.stdout.endswith(b"xxxlast")
     assert b"bytes dropped" in output.stdout and len(output.stdout) < 1500
 

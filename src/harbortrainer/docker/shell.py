@@ -33,6 +33,7 @@ class Output:
     stdout: bytes
     stderr: bytes
     return_code: int
+    truncated: bool = False  # the middle of a stream was dropped
     shell_died: bool = False  # with the command: it was killed, or its container stopped
 
 
@@ -45,11 +46,11 @@ def _after(data: bytes | bytearray, key: bytes) -> bytes | None:
 
 
 class _Stream:
-    """Bytes of one stream: beyond MAX_OUTPUT_BYTES, its first and last half, and how many were dropped between them."""
+    """Bytes of one stream: beyond `limit`, its first and last half, and the number of bytes dropped between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.data = bytearray()
-        self.half = MAX_OUTPUT_BYTES // 2
+        self.half = limit // 2
         self.dropped = 0
 
     def add(self, chunk: bytes) -> None:
@@ -115,7 +116,7 @@ class Shell:
         shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024), process)
         shell._unparsed += early
         shell._writer.write(SAY_READY)
-        output = _Stream()
+        output = _Stream(MAX_OUTPUT_BYTES)
         shell._streams = {_STDOUT: output, STDERR: output}
         shell._take_in()
         while READY not in output.data:
@@ -130,7 +131,7 @@ class Shell:
     def alive(self) -> bool:
         return not (self._reader.at_eof() or self._writer.is_closing())
 
-    async def run(self, command: Command) -> Output:
+    async def run(self, command: Command, limit: int = MAX_OUTPUT_BYTES) -> Output:
         """Run `command` to its end. Cancelling this does not end the command.
 
         Raises ShellGone when the shell died before it started; a shell that dies with its command gives exit code 137.
@@ -138,7 +139,7 @@ class Shell:
         mark = secrets.token_hex(16)
         text = script(mark, command, block=self._takes_blocks)
         self._mark = mark.encode()
-        self._streams = {_STDOUT: _Stream(), STDERR: _Stream()}
+        self._streams = {_STDOUT: _Stream(limit), STDERR: _Stream(limit)}
         self._ended = set()
         try:
             self._writer.write(text)
@@ -183,7 +184,7 @@ class Shell:
         key, stderr = self._mark + b":p", err.content(self._mark)
         if process := _after(stderr, key):
             stderr = stderr.replace(key + process + b"\n", b"", 1)
-        return Output(out.content(self._mark), stderr, code)
+        return Output(out.content(self._mark), stderr, code, bool(out.dropped or err.dropped))
 
     async def process(self, seconds: float) -> int | None:
         """Wait for the process (and group) ID of the running command, in the container; None when it has ended."""
@@ -242,25 +243,32 @@ class Shells:
         self._idle: defaultdict[str, list[Shell]] = defaultdict(list)
         self._closed = False
 
-    async def run(self, command: str | Command, *, user: str = "", seconds: float | None = None) -> Output:
-        """Run a command as `user` ("" = the image's) and return its output, at most MAX_OUTPUT_BYTES a stream.
+    async def run(
+        self,
+        command: str | Command,
+        *,
+        user: str = "",
+        seconds: float | None = None,
+        limit: int = MAX_OUTPUT_BYTES,
+    ) -> Output:
+        """Run a command as `user` ("" = the image's) and return its output, at most `limit` bytes a stream.
 
         Raises TimeoutError after `seconds`; then, and when cancelled, the command's process group is killed
         and the shell is kept. Raises RuntimeError when no shell starts.
         """
         command = command if isinstance(command, Command) else Command(command)
         with contextlib.suppress(ShellGone):  # it died while it was idle; the command has not begun
-            return await self._run_once(command, user, seconds)
+            return await self._run_once(command, user, seconds, limit)
         try:
-            return await self._run_once(command, user, seconds)
+            return await self._run_once(command, user, seconds, limit)
         except ShellGone as error:
             raise RuntimeError(f"no shell in container {self._container}: {error}") from None
 
-    async def _run_once(self, command: Command, user: str, seconds: float | None) -> Output:
+    async def _run_once(self, command: Command, user: str, seconds: float | None, limit: int) -> Output:
         shell = await self._take(user)
         try:
             async with asyncio.timeout(seconds):
-                output = await shell.run(command)
+                output = await shell.run(command, limit)
         except TimeoutError:
             await self._interrupt(shell, user)
             raise
