@@ -6,6 +6,8 @@ from pathlib import Path
 import certifi
 import pytest
 
+from tests.support.report_walk import Walk, walker
+
 END = "-----END CERTIFICATE-----\n"
 
 
@@ -17,3 +19,10 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(path))
         yield
+
+
+@pytest.fixture(scope="session")
+def walked() -> Iterator[Walk]:
+    """Walks a report's page."""
+    with walker() as walk:
+        yield walk
