@@ -30,16 +30,17 @@ def walker() -> Iterator[Walk]:
     pipe = subprocess.PIPE
     command = [node(), ROOT / "tests/support/report_page.js"]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdin and process.stdout and process.stderr
+        asked, answers, errors = process.stdin, process.stdout, process.stderr
+        assert asked and answers and errors
 
         def walk(page: Path) -> dict[str, Any]:
             late = Timer(LIMIT_SEC, process.kill)
             late.start()
             with contextlib.suppress(BrokenPipeError):  # an earlier page was its end
-                print(page, file=process.stdin, flush=True)
-            told = process.stdout.readline()
+                print(page, file=asked, flush=True)
+            told = answers.readline()
             late.cancel()
-            assert told, process.stderr.read() or "Node has ended at an earlier page"
+            assert told, errors.read() or "Node has ended at an earlier page"
             return json.loads(told)
 
         yield walk
