@@ -11,6 +11,12 @@ from tests.support.report_walk import Walk, walker
 END = "-----END CERTIFICATE-----\n"
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Before any fork, what nearly every process needs and takes half a second to import."""
+    if session.config.getoption("forks", 1) > 1:
+        from transformers import PreTrainedTokenizerFast  # noqa: F401
+
+
 @pytest.fixture(scope="session", autouse=True)
 def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An HTTP client reads all that the machine trusts when it is made; a whole fake run makes several clients."""
