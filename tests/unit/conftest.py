@@ -13,7 +13,7 @@ END = "-----END CERTIFICATE-----\n"
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Before any fork, what nearly every process needs and takes half a second to import."""
-    if session.config.getoption("forks", 1) > 1:
+    if getattr(session.config.option, "forks", 1) > 1:
         from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 
