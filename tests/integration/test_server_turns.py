@@ -144,3 +144,47 @@ def test_the_engine_outlives_a_database_that_is_locked_and_a_result_that_is_too_
     ]
     said = [line for line in lines if line.startswith("said:")]
     assert "not stored yet: database is locked" in said[0] and "does not answer: database is locked" in said[1]
+
+
+# The loop's pauses, in which the database is still, then gets a request, and time passes
+IDLE = """
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, "server")
+from skyrl.tinker.db_models import FutureDB, enable_sqlite_wal
+from skyrl.tinker.engine import TinkerEngine
+from sqlmodel import Session, SQLModel, create_engine
+from repairs import engine_turns
+engine_turns.apply()
+
+engine = TinkerEngine.__new__(TinkerEngine)
+engine.db_engine = create_engine("sqlite:///" + sys.argv[1])
+enable_sqlite_wal(engine.db_engine)
+SQLModel.metadata.create_all(engine.db_engine)
+clock, rounds, pauses = 0.0, [], 0
+class Over(Exception):
+    pass
+def pause(seconds):
+    global clock, pauses
+    pauses += 1
+    if pauses == 5:
+        with Session(engine.db_engine) as other:
+            other.add(FutureDB(request_type="SAMPLE", model_id="", request_data={}, status="PENDING"))
+            other.commit()
+    if pauses == 12:
+        clock += engine_turns.UNCHANGED_SEC
+    if pauses == 20:
+        raise Over
+engine_turns.time = SimpleNamespace(sleep=pause, monotonic=lambda: clock)
+TinkerEngine.process_pending_requests_once = lambda self: rounds.append(pauses)
+try:
+    engine.process_pending_requests()
+except Over:
+    print(*rounds)
+"""
+
+
+def test_without_a_change_of_the_database_the_engine_does_not_ask_it_again(server_env: None, tmp_path: object) -> None:
+    """After its first look: when a request has come, and by the clock, for what ends by it."""
+    printed = succeed("server/.venv/bin/python", "-c", IDLE, f"{tmp_path}/tinker.db")
+    assert printed.splitlines()[-1] == "0 5 12"
