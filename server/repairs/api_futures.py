@@ -1,7 +1,7 @@
-"""Results reach their clients 10 ms after they were stored, and the database is asked for them only after a change.
+"""Results are looked for every 20 ms, and the database is asked for them only after a change.
 
 Upstream: skyrl/tinker/api.py, poll_futures makes a query through SQLAlchemy every 50 ms while any client waits, whether
-or not something was stored: 4% of a core, and 25 ms until a client has its result.
+or not something was stored.
 """
 
 # pyright: reportMissingImports=false
