@@ -9,8 +9,9 @@ class Changes:
 
     def __init__(self, url: Any) -> None:
         """`url`: SQLAlchemy's."""
-        file = url.database if url.get_backend_name() == "sqlite" else None
-        self._connection = sqlite3.connect(file, timeout=0) if file and file != ":memory:" else None
+        name = url.database or ""
+        is_file = url.get_backend_name() == "sqlite" and name and not name.startswith((":memory:", "file:"))
+        self._connection = sqlite3.connect(name, timeout=0) if is_file else None
         self._version = -1
 
     def seen(self) -> bool:
