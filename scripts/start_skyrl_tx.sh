@@ -79,10 +79,10 @@ command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
   --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}"
   --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --log-mb "${SKYRL_TX_LOG_MB:-64}" --sampler "$sampler")
-if [ "$sampler" = vllm ]; then # the engine samples no more, it scores: one slot is enough
+if [ "$sampler" = vllm ]; then
   command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "${VLLM_MEM:-0}" --vllm-max-deaths "${VLLM_MAX_DEATHS:-3}"
     --vllm-hang-sec "${VLLM_HANG_SEC:-0}"
-    --vllm-cpu-replicas "${VLLM_CPU_REPLICAS:-1}" --vllm-flags="${VLLM_FLAGS:-}" --backend-config '{"sampler_slots": 1}')
+    --vllm-cpu-replicas "${VLLM_CPU_REPLICAS:-1}" --vllm-flags="${VLLM_FLAGS:-}")
   if [ -n "${VLLM_URLS:-}" ]; then command+=(--external-inference-url "$VLLM_URLS"); fi
 fi
 command+=("$@")

@@ -5,12 +5,14 @@ TinkerEngine._filter_valid_requests, find_batchable_sample. There a sampler chec
 model trains in: a late first sample, or one from an older checkpoint, undoes training; later training shows through a
 used sampler; and nothing can be sampled once the model is unloaded or the server restarted.
 Here a second view of the model, on the same base weights, has `sampler_slots` slots, filled when a checkpoint is saved
-or from its file.
+or from its file. Where vLLM samples, only from files: this engine scores prompts for references and teachers, and what
+is saved at each step would push them out.
 """
 
 # pyright: reportMissingImports=false
 import copy
 import json
+import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from skyrl.utils.storage import download_and_unpack
 from repairs import engine_expert_adapters, shared
 from repairs.engine_own_pass import base_dtype
 from repairs.engine_slots import in_dtype, put, slot_is_finite, slots_of, take, with_slots
-from repairs.handover import version
+from repairs.handover import FOLDER, version
 
 PREFIX = "base_model.model."  # of every tensor's name in a sampler checkpoint
 Key = tuple[str, int, int]
@@ -150,7 +152,8 @@ def init(self: Any, base_model: str, config: BackendConfig, process_id: int) -> 
 def save_sampler_checkpoint(self: Any, output_path: Any, model_id: str, persist: bool = True) -> None:
     """Wraps JaxBackendImpl.save_sampler_checkpoint: what is saved will probably be sampled next."""
     stock_save(self, output_path, model_id, persist=persist)
-    self.samplers.adopt(str(output_path), self.model, self.models[model_id].adapter_index)
+    if not os.environ.get(FOLDER):  # by this engine
+        self.samplers.adopt(str(output_path), self.model, self.models[model_id].adapter_index)
 
 
 def load_sampler_weights(self: Any, prepared_batch: types.PreparedSampleBatch) -> list[int]:

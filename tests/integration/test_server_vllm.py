@@ -74,6 +74,21 @@ def test_a_prompt_is_scored_by_the_trainers_engine(raw: Raw, vllm: tuple[FakeVll
     )
 
 
+def test_a_reference_stays_with_the_engine_while_others_are_saved(raw: Raw, server: Server) -> None:
+    """It was read from its file at each step."""
+    model_id = raw.adapter()
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
+    path = f"tinker://{model_id}/sampler_weights/reference"
+    for number in range(3):
+        save(raw, model_id, f"step-{number}" if number else "reference").raise_for_status()
+        scored = raw.post(
+            "asample", model_path=path, prompt=prompt, prompt_logprobs=True, sampling_params={"max_tokens": 1}
+        )
+        raw.settle(scored).raise_for_status()
+    said = (server.state / "server.log").read_text()
+    assert said.count("Loaded sampler checkpoint") <= 1
+
+
 def test_a_saved_sampler_is_in_vllm_before_its_first_sample(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
     fake, _ = vllm
     model_id = raw.adapter()

@@ -7,8 +7,8 @@ from harbortrainer.errors import UserError
 from harbortrainer.sft.arguments import checked
 
 
-def config(**changes) -> Config:
-    return Config(model_name="m", tasks_dir="d", **changes)
+def config(*, tasks_dir: str = "d", **changes) -> Config:
+    return Config(model_name="m", tasks_dir=tasks_dir, **changes)
 
 
 def test_defaults_are_valid():
@@ -60,13 +60,17 @@ SECRETS = [
     ({"judge_kwargs": {"api_key": "SECRET"}}, "judge_kwargs.api_key: holds a secret"),
     ({"user_kwargs": {"extra_headers": {"Authorization": "SECRET"}}}, "user_kwargs.extra_headers.Authorization: holds"),
     ({"user_kwargs": {"Access-Token": "SECRET"}}, "user_kwargs.Access-Token: holds a secret"),
+    ({"environment_kwargs": {"api_key": "SECRET"}}, "environment_kwargs.api_key: holds a secret"),
+    ({"agent_kwargs": {"extra": {"token": "SECRET"}}}, "agent_kwargs.extra.token: holds a secret"),
+    ({"tasks_dir": "tasks,git+https://SECRET@host/a.git"}, "tasks_dir: holds a password or token"),
+    ({"tasks_dir": "git+ssh://git:SECRET@host/a.git@v1#b"}, "tasks_dir: holds a password or token"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "words"), SECRETS)
 def test_a_secret_in_a_setting_is_refused_and_not_shown(changes, words):
     (line,) = secret_problems(config(**changes))
-    assert words in line and "environment variable" in line and "SECRET" not in line
+    assert words in line and "SECRET" not in line
     with pytest.raises(UserError, match="settings are stored in the run's files"):
         validate(config(**changes))
 
@@ -75,6 +79,14 @@ def test_what_may_be_no_secret_is_taken():
     fields = {"max_tokens": 9, "token": None, "key": "a", "logit_bias": {"17": 1}, "stop": ["token"]}
     urls = {"judge_url": "https://host/v1?api-version=1", "user_url": "http://[::1]:8000/v1/a@b", "skyrl_tx_url": "a@b"}
     assert [*secret_problems(config(judge_kwargs=fields, user_kwargs=fields, **urls))] == []
+    for source in (
+        "git+https://host/a.git@v1#b",
+        "git+ssh://git@host/a.git",
+        "git+git@host:a.git",
+        "a@2.0",
+        "https://a@b",
+    ):
+        assert [*secret_problems(config(tasks_dir=source))] == []
     resumed = config(judge_kwargs={"token": "x"}, resume="run")
     assert [*secret_problems(resumed)] == [], "it began with it, and nothing else is taken there"
 

@@ -14,6 +14,13 @@ _URLS = {
     "user_url": "an environment variable that user_key=NAME names",
     "judge_url": "an environment variable that judge_key=NAME names",
 }
+_MAPPINGS = {
+    "user_kwargs": _URLS["user_url"],
+    "judge_kwargs": _URLS["judge_url"],
+    "agent_kwargs": "an environment variable of the task's image",
+    "environment_kwargs": "the environment variable that its service reads, such as DAYTONA_API_KEY",
+}
+_FIXED = {"judge_kwargs", "agent_kwargs"}
 
 
 def secret_problems(config: RunSettings) -> Iterator[str]:
@@ -22,14 +29,16 @@ def secret_problems(config: RunSettings) -> Iterator[str]:
         url = getattr(config, name, None)
         if url is not None and (found := _in_url(url)):
             yield f"{name}: holds {found}, and settings are stored in the run's files; put it into {place}"
-    for who in ("user", "judge"):
-        if who == "judge" and config.resume is not None:  # they are those that the run was started with
+    if any(_in_git(source) for source in (getattr(config, "tasks_dir", "") or "").split(",")):
+        yield (
+            "tasks_dir: holds a password or token before a host, and settings are stored in the run's files; give it "
+            "to git (git credential, or a URL of ssh), or clone the repository and name the folder"
+        )
+    for name, place in _MAPPINGS.items():
+        if config.resume is not None and name in _FIXED:  # they are those that the run was started with
             continue
-        for key in _in_mapping(getattr(config, f"{who}_kwargs", {})):
-            yield (
-                f"{who}_kwargs.{key}: holds a secret, and settings are stored in the run's files; put it into an "
-                f"environment variable that {who}_key=NAME names"
-            )
+        for key in _in_mapping(getattr(config, name, {})):
+            yield f"{name}.{key}: holds a secret, and settings are stored in the run's files; put it into {place}"
 
 
 def _in_url(url: str) -> str:
@@ -41,6 +50,17 @@ def _in_url(url: str) -> str:
     if "@" in parts.netloc:
         return "a name or password before its host"
     return next((f"a secret as {name}" for name, _ in parse_qsl(parts.query) if _plain(name) in _SECRET_IN_QUERY), "")
+
+
+def _in_git(source: str) -> bool:
+    """Whether a source of tasks has a password, or a user over https, who is a token; ssh has a user anyway."""
+    if not source.strip().startswith("git+"):
+        return False
+    try:
+        parts = urlsplit(source.strip().removeprefix("git+"))
+    except ValueError:
+        return False
+    return parts.password is not None or (parts.scheme in {"http", "https"} and "@" in parts.netloc)
 
 
 def _in_mapping(values: Mapping[str, Any]) -> Iterator[str]:
