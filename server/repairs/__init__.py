@@ -116,8 +116,9 @@ REPAIRS = (
     ),
     Repair(
         "turns",
-        "an optimizer step may overtake the pass before it, and the engine sleeps while requests wait",
-        f"{ENGINE}: TinkerEngine.process_pending_requests_once",
+        "an optimizer step may overtake the pass before it; requests and results wait while the server sleeps",
+        f"{ENGINE}: TinkerEngine.process_pending_requests_once; {API}: poll_futures",
+        api=("api_futures",),
         engine=("engine_turns",),
     ),
     Repair(

@@ -4,8 +4,9 @@ Upstream: skyrl/tinker/engine.py, TinkerEngine.process_pending_requests_once loo
 then for single requests. A request that arrives in between is seen by some of these and not by others: a step is taken
 before the pass that was sent before it, or a pass is computed before the step that was sent before it. Here a round
 looks only at what had arrived when it began. process_pending_requests sleeps 0.1 s after every round, also when the
-next request of a chain waits already. After sampling it still does: waves fill meanwhile. A database that is locked, or
-whose disk is full, ends the loop there and not here.
+next request of a chain waits already. After sampling it still does: waves fill meanwhile. Ten times a second it makes
+eight queries, also without any client, which take 4% of a core; here only after a change of the database. A database
+that is locked, or whose disk is full, ends the loop there and not here.
 """
 
 # pyright: reportMissingImports=false
@@ -18,7 +19,10 @@ from skyrl.utils.log import logger
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, func, select
 
+from repairs.changes import Changes
+
 IDLE_SEC, BUSY_SEC, LOST_SEC = 0.1, 0.005, 1.0
+UNCHANGED_SEC = 1.0  # a round also comes without a change: silent sessions end by the clock
 FINDERS = ("find_batchable_model_passes", "find_batchable_sample", "find_single_requests")
 stock_once = TinkerEngine.process_pending_requests_once
 stock_batch = TinkerEngine.process_batch_requests
@@ -56,8 +60,12 @@ def process_single_requests(self: Any, requests: dict) -> None:
 
 def process_pending_requests(self: Any) -> None:
     """Replaces TinkerEngine.process_pending_requests."""
+    changes, began = Changes(self.db_engine.url), -UNCHANGED_SEC
     while True:
-        self.trained = False
+        if not changes.seen() and time.monotonic() - began < UNCHANGED_SEC:
+            time.sleep(IDLE_SEC)
+            continue
+        self.trained, began = False, time.monotonic()
         try:
             self.process_pending_requests_once()
         except OperationalError as error:

@@ -138,7 +138,10 @@ async def test_images_without_one_use_exec_sessions(tmp_path: Path, calls: Count
 async def test_a_daemon_whose_processes_are_not_here_costs_one_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Counter[str]
 ) -> None:
-    monkeypatch.setattr(first_shell, "_PROC", tmp_path)
+    def elsewhere(_: Any) -> int:
+        raise FileNotFoundError("no such process")
+
+    monkeypatch.setattr(first_shell, "first_process", elsewhere)
     monkeypatch.setattr(first_shell, "_impossible", set())
     for name in ("a", "b"):
         async with started(write_task(tmp_path / name), RUN) as environment:

@@ -43,7 +43,7 @@ async def trial(folder: Path, run_id: str, **options: Any) -> AsyncIterator[tupl
     environment = environment_of(write_task(folder / uuid.uuid4().hex[:8]), run_id, **options)
     await environment.start(force_build=False)
     try:
-        yield environment, engine().inspect_container(environment._name)["HostConfig"]["NetworkMode"]  # pyright: ignore
+        yield environment, engine().inspect_container(environment.container)["HostConfig"]["NetworkMode"]
     finally:
         await environment.stop(delete=True)
         await drain()

@@ -12,7 +12,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from tests.integration.test_train import command, containers, run, start, until
 
-K, STEPS = 2, 4
+K, STEPS = 2, 3
 
 
 @pytest.mark.parametrize("weights", ["switch", pytest.param("keep", marks=pytest.mark.nightly)])
@@ -32,7 +32,7 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
 
     def composed() -> bool:
         return folder.ledger.exists() and any(
-            r["event"] == "composed" and r["step"] == 2 for r in read_lines(folder.ledger)
+            r["event"] == "composed" and r["step"] == 1 for r in read_lines(folder.ledger)
         )
 
     until(process, composed)
@@ -56,7 +56,7 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
     trained = [row for row in rows if row.get("optim/steps")]
     assert trained and all(row["off_policy/ratio_p50"] == pytest.approx(1, abs=0.2) for row in trained)
     assert containers(folder.path) == []
-    for step in (0, 2, 4):  # evaluations beside updates, with the weights of their step
+    for step in (0, 2, STEPS):  # evaluations beside updates, with the weights of their step
         evaluated = read_batch(folder.trajectories("eval", step)).values()
         assert {turn.weights_version for trial in evaluated for turn in trial.turns} <= {step} and len(evaluated) == 2
         assert "eval/reward_mean" in rows[step]

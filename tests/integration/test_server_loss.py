@@ -14,7 +14,7 @@ from tests.integration.test_train import batches, command
 from tests.support.small_server import Server
 
 N_STEPS = 2
-NO_EVAL = ("eval_tasks=", "allow_family_overlap=false", "max_turns=3")
+NO_EVAL = ("eval_tasks=", "allow_family_overlap=false", "max_turns=3", "n_parallel_envs=6")  # of 8: two still begin
 
 
 def wait_for(process: "subprocess.Popen[str]", happened: Any) -> None:

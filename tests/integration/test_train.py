@@ -107,9 +107,9 @@ def batches(folder: Path) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def whole_run(server_url: str, docker_ready: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three steps without interruption, on a terminal, with wandb offline."""
+    """Three steps without interruption, on a terminal, with wandb offline. A batch's trials fill the server's waves."""
     logs = tmp_path_factory.mktemp("runs")
-    arguments = ("run_name=whole", "max_steps=3", "lr_schedule=linear", "wandb_project=test")
+    arguments = ("run_name=whole", "max_steps=3", "lr_schedule=linear", "wandb_project=test", "n_parallel_envs=8")
     status, sent = on_terminal(command(server_url, logs, *arguments), columns=COLUMNS, rows=40, WANDB_API_KEY="")
     assert status == 0, sent
     (logs / "terminal").write_text(sent, newline="")

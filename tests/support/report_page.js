@@ -1,11 +1,17 @@
-// Runs a report's script as it stands in the page, on the little of a browser's DOM that it uses: node report_page.js PAGE
-// Everything is drawn, sorted, filtered and opened; the answer is JSON: texts, figures without axes, rows after a filter.
-const text = require("node:fs").readFileSync(process.argv[2], "utf8");
+// Runs a report's script as it stands in the page, on the little of a browser's DOM that it uses. Reads the path of a page
+// from each line of its input. Everything is drawn, sorted, filtered and opened; the answer is a line of JSON: texts,
+// figures without axes, rows after a filter. One process walks many pages: to start is half the time of a small one.
 
 class Node_ {
   constructor(tag) {
-    Object.assign(this, { tag, children: [], attributes: {}, listeners: {}, dataset: {}, parent: null, value: "" });
-    this.style = { setProperty: (name, value) => (this.style[name] = value) };
+    this.tag = tag;
+    this.children = [];
+    this.attributes = {};
+    this.listeners = {};
+    this.dataset = {};
+    this.parent = null;
+    this.value = "";
+    this.style = { setProperty() {} };
     this.clientWidth = 800;
   }
   setAttribute(name, value) {
@@ -37,13 +43,17 @@ class Node_ {
     this.parent = null;
   }
   get textContent() {
-    return this.words ?? this.children.map((child) => child.textContent).join("");
+    return this.words ?? this.children.reduce((words, child) => words + child.textContent, "");
   }
   set textContent(words) {
     this.replaceChildren(words);
   }
-  all(test) {
-    return this.children.flatMap((child) => [...(test(child) ? [child] : []), ...child.all(test)]);
+  all(test, found = []) {
+    for (const child of this.children) {
+      if (test(child)) found.push(child);
+      child.all(test, found);
+    }
+    return found;
   }
   querySelectorAll(selector) {
     const names = selector.split(",").map((part) => part.trim());
@@ -65,16 +75,19 @@ class Node_ {
   }
 }
 
-const ids = { page: new Node_("main") };
-for (const [, id, words] of text.matchAll(/<script type="text\/plain" id="(\w+)">([^<]*)<\/script>/g))
-  ids[id] = { textContent: words };
-globalThis.document = {
-  documentElement: new Node_("html"),
-  body: new Node_("body"),
-  createElement: (tag) => new Node_(tag),
-  createElementNS: (_, tag) => new Node_(tag),
-  getElementById: (id) => ids[id],
-};
+function open(text) {
+  const ids = { page: new Node_("main") };
+  for (const [, id, words] of text.matchAll(/<script type="text\/plain" id="(\w+)">([^<]*)<\/script>/g))
+    ids[id] = { textContent: words };
+  globalThis.document = {
+    documentElement: new Node_("html"),
+    body: new Node_("body"),
+    createElement: (tag) => new Node_(tag),
+    createElementNS: (_, tag) => new Node_(tag),
+    getElementById: (id) => ids[id],
+  };
+  return ids.page;
+}
 globalThis.Event = class {
   constructor(type) {
     this.type = type;
@@ -104,10 +117,10 @@ const settled = async (ready) => {
 };
 const click = (node) => node.dispatchEvent({ type: "click" });
 
-async function walk() {
+async function walk(text) {
+  const root = open(text);
   const script = [...text.matchAll(/<script>([^]*?)<\/script>/g)].at(-1)[1];
   new Function(script)();
-  const root = ids.page;
   await settled(() => document.documentElement.dataset.ready);
   for (const head of root.all((n) => n.tag === "th" && n.children[0]?.tag === "button")) click(head.children[0]);
   for (const plot of root.querySelectorAll("svg")) plot.dispatchEvent({ type: "pointermove" });
@@ -133,10 +146,15 @@ async function walk() {
   }
   if (table) table.find("no such trial");
   told.none = rows().length;
-  console.log(JSON.stringify(told));
+  return told;
+}
+
+async function main() {
+  for await (const path of require("node:readline").createInterface({ input: process.stdin }))
+    console.log(JSON.stringify(await walk(require("node:fs").readFileSync(path, "utf8"))));
 }
 
 process.on("unhandledRejection", (error) => {
   throw error;
 });
-walk();
+main();

@@ -16,15 +16,18 @@ from tests.support.processes import freeze
 class Server:
     """One on a port of its own; started again it has the same port and, unless it is made to forget, its database."""
 
-    def __init__(self, state: Path, **settings: str) -> None:
+    def __init__(self, state: Path, *flags: str, **settings: str) -> None:
+        """`flags`: skyrl's. `settings`: of scripts/start_skyrl_tx.sh."""
         self.state = state
+        self._flags = flags
         self._port = str(free_port())
         self._env = SMALL_SERVER | {"SKYRL_TX_PORT": self._port, "SKYRL_TX_STATE": str(state)} | settings
         self.url = f"http://127.0.0.1:{self._port}"
 
     def start(self, **settings: str) -> None:
         """`settings`: of this start, over those of all starts."""
-        succeed("scripts/start_skyrl_tx.sh", "--background", MODEL, env=self._env | settings, timeout_sec=900)
+        command = ("scripts/start_skyrl_tx.sh", "--background", MODEL, *self._flags)
+        succeed(*command, env=self._env | settings, timeout_sec=900)
 
     def stop(self) -> str:
         """What the script says. Safe to repeat."""

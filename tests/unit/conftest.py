@@ -6,7 +6,15 @@ from pathlib import Path
 import certifi
 import pytest
 
+from tests.support.report_walk import Walk, walker
+
 END = "-----END CERTIFICATE-----\n"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Before any fork, what nearly every process needs and takes half a second to import."""
+    if getattr(session.config.option, "forks", 1) > 1:
+        from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,3 +25,10 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(path))
         yield
+
+
+@pytest.fixture(scope="session")
+def walked() -> Iterator[Walk]:
+    """Walks a report's page."""
+    with walker() as walk:
+        yield walk

@@ -18,9 +18,8 @@ from harbor.models.agent.context import AgentContext
 
 from harbortrainer.config import Config
 from harbortrainer.docker import listener
-from harbortrainer.docker.capacity import capacity
 from harbortrainer.docker.listener import NoPython, ShutOut
-from harbortrainer.docker.preflight import Findings, check_memory, task_needs
+from harbortrainer.docker.preflight import Findings, capacity, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.api.exchange import Over

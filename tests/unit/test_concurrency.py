@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.docker.capacity import MEMORY_SHARE, REMOTE, capacity
-from harbortrainer.docker.host import Host
-from harbortrainer.docker.preflight import BUSY_CPUS, TaskNeeds
+from harbortrainer.docker.host import REMOTE, Host
+from harbortrainer.docker.preflight import BUSY_CPUS, MEMORY_SHARE, TaskNeeds, capacity
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import COUNTERS

@@ -1,13 +1,14 @@
 """The circuit breaker: trials wait while Docker is away, go on when it is back; the run stops when it stays away."""
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
 import pytest
 
 from harbortrainer.docker import daemon
-from harbortrainer.docker.daemon import Daemon, ping_docker
+from harbortrainer.docker.daemon import Daemon, first_process, ping_docker
 from harbortrainer.errors import EnvironmentFault
 
 
@@ -62,3 +63,19 @@ async def test_a_daemon_that_stays_away_stops_the_run() -> None:
 def test_the_ping_tells_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     assert "No such file" in (ping_docker() or "")
+
+
+@pytest.mark.parametrize(("mounted", "known"), [("holder", True), ("other", False)])
+def test_a_process_is_known_by_the_files_that_docker_mounts_for_its_network(
+    mounted: str, known: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its container's own ID is in no mount where it shares another's network and control groups are of version 2."""
+    monkeypatch.setattr(daemon, "_PROC", tmp_path)
+    (tmp_path / "7").mkdir()
+    files = f"/var/lib/docker/containers/{mounted}/hostname"
+    (tmp_path / "7" / "mountinfo").write_text(f"1 2 254:0 {files} /etc/hostname rw - ext4 /dev/vda rw\n")
+    inspected = {
+        "Id": "own", "State": {"Pid": 7}, "HostnamePath": "/var/lib/docker/containers/holder/hostname",
+    }  # fmt: skip
+    with contextlib.nullcontext() if known else pytest.raises(FileNotFoundError):
+        assert first_process(inspected) == 7

@@ -1,6 +1,7 @@
 """The guard of Docker's disk, with a daemon that is told what its containers have written."""
 
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -78,18 +79,16 @@ def test_it_looks_sooner_while_the_disk_fills(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("fault", [requests.ConnectionError("away"), FileNotFoundError("/var/lib/docker")])
 def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
-    reads = iter([fault])
+    reads, closed = iter([fault]), threading.Event()
 
     def read() -> Space | None:
         if (error := next(reads, None)) is not None:
             raise error
-        guard._closed.set()
+        closed.set()
         return None
 
-    guard = DiskGuard("r", read, 0.001)
-    guard.start()
-    guard._thread.join(10)
-    assert guard._closed.is_set()
+    DiskGuard("r", read, 0.001).watch(closed)
+    assert closed.is_set()
 
 
 def test_an_unknown_space_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

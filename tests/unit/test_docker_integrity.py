@@ -9,7 +9,7 @@ import pytest
 from harbortrainer.docker import layer
 from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
-from harbortrainer.docker.place import Facts, network_files, network_script, parse_facts, removal_script
+from harbortrainer.docker.place import network_files, network_script, parse_facts, removal_script, writing_script
 from harbortrainer.docker.processes import _parse, _Process, _services, _with_descendants
 from harbortrainer.docker.system import Place
 from harbortrainer.harbor import MODE
@@ -104,7 +104,7 @@ def test_facts_of_a_container_are_read() -> None:
     listed = "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\n"
     listed += "P /usr/bin\nP relative\nP /usr/bin\nY /lib/own\nL /opt/lib\n"
     network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
-    expected = Facts(
+    expected = (
         Place(("/usr/bin",), ("/root", "/home/dev"), ("/app", "/lib/own"), ("/opt/lib",)),
         {"/etc/hosts": "127.0.0.1 localhost\n\n"},
     )
@@ -118,16 +118,17 @@ def test_network_files_are_compared_and_written(tmp_path: Path) -> None:
     for shell in ("bash", "sh"):
         for now, differs in [("a b\n\\c\n", False), ("a b\n\\c\nmore\n", True), ("", True)]:
             file.write_text(now)
-            script = network_script({str(file): "a b\n\\c\n"}, write=True)
-            ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
+            content = {str(file): "a b\n\\c\n"}
+            ran = subprocess.run([shell, "-c", network_script(content)], capture_output=True, check=False)
             assert (f"N {file}".encode() in ran.stdout) == differs
+            subprocess.run([shell, "-c", writing_script(content)], check=True)
             assert file.read_text() == "a b\n\\c\n"
         for own, differs in [("172.17.0.9\tharbor\n", False), ("1.2.3.4 x\tharbor\n", True), ("1.2.3.4\tx\n", True)]:
             file.write_text(f"a b\n{own}")
-            script = network_script({str(file): "172.17.0.2\tharbor\na b\n"}, write=False)
+            script = network_script({str(file): "172.17.0.2\tharbor\na b\n"})
             ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
             assert (f"N {file}".encode() in ran.stdout) == differs, (shell, own)
-    assert network_files(b"N /etc/hosts\nother\n") == ["/etc/hosts"] and network_script({}, write=True) == ""
+    assert network_files(b"N /etc/hosts\nother\n") == ["/etc/hosts"] and network_script({}) == ""
 
 
 def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:

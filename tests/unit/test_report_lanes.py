@@ -13,7 +13,7 @@ from harbortrainer.report.write import write_report
 from harbortrainer.rollout.level import Why
 from tests.support.made_run import MadeRun
 from tests.support.report_parts import only_run
-from tests.unit.test_report_page import walked
+from tests.support.report_walk import Walk
 
 
 def trial(name: str, began: float, ended: float | None) -> TrialRow:
@@ -86,7 +86,7 @@ def test_the_last_number_of_agents_is_named_with_its_reason() -> None:
     assert at_once([{"time/step": 1.0}]) == {}
 
 
-def test_the_page_draws_lanes_ages_and_agents(tmp_path: Path) -> None:
+def test_the_page_draws_lanes_ages_and_agents(tmp_path: Path, walked: Walk) -> None:
     made = MadeRun(tmp_path / "run", tasks=2, group=4, turns=2)
     for step in range(3):
         made.train(step)

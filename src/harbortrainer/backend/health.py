@@ -9,6 +9,7 @@ import httpx
 
 from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
 from harbortrainer.backend.faults import awaited
+from harbortrainer.backend.http import http_client
 from harbortrainer.config import Endpoint
 from harbortrainer.errors import BackendError, ServerLost, UserError
 from harbortrainer.stopping import run_until
@@ -28,7 +29,7 @@ async def check_health(url: str, config: Endpoint) -> dict[str, Any]:
     else:
         where, fix = f"tinker_base_url={url}", "check your connection, or train with backend=skyrl-tx"
     try:
-        async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+        async with http_client(HEALTH_LIMIT_SEC) as client:
             answer = await client.get(url + PATH)
     except httpx.ConnectError as error:
         raise UserError(f"{where}: connection refused or host unknown ({error}); {fix}") from None
@@ -56,7 +57,7 @@ async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
     """An end for `stopping.run_until`: raises ServerLost when the server has not answered for `silence_sec`."""
     answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
     await asyncio.sleep(pause)  # most calls are over by then
-    async with httpx.AsyncClient(timeout=min(HEALTH_LIMIT_SEC, silence_sec)) as client:
+    async with http_client(min(HEALTH_LIMIT_SEC, silence_sec)) as client:
         while True:
             if await _problem(client, url) is None:
                 answered = time.monotonic()
@@ -72,7 +73,7 @@ async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
 async def until_answering(url: str, limit_sec: float) -> None:
     """Wait, with growing pauses, until the server answers. Raises BackendError after `limit_sec`."""
     began, pause = time.monotonic(), FIRST_PAUSE_SEC
-    async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as client:
+    async with http_client(HEALTH_LIMIT_SEC) as client:
         while True:
             if (problem := await _problem(client, url)) is None:
                 return

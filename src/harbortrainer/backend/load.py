@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import httpx
 
 from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
+from harbortrainer.backend.http import http_client
 
 Load = Mapping[str, Any]
 POLL_SEC = 2.0
@@ -16,7 +17,7 @@ SAY_AFTER_SEC, SAY_AGAIN_SEC = 3.0, 15.0
 async def read_load(url: str) -> Load:
     """`load` of healthz: counters from the server's start. {} for a server that reports none or does not answer."""
     try:
-        async with httpx.AsyncClient(timeout=HEALTH_LIMIT_SEC) as http:
+        async with http_client(HEALTH_LIMIT_SEC) as http:
             body = (await http.get(f"{url}/api/v1/healthz")).json()
     except (httpx.HTTPError, ValueError):
         return {}

@@ -17,6 +17,7 @@ import tinker
 
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, ServerKind
 from harbortrainer.backend.faults import SDK_ERRORS, awaited
+from harbortrainer.backend.http import http_client
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.durable.process import lives, this_process
 from harbortrainer.errors import DiskFault, UserError
@@ -92,7 +93,7 @@ async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:
 async def end_dead_sessions(url: str, key: str = DUMMY_KEY) -> int:
     """End the sessions at `url` of processes of this machine that were killed. Returns how many."""
     n_ended = 0
-    async with httpx.AsyncClient(timeout=CLOSE_LIMIT_SEC, headers={KEY_HEADER: key}) as client:
+    async with http_client(CLOSE_LIMIT_SEC, {KEY_HEADER: key}) as client:
         for file, session in _noted():
             if session.get("url") != url or lives(session) is not False:
                 continue

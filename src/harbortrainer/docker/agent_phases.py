@@ -19,6 +19,7 @@ from harbortrainer.docker.place import (
     parse_facts,
     place_of,
     removal_script,
+    writing_script,
 )
 from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Plan, Stamps, Survey, put_back, restore_folder, stamps, survey
@@ -84,8 +85,8 @@ class AgentPhases:
         run_id: str,
         keep_processes: bool,
         *,
-        task: Path | None = None,
-        solution: Callable[[], Awaitable[Footprint | None]] | None = None,
+        task: Path | None,
+        solution: Callable[[], Awaitable[Footprint | None]],
     ) -> None:
         self.put_back: list[str] = []
         self.ended = self.acting = False
@@ -122,9 +123,8 @@ class AgentPhases:
         if not made:
             raise RuntimeError(f"container {self._container}: cannot make Harbor's folders: {_errors(output)}")
         self._image_has_tests = facts.startswith(f"{_TESTS}\n")
-        found = parse_facts(facts)
-        self._network = found.network
-        self._place = await call(place_of, found, image, self._task)
+        folders, self._network = parse_facts(facts)
+        self._place = await call(place_of, folders, image, self._task)
 
     async def open(self) -> None:
         """Note which services run (first phase), or continue the agent's own processes (later ones)."""
@@ -155,17 +155,17 @@ class AgentPhases:
             self._note(["/proc/1"])
         if not settled:
             await call(engine().stop, self._container, timeout=0)
-        plan, footprint = await self._put_back(self._image, stopped=not settled)
+        plan = await self._put_back(self._image, stopped=not settled)
         self._shells.drop()
         if settled:
             try:
-                await self._clean(self._image, plan, footprint)
+                await self._clean(self._image, plan)
                 return await self._end_jobs(final)
             except (RuntimeError, DockerException):  # /dev was changed, or no shell starts
                 await call(engine().stop, self._container, timeout=0)
                 await self._put_back(self._image, stopped=True)
         await self._start_again(self._image)
-        await self._clean(self._image, plan, footprint)
+        await self._clean(self._image, plan)
 
     async def observe(self) -> Footprint:
         """End the processes of a task's solution that ran as the agent. Returns the system paths that it changed."""
@@ -175,28 +175,24 @@ class AgentPhases:
 
     async def _footprint_of(self, found: Survey) -> Footprint:
         footprint = await call(found.footprint)
-        script = f"{IN_SHELL}\n{network_script(self._network, write=False)}"
+        script = f"{IN_SHELL}\n{network_script(self._network)}"
         output = await self._shells.run(Command(script), user="root")
         changed = dict.fromkeys(network_files(output.stdout), NETWORK)
         return Footprint({**footprint.paths, **changed}, footprint.made)
 
-    async def _put_back(self, image: Image, *, stopped: bool) -> tuple[Plan, Footprint | None]:
-        """What was put back, and the footprint if it had to be asked for.
-
-        `stopped`: no shell can remove anything before the image's entrypoint runs.
-        """
+    async def _put_back(self, image: Image, *, stopped: bool) -> Plan:
+        """What was put back. `stopped`: no shell can remove anything before the image's entrypoint runs."""
         found = await call(survey, self._container, self._place, self._before)
-        footprint = await self._allowed() if found.needs_footprint else None
-        allowed = footprint or Footprint()
+        allowed = await self._allowed() if found.needs_footprint else Footprint()
         plan = await call(put_back, self._container, found, allowed, image, self._run_id, stopped=stopped)
         self._note(plan.paths)
         if plan.copies or plan.texts:  # from here on these are the image's
             self._before = self._before | await call(stamps, self._container, self._place, plan)
-        return plan, footprint
+        return plan
 
     async def _allowed(self) -> Footprint:
         """What the task's solution may change; nothing without one."""
-        return (await self._solution() if self._solution else None) or Footprint()
+        return await self._solution() or Footprint()
 
     def _note(self, paths: list[str]) -> None:
         if new := sorted(set(paths) - set(self.put_back)):
@@ -240,9 +236,8 @@ class AgentPhases:
         if image.entrypoint:
             await self._processes.note()
 
-    async def _clean(self, image: Image, plan: Plan, footprint: Footprint | None) -> None:
-        known = footprint is not None or self._solution is None
-        network = network_script(self._kept_network(footprint), write=known)
+    async def _clean(self, image: Image, plan: Plan) -> None:
+        network = network_script(self._network)
         if not plan.removed and await call(_renewed, self._container):
             script = "\n".join([IN_SHELL, network, "true"])
         else:
@@ -253,16 +248,17 @@ class AgentPhases:
         if output.return_code != 0:
             what = f"{_TESTS} and {_REWARDS} cannot be made again"
             raise RuntimeError(f"container {self._container}: {what}: {_errors(output)}")
-        changed = network_files(output.stdout)
-        if changed and not known:  # compared only: the solution has to say whether they are work
-            script = f"{IN_SHELL}\n{network_script(self._kept_network(await self._allowed()), write=True)}"
-            changed = network_files((await self._shells.run(Command(script), user="root")).stdout)
-        self._note(changed)
+        if changed := network_files(output.stdout):
+            await self._restore_network(changed)
         if self._image_has_tests:
             await call(restore_folder, self._container, image, _TESTS, self._run_id)
 
-    def _kept_network(self, footprint: Footprint | None) -> dict[str, str]:
-        return {name: text for name, text in self._network.items() if not footprint or name not in footprint.paths}
+    async def _restore_network(self, changed: list[str]) -> None:
+        """Write these network files again, but for those that are work of the task."""
+        work = (await self._allowed()).paths
+        texts = {file: self._network[file] for file in changed if file not in work}
+        await self._shells.run(Command(f"{IN_SHELL}\n{writing_script(texts)}"), user="root")
+        self._note(list(texts))
 
 
 def _renewed(container: str) -> bool:

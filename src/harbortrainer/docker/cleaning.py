@@ -259,7 +259,6 @@ def _df() -> dict[str, Any]:
 
 
 _pending: set[asyncio.Task[Any]] = set()
-_refused: set[asyncio.Task[Any]] = set()  # those of `_pending` that wait for another try
 
 
 def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -296,7 +295,10 @@ async def remove_after(
                 return False
         else:
             return True
-        await _pause_refused(name, pause)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(removals().given_up.wait(), pause)
+            _log.warning("container %s is left to the reaper: Docker does not answer", name)
+            return False
         pause = min(2 * pause, LONGEST_PAUSE_SEC)
 
 
@@ -305,24 +307,11 @@ async def drain(patience_sec: float = DRAIN_SEC) -> None:
 
     Call it once, at the end of a run; the reaper comes after it.
     """
-    loop = asyncio.get_running_loop()
-    give_up = time.monotonic() + patience_sec
-    while mine := [task for task in _pending if task.get_loop() is loop]:
-        late = time.monotonic() >= give_up
-        for task in mine:
-            if late and task in _refused:
-                task.cancel()
-        await asyncio.wait(mine, timeout=1.0 if late else give_up - time.monotonic())
-
-
-async def _pause_refused(name: str, seconds: float) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    _refused.add(task)
+    loop, given_up = asyncio.get_running_loop(), removals().given_up
+    timer = loop.call_later(patience_sec, given_up.set)
     try:
-        await asyncio.sleep(seconds)
-    except asyncio.CancelledError:
-        _log.warning("container %s is left to the reaper: Docker does not answer", name)
-        raise
+        while mine := [task for task in _pending if task.get_loop() is loop]:
+            await asyncio.wait(mine)
     finally:
-        _refused.discard(task)
+        timer.cancel()
+        given_up.clear()

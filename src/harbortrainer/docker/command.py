@@ -7,7 +7,7 @@ each, on both streams, which no process in the container can guess.
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # its first line: docker-py gives the stream of an exec once something has come through it
@@ -26,7 +26,6 @@ end_() { wait $p_; r_=$?; [ -n "$p_" ] || r_=254; printf '%s:e%s\\n' $1 $r_; pri
 """
 _WORD = r"(?:[\w@%+=:,./-]|'[^']*')+"
 _PLAIN = re.compile(rf"{_WORD}(?: (?:&& )?{_WORD})*")  # nothing that a shell would expand
-_REMOVE = "rm -f -- "
 IN_SHELL = ": in this shell"  # first line of a script that may run in a fork of the open shell; a no-op there
 
 
@@ -67,21 +66,4 @@ def _start(mark: str, command: Command) -> str:
 
 def cheap(command: str) -> str:
     """The command, run in a fork of the open shell where it is one of Harbor's own small ones."""
-    if not _PLAIN.fullmatch(command):
-        return command
-    if command.startswith(_REMOVE) and " && " not in command:  # no process where nothing is to be removed
-        command = f"if {_any_of(shlex.split(command.removeprefix(_REMOVE)))}; then {command}; fi"
-    return f"{IN_SHELL}\n{command}"
-
-
-def making(dirs: Sequence[str], command: str) -> str:
-    """Harbor's `command` that makes its folders, with one process where nothing is there yet."""
-    if any(one.startswith(f"{other}/") for one in dirs for other in dirs):
-        return command
-    names = " ".join(map(shlex.quote, dirs))
-    return f"if {_any_of(dirs)}; then {command}; else mkdir -p -m 777 {names}; fi"
-
-
-def _any_of(paths: Sequence[str]) -> str:
-    """Whether something is at one of these paths."""
-    return " || ".join(f"[ -e {path} ] || [ -L {path} ]" for path in map(shlex.quote, paths))
+    return f"{IN_SHELL}\n{command}" if _PLAIN.fullmatch(command) else command

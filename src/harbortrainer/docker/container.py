@@ -53,7 +53,7 @@ HOLDERS = Holders()
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """`environment`: its variables. `cpus`, `memory_mb`, `pids_limit`: None = no limit.
+    """`environment`: its variables. `cpus`, `memory_mb`: None = no limit; `pids_limit`: 0 = no limit.
 
     `allow_sudo`: setuid programs work for users other than root. `cap_add`: capabilities added to the default ones.
     `own_network`: a network namespace that no other trial has used.
@@ -66,7 +66,7 @@ class ContainerSpec:
     networked: bool = True
     cpus: float | None = None
     memory_mb: int | None = None
-    pids_limit: int | None = None
+    pids_limit: int = 0
     gpus: int = 0
     mounts: Sequence[Mount] = ()
     allow_sudo: bool = False
@@ -147,7 +147,7 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
             stop_signal="SIGKILL",
             host_config=client.create_host_config(
                 network_mode=_network(spec),
-                runtime=runtime(spec.image.reference, spec.labels),
+                runtime=runtime(spec.image.reference, spec.labels[RUN_ID]),
                 log_config=LogConfig(type="none"),
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
@@ -199,12 +199,14 @@ def _network(spec: ContainerSpec) -> str:
 def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
     return engine().create_host_config(
         network_mode=network,
-        runtime=None if spec.gpus else runtime(spec.image.reference, spec.labels),  # a GPU needs hooks of its own
+        runtime=None
+        if spec.gpus
+        else runtime(spec.image.reference, spec.labels[RUN_ID]),  # a GPU needs hooks of its own
         cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
         cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
         mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
         memswap_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,
-        pids_limit=spec.pids_limit,
+        pids_limit=spec.pids_limit or None,
         device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
         mounts=list(spec.mounts),
         log_config=LogConfig(type="json-file", config={"max-size": "1m"})

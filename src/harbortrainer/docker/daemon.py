@@ -5,8 +5,9 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, override
 
 import docker
@@ -20,6 +21,7 @@ from harbortrainer.errors import EnvironmentFault
 
 REQUEST_TIMEOUT_SEC = 120
 PING_SEC = 10.0
+_PROC = Path("/proc")
 _SCHEME, _CONNECTIONS = "http+docker://", 64
 _BASE = f"{_SCHEME}localhost"
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0  # between two pings during an outage
@@ -80,6 +82,16 @@ async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callabl
     if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
         running[key] = task = asyncio.create_task(work())
     return await asyncio.shield(task)
+
+
+def first_process(inspected: Mapping[str, Any]) -> int:
+    """A container's, as this machine numbers it. Raises OSError where the daemon's processes are elsewhere."""
+    pid = inspected["State"]["Pid"]
+    # of the container, or of the one whose network it shares; its own ID may be in no mount (cgroup version 2)
+    mounted = Path(inspected["HostnamePath"]).parent.name
+    if f"/containers/{mounted}/" not in (_PROC / str(pid) / "mountinfo").read_text():
+        raise FileNotFoundError(f"process {pid} of this machine is not the container's")
+    return pid
 
 
 def ping_docker() -> str | None:

@@ -45,12 +45,14 @@ def eviction_reason(trial_name: str) -> str:
 @contextlib.contextmanager
 def guarding_disk(run_id: str) -> Iterator[None]:
     """Watch the daemon's disk in a thread. Raises docker.errors.DockerException when the daemon does not answer."""
-    guard = DiskGuard(run_id, *disk_probe(run_id))
-    guard.start()
+    guard, closed = DiskGuard(run_id, *disk_probe(run_id)), threading.Event()
+    thread = threading.Thread(target=guard.watch, args=(closed,), name="disk-guard", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        guard.close()
+        closed.set()
+        thread.join()
 
 
 def reserve_of(space: Space) -> int:
@@ -68,20 +70,11 @@ class DiskGuard:
         self._reserve: int | None = None  # until the first check that succeeds
         self._before: tuple[float, int] | None = None  # clock time and free bytes of the last check
         self._warned = -QUIET_SEC
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="disk-guard", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Wait for its thread to end."""
-        self._closed.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def watch(self, closed: threading.Event) -> None:
+        """Check until `closed` is set. Blocking."""
         pause = 0.0
-        while not self._closed.wait(pause):
+        while not closed.wait(pause):
             try:
                 pause = self.check_once()
             except (DockerException, OSError) as error:  # of this check; requests' errors are OSErrors

@@ -1,7 +1,6 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
-import contextlib
 import re
 import secrets
 import tempfile
@@ -9,23 +8,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, override
+from typing import Any
 
 from docker.errors import ImageNotFound
 from docker.types import Mount
+from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
 from harbor.environments.docker.docker import DockerEnvironment
+from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+from harbor.models.task.task import Task
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
-from harbor.models.trial.paths import TrialPaths
+from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
-from harbortrainer.docker.command import Command, cheap, making
+from harbortrainer.docker.command import Command, cheap
 from harbortrainer.docker.compose import MAIN, is_service_running, overlay
 from harbortrainer.docker.container import (
     ROOT,
@@ -41,17 +43,17 @@ from harbortrainer.docker.container import (
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
-from harbortrainer.docker.inside import Unusual, is_folder
 from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.removals import removals
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.solution import footprint_of_solution
 from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import make_folder, replace_text, write_json
 from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
 PUT_BACK, RECORDED_PATHS = "put_back.json", 200  # in the trial's folder; the most paths that it names
+SOLUTION_SEC = 600.0  # for the solution of a task without a time limit for its agent
+_LOGS = EnvironmentPaths.agent_dir  # the oracle writes its log there
 NO_PROCESS = 254  # exit code of a command that could not be started
 _SIGTERM = 143  # exit code of a bash that ended itself, since it could not fork
 _FORK_FAILED = re.compile(rb"fork: (?:retry: )?Resource temporarily unavailable")
@@ -82,29 +84,26 @@ class DockerEngineEnvironment(CollectedEnvironment):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        own = {"run_id": run_id, "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": cap_add}
-        own |= {"own_network": own_network}
-        self._given = args, {**kwargs, **own}
+        self._limits: dict[str, Any] = {  # of its container
+            "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": tuple(cap_add), "own_network": own_network,
+        }  # fmt: skip
+        self._given = args, {**kwargs, **self._limits, "run_id": run_id}
         self._records_footprint = records_footprint
         self._run_id = run_id
         self._pids_limit = pids_limit
-        self._allow_sudo = allow_sudo
-        self._cap_add = tuple(cap_add)
-        self._own_network = own_network
-        self._name = container_name(self.session_id)
+        self.container = container_name(self.session_id)
         self._image: images.Image | None = None
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
         self.start_disturbed = False  # several removals at once may have made it slow
         self._spec: ContainerSpec | None = None
-        self._shells = Shells(self._name)
-        self._files = Files(self._name, self._shells)
+        self._shells = Shells(self.container)
+        self._files = Files(self.container, self._shells)
         folder = self.environment_dir.parent
         self._task = folder if (folder / "task.toml").is_file() else None
         self._phases = AgentPhases(
-            self._name, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
+            self.container, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
         )
-        self._container_env: dict[str, str] = {}
 
     @staticmethod
     def type() -> str:
@@ -135,32 +134,29 @@ class DockerEngineEnvironment(CollectedEnvironment):
                 await self._create(image)
             except ImageNotFound:  # it was removed since
                 images.forget(image)
-                await self._create(await images.task_image(self.environment_dir, image_name))
+                image = await images.task_image(self.environment_dir, image_name)
+                await self._create(image)
             if image.healthcheck:
-                await call(wait_healthy, self._name, self.task_env_config.build_timeout_sec)
+                await call(wait_healthy, self.container, self.task_env_config.build_timeout_sec)
             dirs = self._mount_targets(writable_only=True)
-            make = making(dirs, self._ensure_dirs_command(dirs)) if dirs else "true"
-            await self._phases.prepare(self._image or image, self._directory(None), make)
+            make = self._ensure_dirs_command(dirs) if dirs else "true"
+            await self._phases.prepare(image, self._directory(None), make)
         self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()
 
     async def _create(self, image: images.Image) -> None:
         self._image = image
-        self._container_env = self._startup_env()
         self._spec = ContainerSpec(
             image=image,
-            name=self._name,
+            name=self.container,
             labels=labels(self._run_id, self.session_id),
-            environment=self._container_env,
+            environment=self._startup_env(),
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
-            pids_limit=self._pids_limit or None,
             gpus=self._effective_gpus,
-            allow_sudo=self._allow_sudo,
-            cap_add=self._cap_add,
-            own_network=self._own_network,
             mounts=[_mount(mount) for mount in self._host_mounts],
+            **self._limits,
         )
         self._creation = asyncio.ensure_future(call(start_container, self._spec))
         # Cancelled or not, `stop` waits for it and removes the container.
@@ -176,17 +172,12 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._shells.close()
         if self._creation is not None:
             gone = partial(container_ended, self._spec) if self._spec else None
-            in_background(remove_after(self._name, self._creation, gone, first=not self._phases.ended))
+            in_background(remove_after(self.container, self._creation, gone, first=not self._phases.ended))
             self._creation = None
 
     @boundary
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
-        await call(set_networked, self._name, network_policy.network_mode == NetworkMode.PUBLIC)
-
-    @property
-    def container(self) -> str:
-        """Its name."""
-        return self._name
+        await call(set_networked, self.container, network_policy.network_mode == NetworkMode.PUBLIC)
 
     async def open_agent_phase(self) -> None:
         """Call it before the agent acts; see AgentPhases.open."""
@@ -213,13 +204,9 @@ class DockerEngineEnvironment(CollectedEnvironment):
         """System paths that were restored before verification."""
         return tuple(self._phases.put_back)
 
-    async def observe(self) -> Footprint:
-        """The footprint of a task's solution that ran here as the agent, which has ended."""
-        return await self._phases.observe()
-
     async def _record(self) -> None:
         if (key := await self._footprint_key()) is not None:
-            text = dump(await self.observe(), key)
+            text = dump(await self._phases.observe(), key)
             await asyncio.to_thread(replace_text, self.trial_paths.trial_dir / FOOTPRINT, text)
 
     async def _footprint_key(self) -> str | None:
@@ -233,14 +220,34 @@ class DockerEngineEnvironment(CollectedEnvironment):
         return None if key is None else await learned(key, self.environment_name, self._run_solution)
 
     async def _run_solution(self) -> Footprint:
+        """What the solution changes in a fresh container, run as Harbor's oracle would in the agent's network.
+
+        One that fails at its end is taken as it is. Raises TimeoutError after the task's limit for agents;
+        RuntimeError, OSError, docker.errors.APIError when it cannot run.
+        """
         assert self._task is not None
         args, kwargs = self._given
+        policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
+        task = Task(self._task, disable_verification=True)
         with tempfile.TemporaryDirectory(prefix="harbortrainer-solution-") as folder:
-            given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": TrialPaths(Path(folder))}
-            policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
+            paths = TrialPaths(Path(folder))
+            paths.agent_dir.mkdir(parents=True, exist_ok=True)
+            given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": paths}
             twin = DockerEngineEnvironment(*args, **given)
-            begin, observe = twin.open_agent_phase, twin.observe
-            return await footprint_of_solution(twin, self._task, Path(folder), policy, begin=begin, observe=observe)
+            try:
+                await twin.start(force_build=False)
+                if policy != twin.network_policy:
+                    await twin.set_network_policy(policy)
+                await twin.exec(f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", user="root")
+                await twin.open_agent_phase()
+                agent = OracleAgent(paths.agent_dir, self._task, paths)
+                async with asyncio.timeout(task.config.agent.timeout_sec or SOLUTION_SEC):
+                    with twin.with_default_user(task.config.agent.user):
+                        for _ in task.config.steps or [None]:
+                            await agent.run("", twin, AgentContext())
+                return await twin._phases.observe()
+            finally:
+                await twin.stop(delete=True)
 
     @boundary
     async def exec(
@@ -256,8 +263,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran; also when its shell
         ended and no agent acts, which could have killed it.
         """
-        merged = self._merge_env(env) or {}
-        extra = {name: value for name, value in merged.items() if self._container_env.get(name) != value}
+        merged, known = self._merge_env(env) or {}, self._spec.environment if self._spec else {}
+        extra = {name: value for name, value in merged.items() if known.get(name) != value}
         try:
             output = await self._shells.run(
                 Command(cheap(command), self._directory(cwd), extra, needs_cwd=cwd is not None),
@@ -267,8 +274,10 @@ class DockerEngineEnvironment(CollectedEnvironment):
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         # the agent may have killed the shell; a verifier's reward that stands there already may not be its last word
-        if output.shell_died and not (self._phases.acting and await call(is_running, self._name)):
-            raise RuntimeError(f"container {self._name} or the connection to it went down while a command ran in it")
+        if output.shell_died and not (self._phases.acting and await call(is_running, self.container)):
+            raise RuntimeError(
+                f"container {self.container} or the connection to it went down while a command ran in it"
+            )
         if self._pids_limit and found_no_process(output):
             await self._phases.relieve(self._pids_limit)
             output = replace(output, return_code=NO_PROCESS)
@@ -292,13 +301,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
         default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
         return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
 
-    @override
-    async def is_dir(self, path: str, user: str | int | None = None) -> bool:
-        if self._user(self._resolve_user(user)) == "root":
-            with contextlib.suppress(Unusual):
-                return await call(is_folder, self._name, path)
-        return await super().is_dir(path, user)
-
     @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         await self._files.upload_file(Path(source_path), target_path)
@@ -316,7 +318,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         await self._files.download_dir(source_dir, Path(target_dir))
 
     def _container_runs(self, service: str | None) -> bool:
-        return is_running(self._name)
+        return is_running(self.container)
 
 
 def found_no_process(output: Output) -> bool:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, first_process
 from harbortrainer.docker.inside import remember_root
 from harbortrainer.docker.layer import remember_folders
 
@@ -39,13 +39,14 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
     if not found["State"]["Running"]:
         return None
     try:
-        watched = _watched(found["State"]["Pid"], found["Id"])
+        first = first_process(found)
+        watched = _watched(first)
     except OSError:  # the daemon's processes are not on this machine
         _impossible.add(host)
         return None
     if watched is None:
         return None
-    remember_root(container, found["State"]["Pid"])
+    remember_root(container, first)
     with contextlib.ExitStack() as undo:
         undo.callback(watched.close)
         raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))
@@ -53,13 +54,8 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
     return raw, early, watched
 
 
-def _watched(first: int, container_id: str) -> io.FileIO | None:
-    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1 as the daemon's machine numbers it.
-
-    Raises OSError.
-    """
-    if container_id not in (_PROC / str(first) / "mountinfo").read_text():
-        raise FileNotFoundError(f"process {first} is not the container's")
+def _watched(first: int) -> io.FileIO | None:
+    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1, as numbered here. Raises OSError."""
     give_up = time.monotonic() + _STARTED_SEC
     while (_PROC / str(first) / "comm").read_text() != "sleep\n":
         if time.monotonic() > give_up:

@@ -17,7 +17,7 @@ import requests
 from docker.errors import DockerException
 
 from harbortrainer.docker.cleaning import remove_container
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, first_process
 
 MOST_USES = 200  # trials of one holder
 SPARE = 8  # holders beyond the places in use that may wait for their sockets to expire (TIME_WAIT: 60 s)
@@ -166,9 +166,7 @@ class Holders:
 def _read(container: str, key: Key) -> Holder:
     """Raises OSError when the daemon's files or processes are not on this machine."""
     found = engine().inspect_container(container)
-    holder = Holder(container, key, found["State"]["Pid"])
-    if f"/containers/{found['Id']}/" not in (_PROC / str(holder.pid) / "mountinfo").read_text():
-        raise FileNotFoundError(f"process {holder.pid} is not the container's")
+    holder = Holder(container, key, first_process(found))
     for path in (Path(found[name]) for name in _FILES):
         holder.files[path] = path.read_bytes(), path.stat().st_ctime_ns
     holder.sockets = _sockets(holder.pid)

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 import requests
 from docker.errors import DockerException
 
-from harbortrainer.docker.capacity import REMOTE, docker_capacity
 from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.network import open_for
-from harbortrainer.docker.preflight import check_docker
+from harbortrainer.docker.preflight import check_docker, docker_capacity
 from harbortrainer.stopping import in_daemon_thread
 
+REMOTE = 256  # environments of a sandbox service, whose limits are not known here
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 

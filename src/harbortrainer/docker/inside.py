@@ -78,23 +78,6 @@ def remember_root(name: str, pid: int) -> None:
         _roots[name] = _Root(pid, began, root.st_dev, root.st_ino)
 
 
-def is_folder(name: str, path: str) -> bool:
-    """Whether the container has a folder there. Raises Unusual."""
-    with _entered(name) as root, contextlib.ExitStack() as opened:
-        folder = root
-        for part in _parts(path):
-            try:
-                found = os.stat(part, dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:
-                return False
-            if stat.S_ISLNK(found.st_mode):
-                raise Unusual(path)
-            if not stat.S_ISDIR(found.st_mode):
-                return False
-            folder = _opened(part, folder, opened)
-    return True
-
-
 def copy_out(name: str, source: str, target: Path) -> None:
     """Copy the contents of the container's folder `source` into `target`, as Harbor unpacks an archive of it.
 
@@ -127,7 +110,10 @@ def copy_in(name: str, source: Path, target: str) -> None:
     Files that are there are replaced. Raises Unusual, also when a part was written; OSError of `source`.
     """
     tree = _Tree()
-    _read_own(source, "", tree)
+    with contextlib.ExitStack() as opened:
+        own = os.open(source.resolve(), _FOLDER)
+        opened.callback(os.close, own)
+        _read_folder(own, "", tree, os.fstat(own).st_dev)
     with _entered(name) as root, contextlib.ExitStack() as opened:
         folder = root
         for part in _parts(target):
@@ -284,19 +270,6 @@ def _read(descriptor: int, limit: int) -> _Entry:
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
             raise Unusual
         return _Entry(found.st_mode & 0o7777, found.st_mtime_ns, file.read(limit + 1))
-
-
-def _read_own(folder: Path, prefix: str, tree: _Tree) -> None:
-    """Of this machine."""
-    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-        if entry.is_dir(follow_symlinks=False):
-            found = entry.stat()
-            tree.add(prefix + entry.name, _Entry(found.st_mode & 0o7777, found.st_mtime_ns))
-            _read_own(Path(entry.path), f"{prefix}{entry.name}/", tree)
-        elif entry.is_file(follow_symlinks=False):
-            tree.add(prefix + entry.name, _read(os.open(entry.path, _READ), tree.left))
-        else:
-            raise Unusual(entry.path)
 
 
 def _write(name: str, folder: int, entry: _Entry) -> None:

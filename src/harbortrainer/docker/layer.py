@@ -146,11 +146,7 @@ class OverlayLayer:
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
         self._modes: dict[str, int] = {}
-        self._image = ImageFiles(lowers)
-
-    @property
-    def image(self) -> ImageFiles:
-        return self._image
+        self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[Change]:
         for part in way(root)[:-1]:
@@ -160,7 +156,7 @@ class OverlayLayer:
             if not stat.S_ISDIR(mode):
                 yield from self._led_away(part, root, removed=stat.S_ISCHR(mode))
                 return
-            if self._is_new(part) and not self._mode(root) and self._image.find(root):
+            if self._is_new(part) and not self._mode(root) and self.image.find(root):
                 yield Change(root, Kind.REMOVED)
                 return
         if self._mode(root):
@@ -168,22 +164,22 @@ class OverlayLayer:
 
     def _led_away(self, part: str, root: str, *, removed: bool) -> Iterator[Change]:
         """`part`, above `root`, is no folder any more: a link would lead to another place."""
-        if self._image.find(root):
+        if self.image.find(root):
             yield Change(root, Kind.REMOVED)
         if not removed:
-            yield Change(part, Kind.CHANGED if self._image.find(part) else Kind.ADDED, shallow=True)
-        elif self._image.find(root):
+            yield Change(part, Kind.CHANGED if self.image.find(part) else Kind.ADDED, shallow=True)
+        elif self.image.find(root):
             yield Change(part, Kind.REMOVED, shallow=True)
 
     def _below(self, path: str, *, above_is_new: bool) -> Iterator[Change]:
         entry = os.lstat(self._upper + path)
         stamp = (entry.st_ino, entry.st_ctime_ns)
         if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
-            if self._image.find(path):
+            if self.image.find(path):
                 yield Change(path, Kind.REMOVED, stamp=stamp)
             return
         folder = stat.S_ISDIR(entry.st_mode)
-        found = None if above_is_new else self._image.find(path)
+        found = None if above_is_new else self.image.find(path)
         if not folder:
             yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
             return
@@ -192,7 +188,7 @@ class OverlayLayer:
         if not was_folder or _has(self._upper + path, _REDIRECT):
             yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
         elif self._is_new(path):
-            for name in sorted(self._image.names(path) - set(names)):
+            for name in sorted(self.image.names(path) - set(names)):
                 yield Change(f"{path}/{name}", Kind.REMOVED)
         for name in names:
             yield from self._below(f"{path}/{name}", above_is_new=not was_folder)

@@ -8,9 +8,11 @@ import errno
 import functools
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, first_process
 from harbortrainer.stopping import daemon_future
 
 BACKLOG = 64
@@ -52,11 +54,9 @@ def listen_in(container: str, port: int) -> socket.socket | None:
 
     Raises ShutOut when a process of the container has the port, RuntimeError, docker.errors.DockerException.
     """
-    state = engine().inspect_container(container)
-    # of the container, or of the one whose network it shares
-    pid, mounted = int(state["State"]["Pid"]), Path(state["HostnamePath"]).parent.name
+    inspected = engine().inspect_container(container)
     try:
-        return daemon_future(_listen, pid, mounted, port).result()
+        return daemon_future(_listen, inspected, port).result()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -66,10 +66,9 @@ def listen_in(container: str, port: int) -> socket.socket | None:
         ) from error
 
 
-def _listen(pid: int, mounted: str, port: int) -> socket.socket:
-    with (_PROC / str(pid) / "ns" / "net").open() as namespace:
-        if f"/containers/{mounted}/" not in (_PROC / str(pid) / "mountinfo").read_text():
-            raise FileNotFoundError(f"process {pid} of this machine is not the container's")
+def _listen(inspected: Mapping[str, Any], port: int) -> socket.socket:
+    with (_PROC / str(inspected["State"]["Pid"]) / "ns" / "net").open() as namespace:
+        first_process(inspected)
         os.setns(namespace.fileno(), os.CLONE_NEWNET)
     with contextlib.ExitStack() as undo:
         listener = undo.enter_context(socket.socket())

@@ -1,6 +1,7 @@
-"""Runs one script in a container of its own, which is removed then. Blocking."""
+"""Containers for one moment: to run a script, or to read files of an image. All functions block."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from docker.types import LogConfig
@@ -13,29 +14,37 @@ _WORDS = 200
 _KILLED = 137
 
 
+@contextlib.contextmanager
+def one_off(
+    image: str, entrypoint: Sequence[str], run_id: str, *, user: str | None = None, **host: Any
+) -> Iterator[str]:
+    """The ID of a container that is created, not started, and removed after the block.
+
+    `user`: None = the image's; `host`: docker-py's host_config. Raises docker.errors.ImageNotFound, DockerException.
+    """
+    client = engine()
+    config = client.create_host_config(**host)
+    made = client.create_container(
+        image, entrypoint=list(entrypoint), command=[], user=user, labels=labels(run_id), host_config=config
+    )["Id"]
+    try:
+        yield made
+    finally:
+        remove_container(made)
+
+
 def run_once(
     image: str, script: str, arguments: Sequence[str], run_id: str, seconds: int, user: str | None = None, **host: Any
 ) -> tuple[int, str]:
-    """Exit status and output of `script`, run by sh. `user`: None = the image's; `host`: docker-py's host_config.
+    """Exit status and output of `script`, run by sh in a container of its own; `user` and `host` as of `one_off`.
 
     Raises docker.errors.DockerException; requests.RequestException, also when it takes over `seconds`.
     """
-    client = engine()
-    log = LogConfig(type="json-file", config={"max-size": "1m"})
-    made = client.create_container(
-        image,
-        entrypoint=["sh", "-c", script, "sh"],
-        command=list(arguments),
-        user=user,
-        labels=labels(run_id),
-        host_config=client.create_host_config(**host, log_config=log),
-    )["Id"]
-    try:
+    client, log = engine(), LogConfig(type="json-file", config={"max-size": "1m"})
+    with one_off(image, ["sh", "-c", script, "sh", *arguments], run_id, user=user, log_config=log, **host) as made:
         client.start(made)
         status = client.wait(made, timeout=seconds)["StatusCode"]
         return status, client.logs(made).decode(errors="replace")
-    finally:
-        remove_container(made)
 
 
 def start_problem(image: str, command: str, mounts: Sequence[Mapping[str, Any]], memory_mb: int) -> str:

@@ -4,7 +4,7 @@ import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harbortrainer.docker.container import HOSTNAME, NETWORK_FILES
@@ -21,9 +21,8 @@ _NO_HOMES = (*SYSTEM, "/dev", "/proc", "/sys", "/run", "/var/mail", "/var/spool"
 FACTS = f"""w=$PWD; cd -P . && echo "W $PWD"
 {{ while IFS=: read -r n x u g c h s; do cd -P "$h" && echo "H $PWD"; done </etc/passwd; }} 2>/dev/null
 cd -P "$HOME" 2>/dev/null && echo "H $PWD"
-(IFS=:; for d in $PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "P $d"; done)
-(IFS=:; for d in $PYTHONPATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "Y $d"; done)
-(IFS=:; for d in $LD_LIBRARY_PATH; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "L $d"; done)
+each() {{ IFS=:; for d in $2; do cd "$w"; cd -P "$d/" 2>/dev/null && d=$PWD; echo "$1 $d"; done; }}
+(each P "$PATH"; each Y "$PYTHONPATH"; each L "$LD_LIBRARY_PATH")
 for f in {" ".join(NETWORK_FILES)}; do
 {{ while IFS= read -r l || [ -n "$l" ]; do echo "N$f $l"; done <$f && echo "E$f"; }} 2>/dev/null
 done"""
@@ -34,19 +33,14 @@ _COMPARE = """n=; i=0
 [ "${{l%"$o"}}" = "$l" ] || case ${{l%"$o"}} in *[!0-9a-f.:]*) ;; *) continue;; esac
 n="$n$l
 "; i=$((i+1)); [ $i -gt {lines} ] && break; done <{file}; }} 2>/dev/null
-[ "$n" = {content} ] || {then}"""
+[ "$n" = {content} ] || echo N {file}"""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """`place`: its folders alone; the working directories are followed by those of PYTHONPATH. `network`: by file."""
+def parse_facts(listed: str) -> tuple[Place, dict[str, str]]:
+    """The output of FACTS: a place of folders alone, and the network files by path.
 
-    place: Place
-    network: Mapping[str, str]
-
-
-def parse_facts(listed: str) -> Facts:
-    """The output of FACTS."""
+    The working directories are followed by those of PYTHONPATH.
+    """
     rows: dict[str, list[str]] = {"W": [], "H": [], "P": [], "Y": [], "L": []}
     lines: dict[str, list[str]] = {}
     whole: list[str] = []
@@ -62,18 +56,18 @@ def parse_facts(listed: str) -> Facts:
     homes = [home for home in rows["H"] if home != "/" and not below(home, _NO_HOMES)]
     work = [*(rows["W"] or ["/"])[:1], *rows["Y"]]
     place = Place(path=_once(rows["P"]), homes=_once(["/root", *homes]), work=_once(work), libraries=_once(rows["L"]))
-    return Facts(place, network)
+    return place, network
 
 
 def _once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def place_of(facts: Facts, image: Image, task: Path | None) -> Place:
-    """Blocking: reads the task's tests."""
+def place_of(folders: Place, image: Image, task: Path | None) -> Place:
+    """With what image and task tell. Blocking: reads the task's tests."""
     return _interned(
         replace(
-            facts.place,
+            folders,
             services=bool(image.entrypoint),
             entrypoint=tuple(word for word in image.entrypoint if word.startswith("/")),
             tests=verifier_facts(task) if task else VerifierFacts(),
@@ -87,20 +81,18 @@ def _interned(place: Place) -> Place:
     return place
 
 
-def network_script(files: Mapping[str, str], *, write: bool) -> str:
-    """Prints "N FILE" for each file that differs from its content in `files`, and writes it again."""
+def network_script(files: Mapping[str, str]) -> str:
+    """Prints "N FILE" for each file that differs from its content in `files`."""
     lines = [f'o="\t{HOSTNAME}"; r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
     for file, content in files.items():
-        again = f"printf %s {shlex.quote(content)} >{file}; " if write else ""
-        lines.append(
-            _COMPARE.format(
-                lines=content.count("\n") + 1,
-                file=file,
-                content=shlex.quote(_OWN_NAME.sub("", content)),
-                then=f'{{ {again}echo "N {file}"; }}',
-            )
-        )
+        text = shlex.quote(_OWN_NAME.sub("", content))
+        lines.append(_COMPARE.format(lines=content.count("\n") + 1, file=file, content=text))
     return "\n".join(lines)
+
+
+def writing_script(files: Mapping[str, str]) -> str:
+    """Gives each file its content in `files`."""
+    return "\n".join(f"printf %s {shlex.quote(content)} >{file}" for file, content in files.items())
 
 
 def network_files(output: bytes) -> list[str]:

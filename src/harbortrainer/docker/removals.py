@@ -37,6 +37,7 @@ class Removals:
         self._rushes = 0  # removals that did not wait for the end of the one before although containers started
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._changed = asyncio.Event()
+        self.given_up = asyncio.Event()  # no refused removal waits for another try any more
 
     @property
     def ended(self) -> int:

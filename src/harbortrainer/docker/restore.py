@@ -17,14 +17,14 @@ from docker.errors import NotFound
 
 from harbortrainer.docker import system
 from harbortrainer.docker.beside import changes_beside
-from harbortrainer.docker.cleaning import labels, remove_container
-from harbortrainer.docker.container import container_name
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, archived, layer_of, way
+from harbortrainer.docker.one_off import one_off
 from harbortrainer.docker.system import ACCOUNTS, CACHE, PACKAGES, Footprint, Place
 
 NOTHING = "/.put-away"  # does not exist
+_NOT_STARTED = ("true",)  # of a container whose files are read
 _GROUPS = "/etc/group"
 _MOST_RECORD = 4 * 1024 * 1024  # bytes of one package's list of files
 Stamps = dict[str, tuple[int, int]]
@@ -265,7 +265,7 @@ class ImageSource:
 
     def _source(self) -> str:
         if not self._container:
-            self._container = self._undo.enter_context(_temporary(self._image, self._run_id))
+            self._container = self._undo.enter_context(one_off(self._image.reference, _NOT_STARTED, self._run_id))
         return self._container
 
 
@@ -286,21 +286,10 @@ def _members_of(path: str, files: ImageFiles, *, deep: bool) -> Iterator[Member]
 
 def restore_folder(container: str, image: Image, folder: str, run_id: str) -> None:
     """Copy the image's files of `folder` into the container's. Raises docker.errors.APIError."""
-    with _temporary(image, run_id) as source:
+    with one_off(image.reference, _NOT_STARTED, run_id) as source:
         _copy_folder(source, container, folder)
 
 
 def _copy_folder(source: str, container: str, folder: str) -> None:
     chunks, _ = engine().get_archive(source, folder)
     engine().put_archive(container, str(PurePosixPath(folder).parent), chunks)
-
-
-@contextlib.contextmanager
-def _temporary(image: Image, run_id: str) -> Iterator[str]:
-    """Name of a container of the image, created and not started."""
-    name = container_name("tools")
-    engine().create_container(image.reference, name=name, command=["true"], labels=labels(run_id))
-    try:
-        yield name
-    finally:
-        remove_container(name)

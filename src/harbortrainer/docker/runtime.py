@@ -1,16 +1,13 @@
 """The runtime of containers of trials: crun, faster than runc, where the daemon offers it and it works."""
 
-import contextlib
 import logging
 import os
-import secrets
 import threading
-from collections.abc import Mapping
 
 from docker.errors import DockerException, ImageNotFound
 
-from harbortrainer.docker.cleaning import remove_container
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.one_off import one_off
 
 CRUN = "crun"
 _log = logging.getLogger("harbortrainer")
@@ -18,7 +15,7 @@ _lock = threading.Lock()
 _chosen: dict[str | None, str | None] = {}  # by DOCKER_HOST
 
 
-def runtime(image: str, labels: Mapping[str, str]) -> str | None:
+def runtime(image: str, run_id: str) -> str | None:
     """The runtime to ask for; None = the daemon's default. Blocking.
 
     The first call for a daemon that offers crun starts a container of `image` with it, runs a command there, and logs
@@ -29,30 +26,24 @@ def runtime(image: str, labels: Mapping[str, str]) -> str | None:
         if host not in _chosen:
             info = engine().info()
             offered = CRUN in (info.get("Runtimes") or {}) and info.get("DefaultRuntime") != CRUN
-            _chosen[host] = CRUN if offered and _works(image, labels) else None
+            _chosen[host] = CRUN if offered and _works(image, run_id) else None
         return _chosen[host]
 
 
-def _works(image: str, labels: Mapping[str, str]) -> bool:
+def _works(image: str, run_id: str) -> bool:
     """Whether a container starts, and a command runs in it."""
-    client, name = engine(), f"ht-crun-{secrets.token_hex(6)}"
+    client, sleep = engine(), ["sh", "-c", "exec sleep 60"]
     try:
-        created = client.create_container(
-            image, name=name, entrypoint=["sh", "-c", "exec sleep 60"], command=[], user="0", labels=dict(labels),
-            host_config=client.create_host_config(network_mode="none", runtime=CRUN),
-        )  # fmt: skip
-        client.start(created["Id"])
-        command = client.exec_create(created["Id"], ["sh", "-c", "exit 7"])["Id"]
-        client.exec_start(command)
-        if client.exec_inspect(command)["ExitCode"] != 7:
-            raise DockerException("a command in its container failed")
+        with one_off(image, sleep, run_id, user="0", network_mode="none", runtime=CRUN) as container:
+            client.start(container)
+            command = client.exec_create(container, ["sh", "-c", "exit 7"])["Id"]
+            client.exec_start(command)
+            if client.exec_inspect(command)["ExitCode"] != 7:
+                raise DockerException("a command in its container failed")
     except ImageNotFound:
         raise
     except DockerException as error:
         _log.info("crun fails, so the daemon's default runtime is used: %s", " ".join(str(error).split())[:200])
         return False
-    finally:
-        with contextlib.suppress(DockerException):
-            remove_container(name)
     _log.info("containers start with crun")
     return True

@@ -15,6 +15,7 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind, sampler_name
+from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
@@ -149,7 +150,7 @@ class ServerIdentity:
 async def identify(url: str, key: str = "") -> ServerIdentity:
     """Identify a server by healthz, else by its URL and API description. Raises BackendError without an answer."""
     try:
-        async with httpx.AsyncClient(timeout=IDENTITY_LIMIT_SEC) as http:
+        async with http_client(IDENTITY_LIMIT_SEC) as http:
             server = _server(await http.get(f"{url}/api/v1/healthz"))
             text = json.dumps({name: server[name] for name in server if name != "instance"}, sort_keys=True)
             if not server:

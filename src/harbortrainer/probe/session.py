@@ -14,6 +14,7 @@ import numpy as np
 import tinker
 
 from harbortrainer.backend.faults import SDK_ERRORS, awaited, plain
+from harbortrainer.backend.http import http_client
 from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
 
@@ -41,7 +42,7 @@ class ProbeSession:
         self.service, self.rest, self.url, self.model_name = session.service, session.rest, session.url, model_name
         self.rank = RANK
         headers = {KEY_HEADER: session.key}
-        self.http = httpx.AsyncClient(base_url=f"{self.url}/api/v1", timeout=HTTP_TIMEOUT_SEC, headers=headers)
+        self.http = http_client(HTTP_TIMEOUT_SEC, headers, f"{self.url}/api/v1")
         self.isolates = isolates
         self.rate_norm2 = 0.0
         self._norm: float | None = None  # of the gradient where the adapter in use is

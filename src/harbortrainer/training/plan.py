@@ -1,9 +1,11 @@
 """The plan of a run, made before anything is spent: tasks, length, prices, settings by step, and disk of the server."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -188,8 +190,13 @@ def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
     of_venues = [name for place in dict.fromkeys(task.venue for task in tasks) for name in venue(place).packages]
     for name in ("tinker", "chz", "transformers", "numpy", "wandb", *of_venues):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
+            found[name] = _version(name, tuple(sys.path))
     return found
+
+
+@cache  # it parses all that the package says of itself
+def _version(package: str, _path: tuple[str, ...]) -> str:
+    return version(package)
 
 
 # the published one, the one before, and one whose deletion is under way; trials may keep K older ones, evaluations too
