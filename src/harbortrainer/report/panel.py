@@ -11,9 +11,9 @@ import numpy as np
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
-from harbortrainer.report.talk import FILE as TALK
 from harbortrainer.report.talk import talk
 from harbortrainer.report.trials import TrialRow
+from harbortrainer.run.conversations import DAMAGED, OWN_FILE
 from harbortrainer.run.trajectories import additions, read_log_ratios, read_trajectory
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ MOST_MESSAGES = 120
 MOST_TOKENS = 8_000  # of one trial
 _BLANK = re.compile(r"(?:[ \t]*\n){6,}")
 NEWLINE = "\n"
-_FILES = (TALK, "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+_FILES = (OWN_FILE, "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
 _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 
@@ -87,7 +87,7 @@ def conversation(path: Path) -> list[dict[str, Any]]:
     try:
         steps = json.loads(path.read_bytes())["steps"]
         return [_message(step) for step in steps]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except DAMAGED:
         return []
 
 

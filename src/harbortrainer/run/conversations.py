@@ -95,7 +95,7 @@ def own_messages(folder: Path) -> list[Message]:
     try:
         found = json.loads((folder / OWN_FILE).read_bytes())
         return [{"role": "system", "content": found["system"]}, *map(_own_message, found["shown"])]
-    except _DAMAGED:
+    except DAMAGED:
         return []
 
 
@@ -103,7 +103,7 @@ def own_tools(folder: Path) -> list[dict[str, Any]]:
     """The tools that the policy's first prompt declares, in OpenAI's form; [] = none, or a damaged file. Blocks."""
     try:
         return list(json.loads((folder / OWN_FILE).read_bytes())["tools"])
-    except _DAMAGED:
+    except DAMAGED:
         return []
 
 
@@ -117,7 +117,7 @@ def _own_message(message: Mapping[str, Any]) -> Message:
     return shown
 
 
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # reading a file of a trial
 FOLDER = "conversations"
 OWN_FILE = "conversation.json"  # in a trial's folder
 
