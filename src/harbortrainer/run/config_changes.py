@@ -51,20 +51,15 @@ class ConfigHistory[C: RunSettings]:
     """
 
     def __init__(self, run: RunDirectory, kind: type[C]) -> None:
-        self._run, self._kind, self._settings = run, kind, settings(kind)
+        self._run, self._kind = run, kind
+        self._settings = {name: one for name, one in settings(kind).items() if one.resume is not ADDRESS}
         saved = read_json(run.config)
         if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
-        # of a setting that came after the run's start
-        defaults = {n: one.default for n, one in self._settings.items() if not one.required}
-        self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
-        self._start = {
-            name: value
-            for name, value in current(saved, self._settings).items()
-            if self._settings[name].resume is not ADDRESS
-        }
         if lacking := [name for name, one in self._settings.items() if one.required and name not in saved]:
             raise damaged(run.config, f"no {', '.join(lacking)}")
+        defaults = {name: one.default for name, one in self._settings.items() if not one.required}
+        self._start = _plain(defaults) | current(saved, self._settings)  # a setting may be younger than the run
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
         self.removed = removed(saved)
@@ -76,15 +71,14 @@ class ConfigHistory[C: RunSettings]:
 
     def changes(self, config: C) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
-        before, now = self._defaults | self.latest, to_json(config)
-        known = {name: one for name, one in self._settings.items() if name in before}
-        changed = [Change(name, before[name], now[name], one.resume) for name, one in known.items()]
-        changed = [change for change in changed if change.before != change.now]
+        before, now = self.latest, to_json(config)
+        found = [Change(name, before[name], now[name], one.resume) for name, one in self._settings.items()]
+        changed = [change for change in found if change.before != change.now]
         for change in changed:
             if change.resume is FIXED:
                 raise UserError(
-                    f"{change.field}={_shown(change.now)}: {self._run.path} was started with "
-                    f"{change.field}={_shown(change.before)}; leave it out or start a new run"
+                    f"{change.field}={shown(change.now)}: {self._run.path} was started with "
+                    f"{change.field}={shown(change.before)}; leave it out or start a new run"
                 )
         return changed
 
@@ -118,7 +112,7 @@ def last_values(run: RunDirectory) -> dict[str, Any]:
 
 def note(change: Change, from_step: int) -> str:
     """One line for an accepted change."""
-    text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
+    text = f"{change.field}={shown(change.now)}, was {shown(change.before)}"
     if change.resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
     if change.resume is LENGTH:
@@ -165,10 +159,6 @@ def from_json[C: RunSettings](kind: type[C], values: Mapping[str, Any]) -> C:
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of JSON as fields have them."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def _shown(value: Any) -> str:
-    return str(value) if value is None or isinstance(value, str) else json.dumps(value)
 
 
 # These settings change how many turns, tokens or seconds a trial takes.
