@@ -121,7 +121,4 @@ def _saved(out: str | None) -> Mapping[str, Any]:
         raise UserError(f"out={out}: the directory of a training run; choose another one")
     for line in removed(saved):
         log.warning("%s: %s", run.config, line)
-    known = {
-        name: value for name, value in (saved | current(saved, FIELDS)).items() if name in FIELDS and name != "out"
-    }
-    return tuples(known)
+    return tuples(current(saved, FIELDS.keys() - {"out"}))
