@@ -182,24 +182,28 @@ class CheckpointLog:
         return {row["global_step"]: sign * row[metric] for row in rows if metric in row}
 
 
-def require_checkpoint(log: CheckpointLog, wanted: PolicyIdentity, run: str) -> Checkpoint:
-    """The state to resume from. Raises UserError when none was saved, or one of another model or renderer."""
-    checkpoint = log.latest()
-    if checkpoint is None:
-        raise UserError(f"resume={run}: no checkpoint was saved there (save_every); start a new run instead")
-    if checkpoint.model_name != wanted.model_name:
+def check_identity(saved: Checkpoint, wanted: PolicyIdentity, given: str, fix: str) -> None:
+    """Raises UserError when the state is of another policy than a run trains.
+
+    `given`: the field and value that name the state; `fix`: what to do instead of setting the field as it was.
+    """
+    if saved.model_name != wanted.model_name:
         raise UserError(
-            f"model_name={wanted.model_name}: resume={run} was trained from {checkpoint.model_name}; "
-            f"give model_name={checkpoint.model_name} or start a new run"
+            f"model_name={wanted.model_name}: {given} was trained from {saved.model_name}; give "
+            f"model_name={saved.model_name} or {fix}"
         )
-    if checkpoint.thinking != wanted.thinking:
+    if saved.lora_rank != wanted.lora_rank:
         raise UserError(
-            f"enable_thinking: resume={run} was trained with thinking {checkpoint.thinking}, now it is "
-            f"{wanted.thinking}; leave the field as it was or start a new run"
+            f"lora_rank={wanted.lora_rank}: {given} has rank {saved.lora_rank}; give lora_rank={saved.lora_rank} or "
+            f"{fix}"
         )
-    if checkpoint.renderer != wanted.renderer:
+    if saved.thinking != wanted.thinking:
         raise UserError(
-            f"model_name={wanted.model_name}: its chat template has changed since resume={run} was started "
-            f"({checkpoint.renderer}, now {wanted.renderer}); put the old one and tool_format back or start a new run"
+            f"enable_thinking: {given} was trained with thinking {saved.thinking}, and this run has {wanted.thinking}; "
+            f"set it as there or {fix}"
         )
-    return checkpoint
+    if saved.renderer != wanted.renderer:
+        raise UserError(
+            f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
+            f"{wanted.renderer}); put that one and its tool_format back or {fix}"
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harbortrainer.budget.budget import Budget, Pricing
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import ServerLost, UserError
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, held, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.stopping import Stop
@@ -64,8 +64,8 @@ def open_workspace(
 
 def check_checkpoint(trained: PolicyIdentity, workspace: Workspace) -> None:
     """Raises UserError when the saved states are of another policy."""
-    if workspace.checkpoints.latest() is not None:
-        require_checkpoint(workspace.checkpoints, trained, str(workspace.run.path))
+    if (latest := workspace.checkpoints.latest()) is not None:
+        check_identity(latest, trained, f"resume={workspace.run.path}", "start a new run")
 
 
 @contextlib.contextmanager
