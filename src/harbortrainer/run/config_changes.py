@@ -1,13 +1,15 @@
 """The configuration of a run over its processes: changes on resume, the step that each holds from, and refusals."""
 
 import json
+import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import chz
 
+from harbortrainer.cli.arguments import given, read_arguments
 from harbortrainer.config import (
     ADDRESS,
     FIXED,
@@ -21,9 +23,10 @@ from harbortrainer.config import (
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory
+from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory, find_run, open_run_directory
 from harbortrainer.setting import FORMER, Resume, settings, shown
 
+log = logging.getLogger("harbortrainer")
 # What the rewards of a trial depend on: one group has one setting of each.
 TRIAL_SETTINGS = (
     "temperature",
@@ -171,3 +174,26 @@ WORKLOAD = (
 def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
     return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)
+
+
+def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], argv: Sequence[str]) -> A:
+    """Arguments from `name=value`; a continued run (resume=RUN_DIR, or its run_name) gives the values left out.
+
+    `kind`: the settings among `args`. Raises UserError for anything wrong.
+    """
+    run = _earlier_run(argv)
+    if run is None:
+        return read_arguments(args, argv)
+    history = ConfigHistory(run, kind)
+    given_now = read_arguments(args, argv, saved=chz.asdict(from_json(kind, history.latest)))
+    history.changes(given_now)  # refuses what must not be changed
+    for line in history.removed:
+        log.warning("%s: %s", run.config, line)
+    return chz.replace(given_now, resume=str(run.path))
+
+
+def _earlier_run(argv: Sequence[str]) -> RunDirectory | None:
+    if (path := given(argv, "resume")) is not None:
+        return open_run_directory(path)
+    name = given(argv, "run_name")
+    return None if name is None else find_run(given(argv, "logs_dir") or SETTINGS["logs_dir"].default, name)

@@ -7,7 +7,7 @@ import chz
 from harbortrainer.cli.arguments import run_problems
 from harbortrainer.config import SftConfig
 from harbortrainer.errors import UserError
-from harbortrainer.run.continued import read_run_arguments
+from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.setting import changed, field, problems, settings
 from harbortrainer.stopping import Stop
 
