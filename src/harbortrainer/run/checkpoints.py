@@ -14,33 +14,29 @@ EVALUATION = "evaluation after step "  # in references.jsonl: the weights that a
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A training state with optimizer, saved after `step` batches had been trained on."""
-
-    step: int
-    path: str  # tinker://MODEL_ID/weights/NAME
-    model_name: str
-    lora_rank: int
-    renderer: str  # chat template of its conversations
-    thinking: str  # the template's thinking switch
-
-    @property
-    def model(self) -> str:
-        """The server's name for the saved model."""
-        return self.path.removeprefix("tinker://").split("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyIdentity:
     """What a run trains; it can resume only from a state of the same identity."""
 
     model_name: str
     lora_rank: int
-    renderer: str
-    thinking: str
+    renderer: str  # chat template of its conversations
+    thinking: str  # the template's thinking switch
 
-    def checkpoint(self, step: int, path: str) -> Checkpoint:
-        return Checkpoint(step, path, self.model_name, self.lora_rank, self.renderer, self.thinking)
+    def checkpoint(self, step: int, path: str) -> "Checkpoint":
+        return Checkpoint(**asdict(self), step=step, path=path)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(PolicyIdentity):
+    """A training state of this policy with optimizer, saved after `step` batches had been trained on."""
+
+    step: int
+    path: str  # tinker://MODEL_ID/weights/NAME
+
+    @property
+    def model(self) -> str:
+        """The server's name for the saved model."""
+        return self.path.removeprefix("tinker://").split("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +178,7 @@ class CheckpointLog:
         return {row["global_step"]: sign * row[metric] for row in rows if metric in row}
 
 
-def check_identity(saved: Checkpoint, wanted: PolicyIdentity, given: str, fix: str) -> None:
+def check_identity(saved: PolicyIdentity, wanted: PolicyIdentity, given: str, fix: str) -> None:
     """Raises UserError when the state is of another policy than a run trains.
 
     `given`: the field and value that name the state; `fix`: what to do instead of setting the field as it was.
