@@ -21,7 +21,7 @@ from chz.blueprint import (
 
 from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import AUTO, Config, RunSettings
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.setting import FORMER, changed, problems, settings
 
@@ -150,8 +150,7 @@ def validate(config: Config) -> None:
         *_judge(config),
         *run_problems(config),
     ]
-    if found:
-        raise UserError("\n".join(found))
+    refuse(found)
 
 
 def _agent(config: Config) -> Iterator[str]:

@@ -6,7 +6,7 @@ import chz
 
 from harbortrainer.cli.arguments import run_problems
 from harbortrainer.config import SftConfig
-from harbortrainer.errors import UserError
+from harbortrainer.errors import refuse
 from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.setting import changed, field, problems, settings
 from harbortrainer.stopping import Stop
@@ -28,8 +28,7 @@ class SftArgs(SftConfig):
 def checked(argv: Sequence[str]) -> SftArgs:
     """Arguments from `name=value`, checked; a continued run gives the values left out. Raises UserError."""
     args = read_run_arguments(SftArgs, SftConfig, argv)
-    if found := [*problems(args), *_between(args), *run_problems(args)]:
-        raise UserError("\n".join(found))
+    refuse([*problems(args), *_between(args), *run_problems(args)])
     return args
 
 
