@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.policy import sampler
+from harbortrainer.policy import silence
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.agent import AnswerParser, TrainableTerminus2
 from tests.support.fakes import response
@@ -106,8 +106,8 @@ async def test_time_that_a_silent_server_took_is_not_the_policys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is away until the agent's time is over; or one that answers others, while this answer is long."""
-    monkeypatch.setattr(sampler, "SILENT_SEC", 0.05)
-    monkeypatch.setattr(sampler, "SILENT_TIMES", 0.0)
+    monkeypatch.setattr(silence, "SILENT_SEC", 1.0)
+    monkeypatch.setattr(silence, "SILENT_TIMES", 0.0)
 
     async def at_fault(*, answers_others: bool) -> bool:
         def answered(request: Any) -> Any:
@@ -119,8 +119,9 @@ async def test_time_that_a_silent_server_took_is_not_the_policys(
         running = asyncio.create_task(rig.run())
         while len(rig.client.requests) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        if answers_others:
+        while answers_others and not running.done():
             await rig.sampler.sample([1], max_tokens=8, temperature=1.0, stop=[9])
+            await asyncio.sleep(0.01)
         assert await running == "timeout"
         return rig.llm.fault is not None
 

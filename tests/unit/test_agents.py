@@ -162,6 +162,13 @@ def test_a_request_that_no_answer_came_to_at_the_end_of_its_time_is_the_servers_
     assert ended.classify(result(0.0)) == (Outcome.INFRASTRUCTURE_ERROR, "sampling: silent", None)
 
 
+def test_a_time_that_was_over_after_the_server_was_silent_is_the_servers_fault() -> None:
+    late, ended = session(TURN, stop_reason="timeout"), session(TURN)
+    late.exchange.conversation.silent_sec = ended.exchange.conversation.silent_sec = 75.0
+    assert late.classify(result(0.0))[::2] == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert ended.classify(result(0.0)) == (Outcome.COMPLETED, "", 0.0)
+
+
 def test_an_agent_that_never_asked_shows_its_last_words() -> None:
     outcome, detail, reward = session(failure="noise " * 100 + "No module named mcp").classify(result())
     assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)

@@ -30,8 +30,11 @@ def result(rewards: dict[str, float] | None = None, error: str | None = None, *,
     )
 
 
-def llm(stop_reason: str = "done", *, turns: tuple[Turn, ...] = (TURN,), broken: str = "") -> Any:
-    return SimpleNamespace(stop_reason=stop_reason, turns=list(turns), fault=SamplingError(broken) if broken else None)
+def llm(
+    stop_reason: str = "done", *, turns: tuple[Turn, ...] = (TURN,), broken: str = "", silent_sec: float = 0.0
+) -> Any:
+    error = SamplingError(broken) if broken else None
+    return SimpleNamespace(stop_reason=stop_reason, turns=list(turns), fault=error, silent_sec=silent_sec)
 
 
 def test_every_outcome_has_a_treatment_and_faults_are_never_trained_on() -> None:
@@ -74,6 +77,14 @@ def test_faults_have_no_reward_and_say_why_in_one_line(error: str, verifying: bo
 def test_a_fault_of_the_sampler_wins_over_the_reward() -> None:
     outcome, detail, reward = classify(result({"reward": 1.0}), llm(broken="no answer"))
     assert (outcome, detail, reward) == (Outcome.INFRASTRUCTURE_ERROR, SAMPLING + "no answer", None)
+
+
+@pytest.mark.parametrize("stop_reason", ["timeout", "interrupted"])
+def test_a_time_that_was_over_after_the_server_was_silent_is_not_graded(stop_reason: str) -> None:
+    outcome, detail, reward = classify(result({"reward": 0.0}), llm(stop_reason, silent_sec=75.0))
+    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert detail == f"{SAMPLING}the server had answered no request for 75 s of the agent's time"
+    assert classify(result({"reward": 0.0}), llm("max_turns", silent_sec=75.0))[2] == 0.0
 
 
 def test_a_timeout_before_anything_was_sampled_is_the_infrastructures() -> None:

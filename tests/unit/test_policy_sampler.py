@@ -224,30 +224,57 @@ async def test_sampling_before_publishing_is_a_bug() -> None:
         await ask(PolicySampler())
 
 
-async def test_a_caller_that_gives_up_learns_whether_the_server_answered_anybody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its wait has to be longer than usual: a long answer to the last trial of a batch is no silence."""
-    monkeypatch.setattr("harbortrainer.policy.sampler.SILENT_SEC", 0.02)
+async def test_a_caller_that_gives_up_learns_whether_the_server_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("harbortrainer.policy.silence.time.monotonic", lambda: now)
     sampler = PolicySampler()
-    client = publish(sampler, lambda request: None if request.prompt_T == [9] else response([5]))
+    publish(sampler, lambda request: None if request.prompt_T == [9] else response([5]))
 
-    async def given_up(seconds: float, beside: bool = False) -> object:
+    def passes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def given_up(*waits: float) -> object:
+        """Between the waits another request is answered."""
         asking = asyncio.create_task(ask(sampler, (9,)))
-        await asyncio.sleep(seconds)
-        if beside:
+        await asyncio.sleep(0)
+        for wait in waits[:-1]:
+            passes(wait)
             await ask(sampler)
+        passes(waits[-1])
         asking.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await asking
         return caught.value.args[0] if caught.value.args else None
 
-    assert isinstance(await given_up(0.05), SamplingError)
-    assert await given_up(0.05, beside=True) is None
+    assert isinstance(await given_up(70.0), SamplingError)
+    assert isinstance(await given_up(70.0, 10.0), SamplingError)
+    assert await given_up(50.0, 50.0) is None
     assert await given_up(0.0) is None
-    sampler._longest = 10.0
-    assert await given_up(0.05) is None and len(client.requests) == 5
+    asyncio.get_running_loop().call_soon(passes, 70.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await ask(sampler, (9,))
     await sampler.abandon()
+
+
+async def test_an_answer_says_how_long_the_server_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = 1000.0, 0
+    monkeypatch.setattr("harbortrainer.policy.silence.time.monotonic", lambda: now)
+    sampler, back = PolicySampler(), asyncio.Event()
+
+    class Away:
+        async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            await back.wait()
+            return response([5])
+
+    sampler.publish(Away(), 1)
+    waiting = [asyncio.create_task(ask(sampler)) for _ in range(3)]
+    while asked < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    now += 70.0
+    back.set()
+    assert [(await each).silent_sec for each in waiting] == [70.0] * 3
+    assert (await ask(sampler)).silent_sec == 0.0

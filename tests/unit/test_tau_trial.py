@@ -215,7 +215,7 @@ async def test_a_silent_user_or_server_at_the_end_of_the_time_is_no_fault_of_the
     """It counted against the task, which was left out of the run after three."""
     late = await talked(["x"], tmp_path, new_user=lambda *_: Silent(), trial_timeout_sec=0.5)
     assert late.detail == "user: not over after trial_timeout_sec=0.5" and not blames_task(late)
-    monkeypatch.setattr("harbortrainer.policy.sampler.SILENT_SEC", 0.02)
+    monkeypatch.setattr("harbortrainer.policy.silence.SILENT_SEC", 0.02)
     silent = await talked(lambda _: None, tmp_path, trial_timeout_sec=0.5)
     assert silent.detail.startswith(f"{SAMPLING}the server had answered no request") and not blames_task(silent)
     assert (late.reward, silent.reward) == (None, None)

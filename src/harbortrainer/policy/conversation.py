@@ -108,6 +108,7 @@ class Conversation:
         self.segments: list[Segment] = []
         self.turns: list[Turn] = []
         self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
+        self.silent_sec = 0.0  # of the time of its answers, in which the server answered nobody
         self.cpu_seconds = 0.0  # for templates, token ids and text
         self.special_strings = 0  # in what was not sampled, encoded as text
         self.parse_failures = 0
@@ -178,6 +179,7 @@ class Conversation:
                 self.fault = error.args[0]
             raise
         self._listener.answered(len(sample.tokens_T))
+        self.silent_sec += sample.silent_sec
         with self.clocked():
             return self._record(segment, prompt_T, new_T, sample)
 

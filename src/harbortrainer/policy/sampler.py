@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import math
 import time
@@ -16,6 +17,7 @@ import tinker
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 from tinker import types
 
+from harbortrainer.policy.silence import Silences
 from harbortrainer.policy.solution import Solutions
 
 TRANSIENT = (
@@ -28,7 +30,6 @@ TRANSIENT = (
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
 BUSY, IN_FLIGHT = "busy_seconds", "in_flight_seconds"
-SILENT_SEC, SILENT_TIMES = 60.0, 2.0  # without any answer, and that many times the longest answer: a silent server
 
 
 class SamplingError(Exception):
@@ -64,6 +65,7 @@ class Sample:
     truncated: bool  # stopped by max_tokens
     version: int  # of the weights
     seconds: float
+    silent_sec: float = 0.0  # of them, in which the server answered nobody
 
 
 class Limits(TypedDict):
@@ -119,7 +121,7 @@ class PolicySampler(Sampler):
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
         self._counted_at = 0.0  # clock time up to which both are counted
-        self._answered_at = self._longest = 0.0  # clock time of the last answer; seconds of the longest
+        self._silences = Silences()
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self._companions: list[PolicySampler] = []
         self._follower: Follower | None = None
@@ -267,6 +269,7 @@ class PolicySampler(Sampler):
             seed=limits.get("seed"),
         )
         self._count()
+        self._silences.asked(first=not self._in_flight)
         task = asyncio.create_task(self._request(client, version, prompt_T, params))
         self._in_flight.add(task)
         self._users[version] += 1
@@ -275,9 +278,8 @@ class PolicySampler(Sampler):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            waited = time.monotonic() - began
-            if self._answered_at < began and waited > max(SILENT_SEC, SILENT_TIMES * self._longest):
-                error = SamplingError(f"the server had answered no request for {waited:.0f} s")
+            if silent := self._silences.since(began):
+                error = SamplingError(f"the server had answered no request for {silent:.0f} s")
                 raise asyncio.CancelledError(error) from None  # asyncio.timeout knows no other kind
             raise
 
@@ -315,9 +317,9 @@ class PolicySampler(Sampler):
             # ValueError: how the SDK reports a request that the server's engine refused
             message = next(iter(str(error).strip().splitlines()), "")[:300]
             raise SamplingError(f"{type(error).__name__}: {message}") from error
-        self._answered_at = time.monotonic()
-        sample = to_sample(response, params.max_tokens or 0, version, self._answered_at - started)
-        self._longest = max(self._longest, sample.seconds)
+        self._silences.answered(started)
+        sample = to_sample(response, params.max_tokens or 0, version, time.monotonic() - started)
+        sample = dataclasses.replace(sample, silent_sec=self._silences.since(started))
         self._counters["prompt_tokens"] += len(prompt_T)
         self._counters["sampled_tokens"] += len(sample.tokens_T)
         self._counters["truncated"] += sample.truncated

@@ -18,7 +18,15 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation, Listener
 from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.rollout.agents import PORT, PYTHONS
-from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, ungraded, ungraded_verdict
+from harbortrainer.rollout.outcome import (
+    GRADED,
+    SAMPLING,
+    Verdict,
+    late_by_server,
+    read_reward,
+    ungraded,
+    ungraded_verdict,
+)
 from harbortrainer.rollout.venue import TrialRequest
 
 if TYPE_CHECKING:  # a web server, slow to import
@@ -122,6 +130,8 @@ class AgentSession:
         fault = ungraded(result)
         if fault is not None:
             return ungraded_verdict(result, fault)
+        if (late := late_by_server(self.stop_reason, exchange.conversation)) is not None:
+            return late
         if not any(turn.completion_tokens_T for turn in self.own_turns):
             return Outcome.INFRASTRUCTURE_ERROR, self._silent(), None
         reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     fault = ungraded(result)
     if fault is not None:
         return ungraded_verdict(result, fault)
+    if (late := late_by_server(llm.stop_reason, llm)) is not None:
+        return late
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     if reward is None:
         return Outcome.VERIFIER_ERROR, problem, None
@@ -48,6 +51,14 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
         return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
     detail = "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
     return GRADED[llm.stop_reason], detail, reward
+
+
+def late_by_server(stop_reason: str, conversation: Conversation) -> Verdict | None:
+    """The verdict on a trial whose time was over after the server had been silent for a part of it."""
+    if not conversation.silent_sec or GRADED.get(stop_reason) is not Outcome.AGENT_TIMEOUT:
+        return None
+    silent = f"the server had answered no request for {conversation.silent_sec:.0f} s of the agent's time"
+    return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + silent, None
 
 
 def lost_to_server(trajectory: Trajectory) -> bool:

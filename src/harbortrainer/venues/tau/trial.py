@@ -16,7 +16,7 @@ from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.policy.tools import Message
 from harbortrainer.policy.users import UserFault
 from harbortrainer.rollout.gates import ObservedTrial
-from harbortrainer.rollout.outcome import SAMPLING, USER
+from harbortrainer.rollout.outcome import SAMPLING, USER, late_by_server
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, weights_of
 from harbortrainer.run.conversations import OWN_FILE
 from harbortrainer.venues.tau.domain import domain
@@ -204,5 +204,7 @@ def _late(talk: Talk, limit_sec: float) -> str:
     """Why a conversation was not over in time: a server that answered nobody, a user that was waited for."""
     if talk.conversation.fault is not None:
         return SAMPLING + str(talk.conversation.fault)
+    if (late := late_by_server("timeout", talk.conversation)) is not None:
+        return late[1]
     waited = talk.exchange.waits_for_user or talk.user_seconds > limit_sec / 2
     return f"{USER * waited}not over after trial_timeout_sec={limit_sec:g}"
