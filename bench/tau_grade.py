@@ -26,7 +26,6 @@ from harbortrainer.policy.tools import ToolCall
 from harbortrainer.venues.tau.domain import GREETING, INSTRUCTION, PROMPT, Domain, domain
 from harbortrainer.venues.tau.exchange import End, Exchange
 from harbortrainer.venues.tau.grade import grade
-from harbortrainer.venues.tau.record import record
 
 GARBAGE: tuple[Any, ...] = ("#W0", [], 1, None, {"a": 1}, -5, "", "x" * 50, 1.5, [{"item": None}])
 KINDS = ("gold", "silent", "dropped", "foreign", "shuffled", "garbled", "malformed", "no-op", "cut off", "twice")
@@ -100,7 +99,7 @@ def compare(name: str, least: int, evaluate: Any, simulation: Any) -> bool:
         ours = grade(grades) if exchange.end is End.USER else 0.0
         times[0] += time.process_time() - began
         end = str(exchange.end or End.STEPS)
-        stored = json.loads(json.dumps(record(exchange, "x", end, 0.0, grades)))
+        stored = json.loads(json.dumps(exchange.record("x", end, 0.0, grades)))
         began = time.process_time()
         try:
             theirs = evaluate(simulation(stored), task)

@@ -8,9 +8,17 @@ UserError                a mistake, or a fault outside this code: one message wi
 └── DiskFault            the disk of the run directory is full, over quota, read-only or broken
 """
 
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Commands print its message as plain lines, without a traceback, and exit with 2."""
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise one UserError with a line for each problem, if there is any."""
+    if lines := list(problems):
+        raise UserError("\n".join(lines))
 
 
 class BackendError(UserError):

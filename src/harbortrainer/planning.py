@@ -14,7 +14,7 @@ from rich.table import Table
 from harbortrainer.backend.connect import Api, api_key, server_url
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, kind_of
 from harbortrainer.backend.terms import agree
-from harbortrainer.budget.account import BESIDE, Spending
+from harbortrainer.budget.account import BESIDE, Account, Spending
 from harbortrainer.budget.budget import Budget, no_price
 from harbortrainer.budget.forecast import Forecast, Range
 from harbortrainer.cli.output import counted, give_json, wide_console
@@ -27,7 +27,6 @@ from harbortrainer.policy.users import MOST_TOKENS, SCRIPTED
 from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.ledger import KILLED
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note
@@ -252,16 +251,13 @@ def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
 def _batch(
     records: Sequence[Mapping[str, Any]], evaluation: bool, trained: float, seconds: float, unique: float
 ) -> PastBatch:
-    since = {record["trial"]: record["time"] for record in records if record["event"] == "started"}
-    spent, last = Spending(trained=trained), 0.0
+    account = Account()
     for record in records:
-        last = last if record.get("cause") == KILLED else record["time"]  # the next process closes a killed trial
-        if record["event"] == "ended":
-            lasted = max(0.0, last - since.get(record["trial"], last))
-            spent += Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, lasted)
-            spent = sum((Spending.of_record(record, name) for name in BESIDE), spent)
-    slots = {TrialName.parse(name).first for name in since}
-    return PastBatch(evaluation, len(slots), len(since), spent, seconds, unique)
+        account.count(record)
+    started = {record["trial"] for record in records if record["event"] == "started"}
+    slots = {TrialName.parse(name).first for name in started}
+    spent = account.total + Spending(trained=trained)
+    return PastBatch(evaluation, len(slots), len(started), spent, seconds, unique)
 
 
 def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], places: int) -> Range:

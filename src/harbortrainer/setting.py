@@ -75,6 +75,13 @@ def problems(values: Any) -> Iterator[str]:
             yield f"{name}={shown(value)}: {setting.check.words}"
 
 
+def changed(values: Any, *names: str) -> list[str]:
+    """`name=value` of those of the named settings that do not have their default."""
+    known = settings(type(values))
+    found = {name: getattr(values, name) for name in names}
+    return [f"{name}={shown(value)}" for name, value in found.items() if value != known[name].default]
+
+
 def shown(value: Any) -> str:
     """A value as typed on the command line."""
     if isinstance(value, tuple | list):

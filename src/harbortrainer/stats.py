@@ -69,10 +69,6 @@ class Estimate:
     high: float
     n_tasks: int
 
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
-
 
 def estimate_mean(values_P: Sequence[float], observations: int = 0) -> Estimate:
     """The mean of one value a task, such as its mean reward. `observations`: trials of all tasks; 0 = one a task.

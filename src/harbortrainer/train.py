@@ -7,7 +7,7 @@ import chz
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import FIELDS, Config
 from harbortrainer.errors import UserError
-from harbortrainer.run.continued import read_run_arguments
+from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.setting import field
 from harbortrainer.stopping import Stop
 

@@ -24,7 +24,7 @@ from tests.support.fakes import chat_template, response
 from tests.support.virtual_time import VirtualLoop
 
 SILENCE = 8.0
-FACTS = Facts("machine", 1, ("id", "/data"), "20", {})
+FACTS = Facts(("id", "/data"), "20", {})
 TURN = Turn(0, (1, 2), (3, 4), (-0.5, -0.25), 7)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.learning.batch import assemble
+from harbortrainer.learning.datums import trainer_log_ratios
 from harbortrainer.learning.trajectory import (
     BatchKind,
     Outcome,
@@ -23,7 +24,7 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import batch_metrics, eval_metrics
-from harbortrainer.run.trajectories import log_ratios, write_log_ratios, write_trajectory
+from harbortrainer.run.trajectories import write_log_ratios, write_trajectory
 
 BEGAN = 1_760_000_000.0
 TRIAL_SEC = 22.0
@@ -61,7 +62,7 @@ class MadeRun:
         batch = assemble(groups, self.config)
         self.ledger.trained(step, batch, [[s.trial_name for s in batch.sequences_D]] if batch.sequences_D else [])
         noisy_D = [s.logprobs_T + self._noise(len(s.logprobs_T)) for s in batch.sequences_D]
-        write_log_ratios(self.path, step, log_ratios(batch.sequences_D, noisy_D))
+        write_log_ratios(self.path, step, trainer_log_ratios(batch.sequences_D, noisy_D))
         row = batch_metrics(groups) | batch.metrics | self.ledger.metrics()
         row |= {"time/sample": 40 + 5 * self._random.random(), "time/update": 12.0, "time/publish": 1.5}
         row |= {"time/step": 1 + sum(row[f"time/{part}"] for part in ("sample", "update", "publish"))}

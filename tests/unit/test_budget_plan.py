@@ -135,7 +135,7 @@ def test_a_range_is_from_the_smallest_to_the_largest_batch() -> None:
 def test_the_time_until_a_killed_run_is_continued_is_no_container_time() -> None:
     names = [str(TrialName("step", 0, 0, member)) for member in range(2)]
     records: list[dict[str, Any]] = [{"event": "started", "trial": name, "time": 0.0} for name in names]
-    usual = {"event": "ended", "prompt_tokens": 0, "sampled_tokens": 0, "cause": ""}
+    usual = {"event": "ended", "prompt_tokens": 0, "sampled_tokens": 0, "cause": "", "fate": "graded"}
     records.append(usual | {"trial": names[0], "time": 60.0})
     records.append(usual | {"trial": names[1], "time": 1e6, "cause": KILLED})
     assert planning._batch(records, False, 0.0, 1.0, 0.0).spent.container_sec == 120

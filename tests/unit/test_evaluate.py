@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,8 +88,7 @@ def make_run(folder: Path, trained_on: Path, *steps: int, renderer: Any = None) 
 
     for step in steps:
         with (folder / "checkpoints.jsonl").open("a") as file:
-            saved = policy.checkpoint(step, f"tinker://m/weights/s{step}")
-            file.write(json.dumps({name: getattr(saved, name) for name in saved.__slots__}) + "\n")
+            file.write(json.dumps(asdict(policy.checkpoint(step, f"tinker://m/weights/s{step}"))) + "\n")
     assert len(CheckpointLog(folder / "checkpoints.jsonl").records) == len(steps)
     return folder
 

@@ -90,7 +90,7 @@ def test_a_continued_evaluation_keeps_its_user(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
     (folder / "config.json").write_text(json.dumps({"model_name": "models/one", "user_model": "gpt", "user_url": "u"}))
     args = parse(["tasks_dir=tau:desk", f"checkpoint={folder}", f"out={tmp_path / 'out'}"])
-    session._directory(args, session.make_plan(args))
+    session._directory(session.make_plan(args))
 
     def continued(**now: str) -> tuple[str | None, str | None]:
         changes = {name: {"before": "?", "now": value} for name, value in now.items()}

@@ -59,10 +59,10 @@ def job_at(rig: Rig, venue: Venue) -> Job:
 
 
 def test_other_code_and_a_shared_daemon_are_refused() -> None:
-    same = Facts("m", 1, ("id", "/a"), "20", code())
-    refuse_different("h1", same, [("h0", Facts("m", 2, ("id", "/b"), "20", code()))])
+    same = Facts(("id", "/a"), "20", code())
+    refuse_different("h1", same, [("h0", Facts(("id", "/b"), "20", code()))])
     with pytest.raises(UserError, match=r"host h1: harbortrainer x, here .*; check out the same commit"):
-        refuse_different("h1", Facts("m", 1, ("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
+        refuse_different("h1", Facts(("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
     with pytest.raises(UserError, match="host h1: shares the Docker daemon of host h0"):
         refuse_different("h1", same, [("h0", same)])
 

@@ -55,7 +55,7 @@ class Machine:
     async def start(self) -> Facts:
         self.starts += 1
         await asyncio.sleep(self.start_sec)
-        return Facts(self.name, 1, (self.daemon, "/data"), "20", code())
+        return Facts((self.daemon, "/data"), "20", code())
 
     async def poll(self, sent: float) -> Report:
         return Report()

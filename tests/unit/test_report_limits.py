@@ -14,7 +14,7 @@ from harbortrainer.report.panel import Pieces, cut, panel
 from harbortrainer.report.run import spread
 from harbortrainer.report.trials import TrialRow, choose
 from harbortrainer.report.write import leave_report, packed, page, write_report
-from harbortrainer.run.conversations import own_messages, own_tools
+from harbortrainer.run.conversations import own_conversation
 from tests.support.made_run import MadeRun
 from tests.support.report_parts import blobs, only_run, small_run
 
@@ -80,7 +80,7 @@ def test_damaged_trials_leave_a_note(made: MadeRun) -> None:
     (folder / "agent" / "trajectory.json").write_text('{"steps": ' + "[" * 100_000)  # the policy may write there
     for file in ("result.json", "conversation.json"):
         (folder / file).write_text('{"steps": ' + "[" * 100_000)
-    assert panel(made.path, TrialRow(name), Pieces(""))["messages"] == own_messages(folder) == own_tools(folder) == []
+    assert panel(made.path, TrialRow(name), Pieces(""))["messages"] == [] and own_conversation(folder) == ([], [])
     assert leave_report(made.path).startswith("report: ")
 
 

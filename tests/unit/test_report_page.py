@@ -88,7 +88,7 @@ def test_a_conversation_with_a_user_and_tools_tells_them_apart(tmp_path: Path, w
     folder = made.path / "rollouts" / "step_000000" / name
     for file in folder.rglob("trajectory.json"):
         file.unlink()
-    value = {"system": "the policy", "tools": [{"function": {"name": "cancel_order"}}], "messages": SAID}
+    value = {"system": "the policy", "tools": [{"function": {"name": "cancel_order"}}], "shown": SAID}
     (folder / "conversation.json").write_text(json.dumps(value))
     shown = panel(made.path, TrialRow(name), Pieces(""))
     assert [message["role"] for message in shown["messages"]] == [

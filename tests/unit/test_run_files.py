@@ -17,7 +17,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.report.curve import draw_curve
 from harbortrainer.run import trajectories
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
@@ -108,19 +108,14 @@ async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_pat
     assert deleted == ["tinker://m/weights/0", "tinker://m/weights/1"]
     again = CheckpointLog(tmp_path / "c.jsonl", Keep(2))
     assert [c.step for c in again.records] == [2, 3]
-    assert require_checkpoint(again, POLICY, "run").step == 3
+    check_identity(again.records[-1], POLICY, "resume=run", "start a new run")
     for changes, words in (
         ({"model_name": "other"}, "model_name=other.*trained from m"),
-        ({"thinking": "on"}, "enable_thinking: .*thinking off, now it is on"),
-        ({"renderer": "chat_template:2"}, "chat template has changed .*chat_template:1, now chat_template:2"),
+        ({"thinking": "on"}, "enable_thinking: .*thinking off, and this run has on; .* or start a new run"),
+        ({"renderer": "chat_template:2"}, "another chat template .*chat_template:1, now chat_template:2"),
     ):
         with pytest.raises(UserError, match=words):
-            require_checkpoint(again, replace(POLICY, **changes), "run")
-
-
-def test_resume_without_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="no checkpoint"):
-        require_checkpoint(CheckpointLog(tmp_path / "c.jsonl"), POLICY, "run")
+            check_identity(again.records[-1], replace(POLICY, **changes), "resume=run", "start a new run")
 
 
 def test_unwritable_logs_dir_names_the_field(tmp_path):

@@ -17,7 +17,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy import users
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.policy.tools import ToolCall
-from harbortrainer.report.talk import talk
+from harbortrainer.report.panel import talk
 from harbortrainer.rollout.outcome import SAMPLING, blames_task
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import TrialCancelled

@@ -43,12 +43,6 @@ class Spending:
         """(prompt, sampled) tokens of the model beside the policy with this name, one of BESIDE."""
         return getattr(self, f"{name}_prompt"), getattr(self, f"{name}_sampled")
 
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any], name: str) -> "Spending":
-        """The tokens of one model of BESIDE in a trial's record of the ledger."""
-        fields = (f"{name}_prompt", f"{name}_sampled")
-        return cls(**{field: record.get(f"{field}_tokens", 0) for field in fields})
-
     def __add__(self, other: "Spending") -> "Spending":
         return Spending(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
@@ -99,7 +93,8 @@ class Account:
         spent = Spending(record["prompt_tokens"], record["sampled_tokens"], 0.0, seconds)
         self.total += spent
         for model in BESIDE:
-            self._spend(model, Spending.of_record(record, model))
+            kinds = (f"{model}_prompt", f"{model}_sampled")
+            self._spend(model, Spending(**{kind: record.get(f"{kind}_tokens", 0) for kind in kinds}))
         if disposition == "cancelled":
             self._by["cancelled"] += spent
         elif disposition != "graded":

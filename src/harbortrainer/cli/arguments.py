@@ -20,10 +20,10 @@ from chz.blueprint import (
 )
 
 from harbortrainer.cli.secrets import secret_problems
-from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
-from harbortrainer.errors import UserError
+from harbortrainer.config import AUTO, Config, RunSettings
+from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
-from harbortrainer.setting import FORMER, problems, settings, shown
+from harbortrainer.setting import FORMER, changed, problems, settings
 
 
 def read_arguments[T](
@@ -150,8 +150,7 @@ def validate(config: Config) -> None:
         *_judge(config),
         *run_problems(config),
     ]
-    if found:
-        raise UserError("\n".join(found))
+    refuse(found)
 
 
 def _agent(config: Config) -> Iterator[str]:
@@ -172,9 +171,8 @@ def _learning(config: Config) -> Iterator[str]:
     if config.group_size == 1 and config.reward_weight:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
     if config.loss_fn == "importance_sampling":
-        for name in ("clip_low_threshold", "clip_high_threshold"):
-            if (value := getattr(config, name)) is not None:
-                yield f"{name}={value}: importance_sampling does not clip; use loss_fn=ppo or leave it out"
+        for setting in changed(config, "clip_low_threshold", "clip_high_threshold"):
+            yield f"{setting}: importance_sampling does not clip; use loss_fn=ppo or leave it out"
     if config.num_substeps > config.batch_size * config.group_size > 0:
         yield (
             f"num_substeps={config.num_substeps}: more optimizer steps than the batch has trajectories "
@@ -185,14 +183,13 @@ def _learning(config: Config) -> Iterator[str]:
 def _off_policy(config: Config) -> Iterator[str]:
     k = config.max_steps_off_policy
     if not k:
-        for name in ("weights_in_flight", "importance_cap"):
-            if (value := getattr(config, name)) != SETTINGS[name].default:
-                yield f"{name}={shown(value)}: without effect while max_steps_off_policy=0; set it or leave this out"
+        for setting in changed(config, "weights_in_flight", "importance_cap"):
+            yield f"{setting}: without effect while max_steps_off_policy=0; set it or leave this out"
         return
-    if config.loss_fn != "importance_sampling" and config.importance_cap != SETTINGS["importance_cap"].default:
+    for setting in changed(config, "importance_cap") if config.loss_fn != "importance_sampling" else ():
         yield (
-            f"importance_cap={shown(config.importance_cap)}: {config.loss_fn} clips by its own thresholds; set "
-            "clip_low_threshold and clip_high_threshold, or loss_fn=importance_sampling"
+            f"{setting}: {config.loss_fn} clips by its own thresholds; set clip_low_threshold and clip_high_threshold, "
+            "or loss_fn=importance_sampling"
         )
     if config.eval_overlap:
         yield (f"eval_overlap=true: with max_steps_off_policy={k} every evaluation runs beside training; leave it out")
@@ -208,17 +205,16 @@ def _hosts(config: Config) -> Iterator[str]:
         yield f"environment_type={config.environment_type}: a sandbox service needs no hosts; leave hosts out"
     if config.n_parallel_envs == AUTO:
         yield "n_parallel_envs=auto: with hosts give a number, which holds for each host"
-    for name in ("max_steps_off_policy", "eval_overlap"):
-        if value := getattr(config, name):
-            yield f"{name}={shown(value)}: hosts sample the weights published last and no others; leave it out"
+    for setting in changed(config, "max_steps_off_policy", "eval_overlap"):
+        yield f"{setting}: hosts sample the weights published last and no others; leave it out"
     url = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL", "")
     if config.backend == "skyrl-tx" and urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
         yield f"skyrl_tx_url={url}: with hosts give an address of the server that every host reaches"
 
 
 def _sources_of_signal(config: Config) -> Iterator[str]:
-    if config.kl_reference != "base" and not config.kl_penalty_coef:
-        yield f"kl_reference={config.kl_reference}: without effect while kl_penalty_coef=0; set it or leave this out"
+    for setting in changed(config, "kl_reference") if not config.kl_penalty_coef else ():
+        yield f"{setting}: without effect while kl_penalty_coef=0; set it or leave this out"
     if config.oversample_max and config.remove_constant_reward_groups:
         yield (
             f"remove_constant_reward_groups=true: oversample_max={config.oversample_max} leaves constant groups out "
@@ -228,20 +224,18 @@ def _sources_of_signal(config: Config) -> Iterator[str]:
         return
     if not config.kl_penalty_coef:
         yield "reward_weight=0: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference)"
-    for name in (
-        "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max",
-    ):  # fmt: skip
-        if (value := getattr(config, name)) != SETTINGS[name].default:
-            yield f"{name}={shown(value)}: without effect while reward_weight=0; leave it out"
+    for setting in changed(
+        config, "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max"
+    ):
+        yield f"{setting}: without effect while reward_weight=0; leave it out"
 
 
 def _evaluation(config: Config) -> Iterator[str]:
     if config.eval_tasks and config.eval_split:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if not config.eval_tasks and not config.eval_split:
-        for name in ("eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
-            if value := getattr(config, name):
-                yield f"{name}={shown(value)}: no task is held out; set eval_split or eval_tasks"
+        for setting in changed(config, "eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
+            yield f"{setting}: no task is held out; set eval_split or eval_tasks"
 
 
 def _user(config: Config) -> Iterator[str]:
@@ -250,9 +244,8 @@ def _user(config: Config) -> Iterator[str]:
     if model not in (None, "scripted", "base"):
         yield from _endpoint(config, "user")
         return
-    for name in ("user_url", "user_key"):
-        if (value := getattr(config, name)) is not None:
-            yield f"{name}={value}: without effect while user_model={model}; name a model that the URL serves"
+    for setting in changed(config, "user_url", "user_key"):
+        yield f"{setting}: without effect while user_model={model}; name a model that the URL serves"
     if model != "base":
         for name in kwargs:
             yield f"user_kwargs.{name}={kwargs[name]}: without effect while user_model={model}; leave it out"
@@ -275,9 +268,8 @@ def _of_base(kwargs: Mapping[str, Any]) -> Iterator[str]:
 def _judge(config: Config) -> Iterator[str]:
     """Settings of the judge that contradict one another."""
     if config.judge_model is None:
-        for name in ("judge_url", "judge_key", "judge_kwargs", "judge_weight", "taxonomy"):
-            if (value := getattr(config, name)) != SETTINGS[name].default:
-                yield f"{name}={shown(value)}: without effect while judge_model=None; name the model that judges"
+        for setting in changed(config, "judge_url", "judge_key", "judge_kwargs", "judge_weight", "taxonomy"):
+            yield f"{setting}: without effect while judge_model=None; name the model that judges"
         return
     yield from _endpoint(config, "judge")
     if not config.judge_weight and config.taxonomy is None:

@@ -14,7 +14,7 @@ from typing import Any
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.output import fields_help
 from harbortrainer.durable.disk import disk_errors
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, refuse
 from harbortrainer.setting import problems
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, signals_to
 
@@ -125,8 +125,7 @@ def _command(words: list[str], stop: Stop) -> Coroutine[Any, Any, int]:
 
 def _read(command: Command, words: Sequence[str]) -> Any:
     args = read_arguments(_load(command.kind), words, command.words)
-    if found := list(problems(args)):
-        raise UserError("\n".join(found))
+    refuse(problems(args))
     return args
 
 

@@ -40,6 +40,12 @@ def counted(number: int, things: str) -> str:
     return f"{number} {one if number == 1 else things}"
 
 
+def shortened(text: str, head: int, tail: int) -> str:
+    """Of a text that is longer than both together, the first `head` and the last `tail` characters."""
+    left_out = len(text) - head - tail
+    return text if left_out <= 0 else f"{text[:head]}\n[… {left_out} characters left out …]\n{text[-tail:]}"
+
+
 def wide_console(least: int = 120) -> "Console":
     """A console as wide as the terminal; without a terminal at least `least` columns wide."""
     from rich.console import Console

@@ -20,24 +20,18 @@ def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, che
 
     Raises DiskFault.
     """
-    line = as_line(record, checked=checked)
+    text = json.dumps(record)
+    if checked:
+        text = f"{text[:-1]}{_MARK}{zlib.crc32(text.encode())}}}"
     with disk_errors(path):
         new = not path.exists()
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            _append(handle, line, durable)
+            _append(handle, f"{text}\n".encode(), durable)
         finally:
             os.close(handle)
         if new:
             sync_folder(path.parent)
-
-
-def as_line(record: dict[str, Any], *, checked: bool = False) -> bytes:
-    """The record as one line."""
-    text = json.dumps(record, allow_nan=True)
-    if checked:
-        text = f"{text[:-1]}{_MARK}{zlib.crc32(text.encode())}}}"
-    return text.encode() + b"\n"
 
 
 def read_lines(path: Path, *, checked: bool = False) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import chz
 from harbortrainer.cli.arguments import given, read_arguments, validate
 from harbortrainer.config import ADDRESS, FIXED, Config, TrialSettings
 from harbortrainer.durable.files import read_json
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, refuse
 from harbortrainer.run.config_changes import current, removed, tuples
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
@@ -82,9 +82,7 @@ def parse(argv: Sequence[str]) -> EvalArgs:
                 f"{name}={getattr(args, name)}: {args.out} was started with {name}={saved[name]}; leave it out or "
                 "choose another out"
             )
-    found = [*problems(args), *_between(args)]
-    if found:
-        raise UserError("\n".join(found))
+    refuse([*problems(args), *_between(args)])
     validate(trainer_config(args, args.model_name or "?"))
     return args
 
@@ -121,7 +119,4 @@ def _saved(out: str | None) -> Mapping[str, Any]:
         raise UserError(f"out={out}: the directory of a training run; choose another one")
     for line in removed(saved):
         log.warning("%s: %s", run.config, line)
-    known = {
-        name: value for name, value in (saved | current(saved, FIELDS)).items() if name in FIELDS and name != "out"
-    }
-    return tuples(known)
+    return tuples(current(saved, FIELDS.keys() - {"out"}))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harbortrainer.config import Config
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, refuse
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.solution import Solutions, is_shell, typed_answers
 from harbortrainer.tasks.folders import folder_of, read_settings
@@ -34,9 +34,7 @@ def load_solutions(tasks: Sequence[Task], config: Config, template: ChatTemplate
     if config.agent != "terminus-2":
         raise UserError(f"agent={config.agent}: the oracle types as agent=terminus-2 does; leave agent out")
     typed = {task: _typed(scripts, config, template) for task in tasks if (scripts := find_scripts(folder_of(task)))}
-    problems = list(_problems(tasks, typed, config))
-    if problems:
-        raise UserError("\n".join(problems))
+    refuse(_problems(tasks, typed, config))
     return Solutions({task.ref: one.completions for task, one in typed.items()}), list(_notes(tasks))
 
 

@@ -52,6 +52,7 @@ MAX_LOSSES = 3  # of the server in a row without a finished trial in between
 class EvalPlan:
     """What an evaluation will do, known before anything is spent. The second of `subjects` is compared with."""
 
+    args: EvalArgs
     subjects: list[Subject]
     sources: list[Source]
     tasks: list[Task]
@@ -77,11 +78,11 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
         policies.check_renderer(subject, template.renderer)
     solutions = await asyncio.to_thread(_solutions, plan, template, display)
     async with _server(plan, outside, display) as backend:
-        run = _directory(args, plan)
+        run = _directory(plan)
         with held(run):
-            _announce(args, plan, run, backend, display)
+            _announce(plan, run, backend, display)
             level = level_of(config, most_agents)
-            found = await _run(args, plan, run, backend, solutions, template, outside, display, level)
+            found = await _run(plan, run, backend, solutions, template, outside, display, level)
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
@@ -130,7 +131,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
         config = _with_user(as_trained(config, last_values(RunDirectory(runs[0])), tasks), saved.get("user"))
-    return EvalPlan(subjects, sources, tasks, config, continued)
+    return EvalPlan(args, subjects, sources, tasks, config, continued)
 
 
 def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
@@ -168,7 +169,8 @@ def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap
         check_held_out(read_json(file, "train", "allow_family_overlap"), tasks, subject.name, allow_family_overlap)
 
 
-def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:
+def _directory(plan: EvalPlan) -> RunDirectory:
+    args = plan.args
     out = Path(args.out).expanduser().resolve() if args.out is not None else None
     if out is not None and plan.continued:
         return RunDirectory(out)
@@ -189,7 +191,8 @@ def _directory(args: EvalArgs, plan: EvalPlan) -> RunDirectory:
     return new_run_directory(str(out.parent), out.name, "", files)
 
 
-def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backend | None, display: Display) -> None:
+def _announce(plan: EvalPlan, run: RunDirectory, backend: Backend | None, display: Display) -> None:
+    args = plan.args
     names = " against ".join(subject.name for subject in plan.subjects)
     planned = len(plan.subjects) * len(plan.tasks) * args.trials
     stored = sum(len(list(run.trajectories(KIND, n).glob("*.npz"))) for n in range(len(plan.subjects)))
@@ -204,16 +207,7 @@ def _announce(args: EvalArgs, plan: EvalPlan, run: RunDirectory, backend: Backen
     )
 
 
-def _ledger(args: EvalArgs, run: RunDirectory) -> Ledger:
-    """With retry_ungraded no task of it is quarantined: faults have left these trials ungraded, too."""
-    ledger = Ledger(run.ledger)
-    if args.retry_ungraded:
-        ledger.quarantined.clear()
-    return ledger
-
-
 async def _run(
-    args: EvalArgs,
     plan: EvalPlan,
     run: RunDirectory,
     backend: Backend | None,
@@ -224,9 +218,11 @@ async def _run(
     level: Level | None,
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
-    config, ledger, run_id = plan.config, _ledger(args, run), run_ids(run).run_id
+    config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
+    if plan.args.retry_ungraded:  # trials of quarantined tasks too: faults have left them ungraded
+        ledger.quarantined.clear()
     powers = backend is not None and backend.kind.answers_of_powers
-    sampler = PolicySampler(request_timeout_sec=args.sample_timeout_sec, powers_of_two=powers)
+    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:
@@ -238,7 +234,7 @@ async def _run(
                 outer["users"] = await stack.enter_async_context(users)
                 rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
                 await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
-                runner = Runner(args, plan, backend, solutions, sampler, rollouts, run, display)
+                runner = Runner(plan, backend, solutions, sampler, rollouts, run, display)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))
@@ -265,7 +261,6 @@ def _keep_conversations(
 class Runner:
     """Runs the trials of each policy."""
 
-    args: EvalArgs
     plan: EvalPlan
     backend: Backend | None  # None = every policy is the oracle
     solutions: Solutions
@@ -283,7 +278,7 @@ class Runner:
 
     async def _with_server(self, number: int, backend: Backend) -> list[TrajectoryGroup]:
         """The same, and again those trials that a lost server interrupts."""
-        planned, subject = len(self.plan.tasks) * self.args.trials, self.plan.subjects[number]
+        planned, subject = len(self.plan.tasks) * self.plan.args.trials, self.plan.subjects[number]
         losses, known = 0, -1
         while True:
             done = self._done(number)
@@ -309,10 +304,10 @@ class Runner:
         """Finished trials by name that are not run again; of several in one slot the graded one comes first."""
         stored = read_batch(self.run.trajectories(KIND, number))
         graded = {name: trajectory for name, trajectory in stored.items() if trajectory.reward is not None}
-        return graded if self.args.retry_ungraded else graded | stored
+        return graded if self.plan.args.retry_ungraded else graded | stored
 
     async def _sample(self, number: int, done: Mapping[str, Trajectory]) -> list[TrajectoryGroup]:
-        folder, tasks, trials = self.run.trajectories(KIND, number), self.plan.tasks, self.args.trials
+        folder, tasks, trials = self.run.trajectories(KIND, number), self.plan.tasks, self.plan.args.trials
         with self.display.trials(self.plan.subjects[number].name, len(tasks) * trials) as show:
 
             def finished(trajectory: Trajectory) -> None:
@@ -325,7 +320,7 @@ class Runner:
                 self.run.batch(KIND, number),
                 kind=KIND,
                 step=number,
-                temperature=self.args.temperature,
+                temperature=self.plan.args.temperature,
                 on_trajectory=finished,
                 done=done,
             )

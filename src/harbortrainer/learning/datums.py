@@ -126,6 +126,19 @@ def _log_ratios(sequences_D: Sequence[TrainingSequence], reference_D: Sequence[n
     return [np.where(s.mask_T, s.logprobs_T - given, 0.0) for s, given in zip(sequences_D, reference_D, strict=True)]
 
 
+def trainer_log_ratios(
+    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """log p(trainer) - log p(sampler) in nats of each trial's sampled tokens, segment after segment.
+
+    `trained_D`: the trainer's N natural logs of each sequence.
+    """
+    parts: dict[str, list[np.ndarray]] = {}
+    for sequence, trained in zip(sequences_D, trained_D, strict=True):
+        parts.setdefault(sequence.trial_name, []).append((trained - sequence.logprobs_T)[sequence.mask_T])
+    return {name: np.concatenate(segments) for name, segments in parts.items()}
+
+
 def some_sequences(sequences_D: Sequence[TrainingSequence], most: int, seed: int, step: int) -> list[TrainingSequence]:
     """At most `most` of them in their order, drawn by seed and step."""
     rng = np.random.default_rng([seed, step])

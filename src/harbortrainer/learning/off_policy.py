@@ -1,12 +1,11 @@
 """Samples that are older than the weights in training: their age, their probability ratios, and a correction."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.trajectory import TrajectoryGroup
 
 
@@ -34,7 +33,7 @@ def ratio_metrics(
     `clipped_fraction`: tokens with a ratio outside `low` to `high`. `effective_sample_size`: (sum w)^2 / (n sum w^2) of
     the ratios w of n tokens (Kong 1992), 1 when all are equal.
     """
-    logs = np.concatenate([(t - s.logprobs_T)[s.mask_T] for s, t in zip(sequences_D, trained_D, strict=True)])
+    logs = np.concatenate([*trainer_log_ratios(sequences_D, trained_D).values()])
     ratios = np.exp(logs.astype(np.float64))
     p01, p50, p99 = np.quantile(ratios, [0.01, 0.5, 0.99])
     return {
@@ -56,10 +55,8 @@ def truncated(
     mean ratio (arXiv 2507.18071) is outside 1/cap to cap is too far from the policy: its advantages become 0.
     `trained_D`: N natural logs a sequence.
     """
-    logs: defaultdict[str, list[np.ndarray]] = defaultdict(list)
-    for sequence, trained in zip(sequences_D, trained_D, strict=True):
-        logs[sequence.trial_name].append((trained - sequence.logprobs_T)[sequence.mask_T])
-    masked = {name for name, parts in logs.items() if abs(float(np.concatenate(parts).mean())) > np.log(cap)}
+    logs = trainer_log_ratios(sequences_D, trained_D)
+    masked = {name for name, ratios in logs.items() if abs(float(ratios.mean())) > np.log(cap)}
     corrected: list[TrainingSequence] = []
     for sequence, trained in zip(sequences_D, trained_D, strict=True):
         least = np.where(sequence.mask_T, trained - np.log(cap), sequence.logprobs_T)

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.config import Config
+from harbortrainer.docker.cleaning import drain, reap
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost, RemoteHost
 from harbortrainer.docker.images import N_PARALLEL_BUILDS
@@ -122,8 +123,6 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
     """`keep` gets each report as soon as it is made, so a stopped check continues from there."""
     if not paths:
         return []
-    from harbortrainer.docker.cleaning import drain, reap
-
     config = _config(args)
     local = args.environment_type == "docker"
     await asyncio.to_thread(_preflight, paths, config)

@@ -17,7 +17,7 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.task.config import TaskConfig as HarborTaskConfig
-from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig, VerifierConfig
+from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
 from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.models.verifier.result import VerifierResult
@@ -175,9 +175,7 @@ class QualificationTrials:
 
     def keeps_processes(self, task: Path) -> bool:
         """Whether processes that the agent started survive into verification."""
-        config = self.config
-        environment = environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
-        return config.environment_type != "docker" or bool(environment.kwargs.get(KEEP))
+        return self.config.environment_type != "docker" or bool(self._environment(task).kwargs.get(KEEP))
 
     async def oracle(self, task: Path, *, repeats: int, offline: bool = False) -> QualificationTrial:
         if offline:
@@ -224,6 +222,10 @@ class QualificationTrials:
             return replace(trial, reward=None, fault=cause)
         return trial
 
+    def _environment(self, task: Path) -> EnvironmentConfig:
+        config = self.config
+        return environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
+
     def _trial_config(self, task: Path, agent: AgentConfig, kind: str, kwargs: dict[str, Any]) -> TrialConfig:
         verifier = VerifierConfig()
         if kwargs["repeats"] or kwargs.get("offline"):
@@ -233,9 +235,7 @@ class QualificationTrials:
             verifier = VerifierConfig(
                 import_path=path, kwargs=kwargs | {"seconds": REPEAT_SEC}, override_timeout_sec=limit
             )
-        environment = environment_config(
-            self.config.environment_type, self.config.environment_kwargs, task, self.run_id
-        )
+        environment = self._environment(task)
         if kind == ORACLE and environment.import_path == ENGINE_ENVIRONMENT:
             environment.kwargs["records_footprint"] = True
         return TrialConfig(

@@ -8,7 +8,7 @@ import chz
 from harbortrainer.cli.arguments import read_arguments, validate
 from harbortrainer.cli.output import JSON
 from harbortrainer.config import FIELDS, Baseline, Config, LossFn, LossNorm
-from harbortrainer.errors import UserError
+from harbortrainer.errors import refuse
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import SUSPECT, outcome_policy, outcome_problems
 from harbortrainer.setting import field, settings
@@ -40,9 +40,9 @@ SETTINGS = tuple(name for name in settings(ReplayArgs) if name in FIELDS and nam
 def parse(argv: Sequence[str]) -> ReplayArgs:
     """Raises UserError for a wrong argument, or a setting that no replay can change."""
     names = [word.lstrip("-").split("=", 1)[0].split(".", 1)[0] for word in argv if "=" in word]
-    if others := [name for name in names if name in FIELDS and name not in settings(ReplayArgs)]:
-        why = "changes none of the recorded trials' advantages and datums: a replay has only the trials on disk"
-        raise UserError("\n".join(f"{name}: {why}; leave it out, or start a run with it" for name in others))
+    others = [name for name in names if name in FIELDS and name not in settings(ReplayArgs)]
+    why = "changes none of the recorded trials' advantages and datums: a replay has only the trials on disk"
+    refuse(f"{name}: {why}; leave it out, or start a run with it" for name in others)
     return read_arguments(ReplayArgs, argv, ("run_dir",))
 
 
@@ -52,9 +52,7 @@ def changed(config: Config, args: ReplayArgs) -> Config:
     if args.loss_fn == "importance_sampling":  # it has no thresholds
         given = dict.fromkeys(("clip_low_threshold", "clip_high_threshold")) | given
     policy = {**config.outcome_policy, **args.outcome_policy}
-    problems = [*outcome_problems(args.outcome_policy)] or [*_impossible(config, args)]
-    if problems:
-        raise UserError("\n".join(problems))
+    refuse(outcome_problems(args.outcome_policy) or _impossible(config, args))
     now = chz.replace(config, **given | {"outcome_policy": policy})
     validate(now)
     return now

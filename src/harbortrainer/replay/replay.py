@@ -26,6 +26,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Trial
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
 from harbortrainer.run.directory import RunDirectory, open_run_directory
+from harbortrainer.run.ledger import updates_that_count
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.setting import shown
 from harbortrainer.training.schedule import SettingsByStep
@@ -37,12 +38,10 @@ class Journal:
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._schedule = SettingsByStep((), ConfigHistory(run, Config).configs())
-        self._composed = {
-            record["step"]: [Place(*group) for group in record["groups"]]
-            for record in read_lines(run.ledger, checked=True)
-            if record["event"] == "composed"
-        }
-        self.records = _trained(run)
+        ledger = read_lines(run.ledger, checked=True)
+        composed = [record for record in ledger if record["event"] == "composed"]
+        self._composed = {record["step"]: [Place(*group) for group in record["groups"]] for record in composed}
+        self.records = updates_that_count(ledger)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged
         self.gaps = {row["global_step"] - 1: row.get("logprobs/max_abs_difference") for row in rows}
@@ -69,17 +68,6 @@ class Journal:
         for place in self._composed[step]:
             found += read_batch(self._run.trajectories("step", place.batch), f"{place}-*").values()
         return found
-
-
-def _trained(run: RunDirectory) -> dict[int, dict[str, Any]]:
-    """Step -> its record of the ledger, without updates that a restored state undid."""
-    records: dict[int, dict[str, Any]] = {}
-    for record in read_lines(run.ledger, checked=True):
-        if record["event"] == "trained":
-            records[record["step"]] = record
-        elif record["event"] == "resumed":
-            records = {step: kept for step, kept in records.items() if step < record["step"]}
-    return dict(sorted(records.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harbortrainer.cli.output import shortened
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
-from harbortrainer.report.talk import FILE as TALK
-from harbortrainer.report.talk import talk
 from harbortrainer.report.trials import TrialRow
+from harbortrainer.run.conversations import DAMAGED, OWN_FILE, own_conversation
 from harbortrainer.run.trajectories import additions, read_log_ratios, read_trajectory
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ MOST_MESSAGES = 120
 MOST_TOKENS = 8_000  # of one trial
 _BLANK = re.compile(r"(?:[ \t]*\n){6,}")
 NEWLINE = "\n"
-_FILES = (TALK, "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+_FILES = (OWN_FILE, "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
 _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 
 def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     """What the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
     folder = run / "rollouts" / trial.folder / trial.name
-    messages = conversation(folder / "agent" / "trajectory.json") or list(map(_cut, talk(folder)))
+    messages = conversation(folder / "agent" / "trajectory.json") or talk(folder)
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
@@ -87,8 +87,39 @@ def conversation(path: Path) -> list[dict[str, Any]]:
     try:
         steps = json.loads(path.read_bytes())["steps"]
         return [_message(step) for step in steps]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except DAMAGED:
         return []
+
+
+ROLES = {"assistant": "agent", "tool": "result"}  # of a venue's own conversation; others are shown as they are
+
+
+def talk(folder: Path) -> list[dict[str, Any]]:
+    """A venue's own conversation: role and text; of agent and user also `calls`; results name their tool. [] = none.
+
+    System text and tools come first; the last message is the user's that ended the conversation, if one did.
+    """
+    messages, tools = own_conversation(folder)
+    shown: list[dict[str, Any]] = []
+    names: list[str] = []  # of the tools whose results come next
+    for message in messages:
+        one = {"role": ROLES.get(message["role"], message["role"]), "text": cut(message["content"])}
+        if message["role"] == "tool":
+            about = [*names[:1], *(["failed"] if message.get("error") else [])]
+            names = names[1:]
+            one |= {"about": " ".join(about)} if about else {}
+            one |= {"role": "the user's tool"} if message.get("to") == "user" else {}
+        elif calls := message.get("calls"):
+            names = [call["name"] for call in calls]
+            one["calls"] = [cut(f"{call['name']} {_json(call['arguments'])}") for call in calls]
+        shown.append(one)
+    if tools:
+        shown.insert(1, {"role": "tools", "text": cut("\n".join(map(_json, tools)))})
+    return shown
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def tokens(
@@ -141,15 +172,7 @@ def _ratios(turns: Sequence[Turn], log_ratios: np.ndarray | None, side: Sequence
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """`text` without long runs of blank lines; of a long text the beginning and the end."""
     text = _BLANK.sub(lambda lines: f"\n\n[… {lines[0].count(NEWLINE) - 1} blank lines …]\n\n", text.rstrip())
-    if len(text) <= most:
-        return text
-    head, tail = text[: most * 2 // 3], text[-most // 3 :]
-    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
-
-
-def _cut(message: dict[str, Any]) -> dict[str, Any]:
-    calls = {"calls": list(map(cut, message["calls"]))} if "calls" in message else {}
-    return {**message, "text": cut(message["text"]), **calls}
+    return shortened(text, most - most // 3, most // 3)
 
 
 def _message(step: Mapping[str, Any]) -> dict[str, Any]:

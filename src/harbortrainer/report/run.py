@@ -17,6 +17,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.report.lanes import at_once, lanes
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
 from harbortrainer.run.by_host import HostCounts
+from harbortrainer.run.conversations import DAMAGED
 from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.stats import estimate_reward
 
@@ -84,7 +85,7 @@ def _phases(path: Path) -> list[tuple[int, float, float]]:
             if (timing := part.get(phase)) and timing.get("started_at") and timing.get("finished_at")
         ]
         over = _seconds(result["finished_at"]) if result.get("finished_at") else 0.0
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):  # cut off, or another program's
+    except DAMAGED:  # cut off, or another program's
         return []
     last = max((end for _, _, end in found), default=over)
     return [*found, (_REST, last, over)] if over > last else found

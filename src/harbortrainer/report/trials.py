@@ -8,6 +8,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from harbortrainer.learning.trajectory import TrialName, batch_name
+from harbortrainer.run.ledger import updates_that_count
 
 TRAIN, EVALUATION, OTHER = "training", "evaluation", "other"
 
@@ -87,10 +88,9 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
     return list(rows.values())
 
 
-def funnel(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+def funnel(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Counts of trials started, finished, by fate, trained and masked; for training, evaluation and other trials."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    steps: dict[int, tuple[int, int]] = {}  # trained, masked
     for record in records:
         match record.get("event"):
             case "started":
@@ -100,13 +100,9 @@ def funnel(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
                 count = counts[TrialRow(record["trial"]).kind]
                 count["finished"] += fate != "cancelled"
                 count[fate] += 1
-            case "trained":
-                steps[record["step"]] = (len(record["trials"]), len(record.get("masked", ())))
-            case "resumed":
-                steps = {step: made for step, made in steps.items() if step < record["step"]}
-    if steps:
-        counts[TRAIN]["trained"] = sum(trained for trained, _ in steps.values())
-        counts[TRAIN]["masked"] = sum(masked for _, masked in steps.values())
+    if updates := updates_that_count(records).values():
+        counts[TRAIN]["trained"] = sum(len(update["trials"]) for update in updates)
+        counts[TRAIN]["masked"] = sum(len(update.get("masked", ())) for update in updates)
     return {kind: dict(count) for kind, count in counts.items()}
 
 

@@ -114,7 +114,8 @@ class Room(Protocol):
     """A venue in use by one run. `agent`: acts in its trials, "" = the policy alone. `outages`: of all its hosts."""
 
     @property
-    def agent(self) -> str: ...
+    def agent(self) -> str:
+        return ""
 
     @property
     def outages(self) -> int: ...
@@ -135,7 +136,7 @@ class Room(Protocol):
     @property
     def metrics(self) -> Mapping[str, float]:
         """Of its hosts now, by name of docs/metrics.md."""
-        ...
+        return {}
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
         """Write the files of a whole batch over its trials. Blocks. Raises DiskFault."""

@@ -14,33 +14,29 @@ EVALUATION = "evaluation after step "  # in references.jsonl: the weights that a
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A training state with optimizer, saved after `step` batches had been trained on."""
-
-    step: int
-    path: str  # tinker://MODEL_ID/weights/NAME
-    model_name: str
-    lora_rank: int
-    renderer: str  # chat template of its conversations
-    thinking: str  # the template's thinking switch
-
-    @property
-    def model(self) -> str:
-        """The server's name for the saved model."""
-        return self.path.removeprefix("tinker://").split("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyIdentity:
     """What a run trains; it can resume only from a state of the same identity."""
 
     model_name: str
     lora_rank: int
-    renderer: str
-    thinking: str
+    renderer: str  # chat template of its conversations
+    thinking: str  # the template's thinking switch
 
-    def checkpoint(self, step: int, path: str) -> Checkpoint:
-        return Checkpoint(step, path, self.model_name, self.lora_rank, self.renderer, self.thinking)
+    def checkpoint(self, step: int, path: str) -> "Checkpoint":
+        return Checkpoint(**asdict(self), step=step, path=path)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(PolicyIdentity):
+    """A training state of this policy with optimizer, saved after `step` batches had been trained on."""
+
+    step: int
+    path: str  # tinker://MODEL_ID/weights/NAME
+
+    @property
+    def model(self) -> str:
+        """The server's name for the saved model."""
+        return self.path.removeprefix("tinker://").split("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +178,28 @@ class CheckpointLog:
         return {row["global_step"]: sign * row[metric] for row in rows if metric in row}
 
 
-def require_checkpoint(log: CheckpointLog, wanted: PolicyIdentity, run: str) -> Checkpoint:
-    """The state to resume from. Raises UserError when none was saved, or one of another model or renderer."""
-    checkpoint = log.latest()
-    if checkpoint is None:
-        raise UserError(f"resume={run}: no checkpoint was saved there (save_every); start a new run instead")
-    if checkpoint.model_name != wanted.model_name:
+def check_identity(saved: PolicyIdentity, wanted: PolicyIdentity, given: str, fix: str) -> None:
+    """Raises UserError when the state is of another policy than a run trains.
+
+    `given`: the field and value that name the state; `fix`: what to do instead of setting the field as it was.
+    """
+    if saved.model_name != wanted.model_name:
         raise UserError(
-            f"model_name={wanted.model_name}: resume={run} was trained from {checkpoint.model_name}; "
-            f"give model_name={checkpoint.model_name} or start a new run"
+            f"model_name={wanted.model_name}: {given} was trained from {saved.model_name}; give "
+            f"model_name={saved.model_name} or {fix}"
         )
-    if checkpoint.thinking != wanted.thinking:
+    if saved.lora_rank != wanted.lora_rank:
         raise UserError(
-            f"enable_thinking: resume={run} was trained with thinking {checkpoint.thinking}, now it is "
-            f"{wanted.thinking}; leave the field as it was or start a new run"
+            f"lora_rank={wanted.lora_rank}: {given} has rank {saved.lora_rank}; give lora_rank={saved.lora_rank} or "
+            f"{fix}"
         )
-    if checkpoint.renderer != wanted.renderer:
+    if saved.thinking != wanted.thinking:
         raise UserError(
-            f"model_name={wanted.model_name}: its chat template has changed since resume={run} was started "
-            f"({checkpoint.renderer}, now {wanted.renderer}); put the old one and tool_format back or start a new run"
+            f"enable_thinking: {given} was trained with thinking {saved.thinking}, and this run has {wanted.thinking}; "
+            f"set it as there or {fix}"
         )
-    return checkpoint
+    if saved.renderer != wanted.renderer:
+        raise UserError(
+            f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
+            f"{wanted.renderer}); put that one and its tool_format back or {fix}"
+        )

@@ -1,13 +1,15 @@
 """The configuration of a run over its processes: changes on resume, the step that each holds from, and refusals."""
 
 import json
+import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import chz
 
+from harbortrainer.cli.arguments import given, read_arguments
 from harbortrainer.config import (
     ADDRESS,
     FIXED,
@@ -21,9 +23,10 @@ from harbortrainer.config import (
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory
+from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory, find_run, open_run_directory
 from harbortrainer.setting import FORMER, Resume, settings, shown
 
+log = logging.getLogger("harbortrainer")
 # What the rewards of a trial depend on: one group has one setting of each.
 TRIAL_SETTINGS = (
     "temperature",
@@ -51,20 +54,15 @@ class ConfigHistory[C: RunSettings]:
     """
 
     def __init__(self, run: RunDirectory, kind: type[C]) -> None:
-        self._run, self._kind, self._settings = run, kind, settings(kind)
+        self._run, self._kind = run, kind
+        self._settings = {name: one for name, one in settings(kind).items() if one.resume is not ADDRESS}
         saved = read_json(run.config)
         if (command := saved.get(COMMAND, TRAIN)) != command_of(kind):
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
-        # of a setting that came after the run's start
-        defaults = {n: one.default for n, one in self._settings.items() if not one.required}
-        self._defaults = {n: v for n, v in _plain(defaults).items() if self._settings[n].resume is not ADDRESS}
-        self._start = {
-            name: value
-            for name, value in current(saved, self._settings).items()
-            if self._settings[name].resume is not ADDRESS
-        }
         if lacking := [name for name, one in self._settings.items() if one.required and name not in saved]:
             raise damaged(run.config, f"no {', '.join(lacking)}")
+        defaults = {name: one.default for name, one in self._settings.items() if not one.required}
+        self._start = _plain(defaults) | current(saved, self._settings)  # a setting may be younger than the run
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
         self.removed = removed(saved)
@@ -76,15 +74,14 @@ class ConfigHistory[C: RunSettings]:
 
     def changes(self, config: C) -> list[Change]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
-        before, now = self._defaults | self.latest, to_json(config)
-        known = {name: one for name, one in self._settings.items() if name in before}
-        changed = [Change(name, before[name], now[name], one.resume) for name, one in known.items()]
-        changed = [change for change in changed if change.before != change.now]
+        before, now = self.latest, to_json(config)
+        found = [Change(name, before[name], now[name], one.resume) for name, one in self._settings.items()]
+        changed = [change for change in found if change.before != change.now]
         for change in changed:
             if change.resume is FIXED:
                 raise UserError(
-                    f"{change.field}={_shown(change.now)}: {self._run.path} was started with "
-                    f"{change.field}={_shown(change.before)}; leave it out or start a new run"
+                    f"{change.field}={shown(change.now)}: {self._run.path} was started with "
+                    f"{change.field}={shown(change.before)}; leave it out or start a new run"
                 )
         return changed
 
@@ -118,7 +115,7 @@ def last_values(run: RunDirectory) -> dict[str, Any]:
 
 def note(change: Change, from_step: int) -> str:
     """One line for an accepted change."""
-    text = f"{change.field}={_shown(change.now)}, was {_shown(change.before)}"
+    text = f"{change.field}={shown(change.now)}, was {shown(change.before)}"
     if change.resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
     if change.resume is LENGTH:
@@ -167,10 +164,6 @@ def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def _shown(value: Any) -> str:
-    return str(value) if value is None or isinstance(value, str) else json.dumps(value)
-
-
 # These settings change how many turns, tokens or seconds a trial takes.
 WORKLOAD = (
     "model_name",
@@ -181,3 +174,26 @@ WORKLOAD = (
 def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
     return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)
+
+
+def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], argv: Sequence[str]) -> A:
+    """Arguments from `name=value`; a continued run (resume=RUN_DIR, or its run_name) gives the values left out.
+
+    `kind`: the settings among `args`. Raises UserError for anything wrong.
+    """
+    run = _earlier_run(argv)
+    if run is None:
+        return read_arguments(args, argv)
+    history = ConfigHistory(run, kind)
+    given_now = read_arguments(args, argv, saved=chz.asdict(from_json(kind, history.latest)))
+    history.changes(given_now)  # refuses what must not be changed
+    for line in history.removed:
+        log.warning("%s: %s", run.config, line)
+    return chz.replace(given_now, resume=str(run.path))
+
+
+def _earlier_run(argv: Sequence[str]) -> RunDirectory | None:
+    if (path := given(argv, "resume")) is not None:
+        return open_run_directory(path)
+    name = given(argv, "run_name")
+    return None if name is None else find_run(given(argv, "logs_dir") or SETTINGS["logs_dir"].default, name)

@@ -28,7 +28,7 @@ class Transcriber:
         A message of role "history" begins each new segment: there the history was rewritten. A trial whose venue has
         left its own messages in the trial's folder has those: system, user, tool and assistant apart.
         """
-        if trajectory.trial_dir and (own := own_messages(Path(trajectory.trial_dir))):
+        if trajectory.trial_dir and (own := own_conversation(Path(trajectory.trial_dir))[0]):
             return own
         messages: list[Message] = []
         segment = 0
@@ -87,24 +87,18 @@ class _Around:
     ends: int
 
 
-def own_messages(folder: Path) -> list[Message]:
-    """The messages that a venue has left in a trial's folder; [] = none, or a damaged file. Blocks.
+def own_conversation(folder: Path) -> tuple[list[Message], list[dict[str, Any]]]:
+    """The messages that a venue has left in a trial's folder, and the tools that the policy's first prompt declares.
 
-    Each has role and content; answers also `calls` (name, arguments), a tool's failed result `error`.
+    Each message has role and content; answers also `calls` (name, arguments), a tool's failed result `error`. Tools are
+    in OpenAI's form. Both are empty without the file, or when it is damaged. Blocks.
     """
     try:
         found = json.loads((folder / OWN_FILE).read_bytes())
-        return [{"role": "system", "content": found["system"]}, *map(_own_message, found["shown"])]
-    except _DAMAGED:
-        return []
-
-
-def own_tools(folder: Path) -> list[dict[str, Any]]:
-    """The tools that the policy's first prompt declares, in OpenAI's form; [] = none, or a damaged file. Blocks."""
-    try:
-        return list(json.loads((folder / OWN_FILE).read_bytes())["tools"])
-    except _DAMAGED:
-        return []
+        messages = [{"role": "system", "content": found["system"]}, *map(_own_message, found["shown"])]
+        return messages, list(found["tools"])
+    except DAMAGED:
+        return [], []
 
 
 def _own_message(message: Mapping[str, Any]) -> Message:
@@ -117,7 +111,7 @@ def _own_message(message: Mapping[str, Any]) -> Message:
     return shown
 
 
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # reading a file of a trial
 FOLDER = "conversations"
 OWN_FILE = "conversation.json"  # in a trial's folder
 
@@ -144,7 +138,7 @@ class Conversations:
 
 def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
     """A trial as JSON values. `tools`: declared to the policy, in OpenAI's form; left out where it has none."""
-    tools = own_tools(Path(trajectory.trial_dir)) if trajectory.trial_dir else []
+    tools = own_conversation(Path(trajectory.trial_dir))[1] if trajectory.trial_dir else []
     return {
         "task": trajectory.task_name,
         "trial": trajectory.trial_name,

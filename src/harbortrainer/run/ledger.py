@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -309,6 +309,17 @@ class Ledger:
             self._faults.setdefault(record["task"], []).append(fault)
         if disposition == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")
+
+
+def updates_that_count(records: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """The record of each step's update, by step, without those that a restored state undid."""
+    updates: dict[int, Mapping[str, Any]] = {}
+    for record in records:
+        if record.get("event") == "trained":
+            updates[record["step"]] = record
+        elif record.get("event") == "resumed":
+            updates = {step: kept for step, kept in updates.items() if step < record["step"]}
+    return dict(sorted(updates.items()))
 
 
 def suspect_trials(path: Path) -> set[str]:

@@ -5,7 +5,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 
 from harbortrainer.durable.files import make_folder, replacing
 from harbortrainer.errors import UserError
-from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, batch_name
 
 FORMAT = 1  # of a trajectory's file
@@ -121,22 +120,14 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
     return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), **lists, **meta)
 
 
-def log_ratios(sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """log p(trainer) - log p(sampler) in nats of each trial's sampled tokens, segment after segment, as float16.
-
-    `trained_D`: the trainer's N logprobs of each sequence, under the weights before its optimizer step: in a batch's
-    first step these are the weights that sampled it.
-    """
-    parts: dict[str, list[np.ndarray]] = {}
-    for sequence, trained in zip(sequences_D, trained_D, strict=True):
-        parts.setdefault(sequence.trial_name, []).append((trained - sequence.logprobs_T)[sequence.mask_T])
-    return {name: np.concatenate(segments).astype(np.float16) for name, segments in parts.items()}
-
-
 def write_log_ratios(run: Path, step: int, ratios: Mapping[str, np.ndarray]) -> None:
-    """Write one batch's, by trial name; at most two bytes a sampled token. Blocks. Raises DiskFault."""
+    """Write one batch's, by trial name, as float16: at most two bytes a sampled token. Blocks. Raises DiskFault.
+
+    They are of the weights before each sequence's optimizer step: in a batch's first step those that sampled it.
+    """
     if ratios:
-        _keep(run / FOLDER / f"{batch_name('step', step)}.npz", _archive(ratios))
+        small = {name: values.astype(np.float16) for name, values in ratios.items()}
+        _keep(run / FOLDER / f"{batch_name('step', step)}.npz", _archive(small))
 
 
 def read_log_ratios(run: Path, batch: str, trial: str) -> np.ndarray | None:

@@ -6,9 +6,9 @@ import chz
 
 from harbortrainer.cli.arguments import run_problems
 from harbortrainer.config import SftConfig
-from harbortrainer.errors import UserError
-from harbortrainer.run.continued import read_run_arguments
-from harbortrainer.setting import field, problems, settings, shown
+from harbortrainer.errors import refuse
+from harbortrainer.run.config_changes import read_run_arguments
+from harbortrainer.setting import changed, field, problems, settings
 from harbortrainer.stopping import Stop
 
 
@@ -28,8 +28,7 @@ class SftArgs(SftConfig):
 def checked(argv: Sequence[str]) -> SftArgs:
     """Arguments from `name=value`, checked; a continued run gives the values left out. Raises UserError."""
     args = read_run_arguments(SftArgs, SftConfig, argv)
-    if found := [*problems(args), *_between(args), *run_problems(args)]:
-        raise UserError("\n".join(found))
+    refuse([*problems(args), *_between(args), *run_problems(args)])
     return args
 
 
@@ -43,10 +42,7 @@ async def sft(args: SftArgs, stop: Stop) -> int:
 def _between(args: SftArgs) -> Iterator[str]:
     if not args.data and not args.runs:
         yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
-    if args.patience and not args.eval_split:
-        yield f"patience={args.patience}: no conversation is held out; set eval_split"
-    if args.eval_every and not args.eval_split:
-        yield f"eval_every={args.eval_every}: no conversation is held out; set eval_split"
-    for name in ("best_of_group", "min_reward", "suspect") if not args.runs else ():
-        if (value := getattr(args, name)) != settings(SftConfig)[name].default:
-            yield f"{name}={shown(value)}: it chooses among trials of runs; give runs=RUN_DIR or leave it out"
+    for setting in changed(args, "patience", "eval_every") if not args.eval_split else ():
+        yield f"{setting}: no conversation is held out; set eval_split"
+    for setting in changed(args, "best_of_group", "min_reward", "suspect") if not args.runs else ():
+        yield f"{setting}: it chooses among trials of runs; give runs=RUN_DIR or leave it out"

@@ -12,7 +12,7 @@ from typing import Any
 
 from harbortrainer.budget.budget import Pricing, pricing_of
 from harbortrainer.cli.output import counted
-from harbortrainer.config import SETTINGS, Config
+from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, sync_folder
 from harbortrainer.durable.jsonl import read_lines
@@ -24,7 +24,7 @@ from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger
-from harbortrainer.setting import shown
+from harbortrainer.setting import changed
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
@@ -77,8 +77,8 @@ class RunPlan:
         if not self.config.enable_summarize:
             why["proactive_summarization_threshold"] = "set enable_summarize=true"
         for name, fix in why.items():
-            if (value := getattr(self.config, name)) != SETTINGS[name].default:
-                yield f"{name}={shown(value)}: without effect: {fix}, or leave it out"
+            for setting in changed(self.config, name):
+                yield f"{setting}: without effect: {fix}, or leave it out"
 
     @property
     def finished(self) -> bool:

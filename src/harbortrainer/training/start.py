@@ -10,7 +10,7 @@ from harbortrainer.backend.policy import SavedState
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
-from harbortrainer.run.checkpoints import Checkpoint, PolicyIdentity, find_checkpoint
+from harbortrainer.run.checkpoints import PolicyIdentity, check_identity, find_checkpoint
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
@@ -70,7 +70,8 @@ def find_state(
             "RUN_DIR, RUN_DIR@STEP or a tinker:// path"
         )
     run, checkpoint = find_checkpoint(field, value)
-    _check_identity(given, checkpoint, replace(wanted, lora_rank=checkpoint.lora_rank) if any_rank else wanted)
+    policy = replace(wanted, lora_rank=checkpoint.lora_rank) if any_rank else wanted
+    check_identity(checkpoint, policy, given, "give other weights")
     theirs = read_json(run.config).get("backend", backend)
     if theirs != backend:
         raise UserError(f"{given}: its weights are on backend={theirs}; set backend={theirs} or give other weights")
@@ -110,27 +111,3 @@ def recorded(start: SavedState | None, teachers: Mapping[str, SavedState]) -> di
 def described(start: SavedState) -> str:
     """One line."""
     return f"starts from {start.described}, {'with its' if start.optimizer else 'with fresh'} Adam moments"
-
-
-def _check_identity(given: str, saved: Checkpoint, wanted: PolicyIdentity) -> None:
-    """Raises UserError when the state is of another policy than this run trains."""
-    if saved.model_name != wanted.model_name:
-        raise UserError(
-            f"model_name={wanted.model_name}: {given} was trained from {saved.model_name}; give "
-            f"model_name={saved.model_name} or other weights"
-        )
-    if saved.lora_rank != wanted.lora_rank:
-        raise UserError(
-            f"lora_rank={wanted.lora_rank}: {given} has rank {saved.lora_rank}; give lora_rank={saved.lora_rank} or "
-            "other weights"
-        )
-    if saved.thinking != wanted.thinking:
-        raise UserError(
-            f"enable_thinking: {given} was trained with thinking {saved.thinking}, and this run has {wanted.thinking}; "
-            "set it as there or give other weights"
-        )
-    if saved.renderer != wanted.renderer:
-        raise UserError(
-            f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
-            f"{wanted.renderer}); put that one and its tool_format back or give other weights"
-        )

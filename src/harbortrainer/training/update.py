@@ -10,10 +10,9 @@ from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.terms import adam_settings, loss_settings
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.learning.batch import TrainingBatch
-from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.learning.off_policy import ratio_metrics, truncated
-from harbortrainer.run.trajectories import log_ratios
 from harbortrainer.training.references import References
 
 
@@ -75,9 +74,9 @@ class Updater:
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
             metrics["optim/learning_rate"] = adam.learning_rate
             if trained_D is None:
-                self.log_ratios |= log_ratios(part, result.logprobs_D)
+                self.log_ratios |= trainer_log_ratios(part, result.logprobs_D)
         if trained_D is not None:
-            self.log_ratios = log_ratios(sampled_D, trained_D)
+            self.log_ratios = trainer_log_ratios(sampled_D, trained_D)
         else:  # of the first optimizer step: later ones have other weights
             sampled_D, trained_D = parts[0], results[0][1].logprobs_D
         metrics |= results[-1][1].metrics | self._ratio_metrics(sampled_D, trained_D)

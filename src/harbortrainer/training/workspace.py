@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harbortrainer.budget.budget import Budget, Pricing
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import ServerLost, UserError
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, require_checkpoint
+from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, held, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.stopping import Stop
@@ -60,8 +60,8 @@ def open_workspace(
     stop.limit_spending(budget.over)
     keep = keep or Keep(config.keep_checkpoints, config.keep_best if isinstance(config, Config) else 0)
     checkpoints = CheckpointLog(run.checkpoints, keep)
-    if checkpoints.latest() is not None:
-        require_checkpoint(checkpoints, trained, str(run.path))
+    if (latest := checkpoints.latest()) is not None:
+        check_identity(latest, trained, f"resume={run.path}", "start a new run")
     return Workspace(run, run_ids(run).run_id, earlier is None, ledger, budget, checkpoints, display, stop)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from requests.utils import get_netrc_auth
 
+from harbortrainer.cli.output import shortened
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
@@ -287,7 +288,4 @@ def _chosen(file: Path) -> list[bytes]:
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """Keep a third of `most` from the beginning of a long text, the rest from its end."""
-    if len(text) <= most:
-        return text
-    head, tail = text[: most // 3], text[-(most - most // 3) :]
-    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out …]\n{tail}"
+    return shortened(text, most // 3, most - most // 3)

@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import hashlib
-import os
 import platform
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +48,7 @@ def facts() -> Facts:
         info = engine().info()
     daemon = info["ID"], info["DockerRootDir"]
     free = shutil.disk_usage(info["DockerRootDir"]).free if Path(info["DockerRootDir"]).is_dir() else 0
-    return Facts(socket.gethostname(), os.getpid(), daemon, info["ServerVersion"], code(), free / GB)
+    return Facts(daemon, info["ServerVersion"], code(), free / GB)
 
 
 def refuse_different(name: str, found: Facts, others: Sequence[tuple[str, Facts]]) -> None:

@@ -42,8 +42,6 @@ class Job:
 class Facts:
     """A host, before it does anything. `code`: of what must be equal on all machines, by name."""
 
-    machine: str
-    pid: int
     daemon: tuple[str, str]  # ID and data root: two daemons that share a configuration have one ID
     docker: str  # version
     code: dict[str, str]

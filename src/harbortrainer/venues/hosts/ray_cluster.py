@@ -82,9 +82,7 @@ class RayCluster:
         self._job, self._run = job, run
         self._packed: dict[str, tuple[Task, bytes]] = {}
         self._hosts: dict[str, RemoteHost] = {}  # by node ID
-        self._facts: dict[str, Facts] = {}
         self._images = asyncio.Lock()  # one host builds, and is read by one other at a time
-        self._equipped: dict[str, RemoteHost] = {}  # hosts that have the images
         self._refused: set[str] = set()
 
     @contextlib.asynccontextmanager
@@ -146,41 +144,36 @@ class RayCluster:
         link = RayLink(await asyncio.to_thread(_start_actor, job, node_id, f"{job.run_id}/{name}/{time.time():.3f}"))
 
         def left(host: RemoteHost) -> None:
-            self._forget(node_id)
+            self._hosts.pop(node_id, None)
             fleet.leave(host, host.quiet_at)
 
         self._hosts[node_id] = host = RemoteHost(name, link, places, self._run, job.silence_sec, left)
         try:
             found = await host.start()
-            refuse_different(name, found, [(self._hosts[one].name, facts) for one, facts in self._facts.items()])
-            self._facts[node_id] = found
-            await self._equip(node_id, say)
+            refuse_different(name, found, [(one.name, one.facts) for one in self._hosts.values() if one.facts])
+            host.facts = found
+            await self._equip(host, say)
         except (UserError, HostLost):  # perhaps of the host from which it gets images
             await host.close()
-            self._forget(node_id)
+            self._hosts.pop(node_id, None)
             raise
         fleet.join(host)
         say(f"host {name}: {places} places, Docker {found.docker}, ready in {time.monotonic() - began:.0f} s")
 
-    def _forget(self, node_id: str) -> None:
-        for known in (self._hosts, self._facts, self._equipped):
-            known.pop(node_id, None)
-
-    async def _equip(self, node_id: str, say: Say) -> None:
+    async def _equip(self, host: RemoteHost, say: Say) -> None:
         """Give a host the run's tasks and their images. Raises UserError, HostLost."""
-        host = self._hosts[node_id]
         await host.ask("reach")
         for task, packed in self._packed.values():
             await host.ask("add", task, packed)
         async with self._images:
-            if (first := next(iter(self._equipped.values()), None)) is None:
+            if (first := next((one for one in self._hosts.values() if one.has_images), None)) is None:
                 await self._prepare(host, say)
-                self._equipped[node_id] = host
+                host.has_images = True
                 return
             await self._give_images(host, first)
         await self._prepare(host, say)
         await self._compare_images(host, first)
-        self._equipped[node_id] = host
+        host.has_images = True
 
     async def _prepare(self, host: RemoteHost, say: Say) -> None:
         for line in await host.ask("prepare"):

@@ -42,8 +42,11 @@ class RemoteHost(Host):
     """A host behind a link. It is polled from `start` on, and lost once it is silent for `silence_sec`.
 
     A lost host does not come back: its machine joins as a new host. `outages` counts the loss, and outages of the
-    host's daemon that hit a trial.
+    host's daemon that hit a trial. `facts`, `has_images`: what the cluster knows of one that fits.
     """
+
+    facts: Facts | None = None
+    has_images = False
 
     def __init__(
         self,

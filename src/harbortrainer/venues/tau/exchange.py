@@ -6,13 +6,14 @@ read them.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from harbortrainer.policy.tools import ToolCall
+from harbortrainer.venues.tau.data import data
 from harbortrainer.venues.tau.domain import GREETING, Domain, Result
 from harbortrainer.venues.tau.grade import parts
 
@@ -91,6 +92,28 @@ class Exchange:
         called = [call for message in self.messages for call in message.get("tool_calls") or ()]
         calls = [ToolCall(call["name"], call["arguments"]) for call in called]
         return parts(self.domain, self.task, self.world, [message.get("content") or "" for message in mine], calls)
+
+    def record(self, name: str, end: str, seconds: float, grades: Mapping[str, float]) -> dict[str, Any]:
+        """tau2's `SimulationRun` as JSON values, and what a person wants to see beside it.
+
+        `end`: tau2's reason; `grades`: by basis, {} = ungraded. `messages` are those that tau2 knows; `system` and
+        `tools` are what the policy's first prompt holds.
+        """
+        return {
+            "id": name,
+            "task_id": self.task.id,
+            "start_time": self.messages[0]["timestamp"],
+            "end_time": self.messages[-1]["timestamp"],
+            "duration": seconds,
+            "termination_reason": end,
+            "messages": self.messages,
+            "domain": self.domain.name,
+            "package": data(self.domain.name).version,
+            "grades": grades,
+            "system": self.domain.system_prompt,
+            "tools": self.domain.schemas,
+            "shown": self.shown,
+        }
 
     def _take(self, role: str, text: str, calls: Sequence[ToolCall]) -> list[Result]:
         """`role`: whose message it is, and who asks for the calls."""

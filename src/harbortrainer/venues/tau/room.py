@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.rollout.slots import Slots
-from harbortrainer.rollout.venue import Progress, RunParts, Say, TrialRequest
+from harbortrainer.rollout.venue import Host, Progress, Room, RunParts, Say, TrialRequest
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau.domain import Domain, domain
 from harbortrainer.venues.tau.tasks import key_of
@@ -18,11 +16,8 @@ from harbortrainer.venues.tau.trial import run_conversation
 from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
 
 
-class TauRoom:
+class TauRoom(Host, Room):
     """Conversations of one run. What plays its users is the service whose outages count."""
-
-    name = agent = ""
-    metrics: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, run: RunParts, new_user: NewUser | None = None) -> None:
         """`new_user`: a test's user; None = that of the run, else the scripted one."""
@@ -68,12 +63,6 @@ class TauRoom:
         gc.collect()
         gc.freeze()  # databases: a collection in the middle of a batch need not walk through them
         yield
-
-    def close_batch(self, trials_dir: Path, n_trials: int) -> None:
-        """A batch of conversations has no files beside those of its trials."""
-
-    async def aclose(self) -> None:
-        """Nothing stays behind a conversation."""
 
     def _of_run(self, domain: Domain, task: Any, seed: int) -> User:
         if self._users is None:

@@ -1,10 +1,14 @@
 """One conversation from its start to its grade: the policy with native tools, the user, the environment."""
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from harbortrainer.durable.disk import disk_errors, require_writable
+from harbortrainer.durable.files import replace_text
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
@@ -13,10 +17,10 @@ from harbortrainer.policy.tools import Message
 from harbortrainer.policy.users import UserFault
 from harbortrainer.rollout.outcome import SAMPLING, USER, late_by_server
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
+from harbortrainer.run.conversations import OWN_FILE
 from harbortrainer.venues.tau.domain import domain
 from harbortrainer.venues.tau.exchange import ENDS, MOST_ERRORS, End, Exchange
 from harbortrainer.venues.tau.grade import grade
-from harbortrainer.venues.tau.record import record, write_record
 from harbortrainer.venues.tau.tasks import key_of
 from harbortrainer.venues.tau.user import NewUser, User
 
@@ -140,9 +144,9 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
         if verdict[0] in FAULTS:  # a full disk may be the real cause
             await asyncio.to_thread(require_writable, request.trials_dir)
         end = str(exchange.end or _UNENDED.get(verdict[0], "agent_error"))
-        value = record(exchange, request.name, end, ended - started, talk.grades)
+        value = exchange.record(request.name, end, ended - started, talk.grades)
         value |= {"reward": verdict[2], "outcome": str(verdict[0])}
-        await asyncio.to_thread(write_record, folder, value)
+        await asyncio.to_thread(_write, folder / OWN_FILE, value)
     times = {"environment": opened - started, "agent": ended - opened, "user": talk.user_seconds}
     times |= {"sampling": sum(turn.seconds for turn in conversation.turns), "total": time.monotonic() - started}
     outcome, detail, reward = verdict
@@ -159,6 +163,11 @@ async def run_conversation(request: TrialRequest, run: RunParts, new_user: NewUs
         stats=conversation.stats | counted | talk.user.stats,
         trial_dir=str(folder),
     )
+
+
+def _write(file: Path, value: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(file, json.dumps(value))
 
 
 async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
