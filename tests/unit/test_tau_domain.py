@@ -77,12 +77,12 @@ def test_a_fresh_world_is_cheap() -> None:
     place = domain("airline")
     task = place.task("0")
     place.gold(task)
-    began = time.process_time()
+    began = time.thread_time()
     worlds = [place.world(task) for _ in range(50)]
-    assert (time.process_time() - began) / 50 < 0.005, "0.1 ms on an idle machine, 170 ms by tau2"
-    began = time.process_time()
+    assert (time.thread_time() - began) / 50 < 0.005, "0.1 ms on an idle machine, 170 ms by tau2"
+    began = time.thread_time()
     assert all(place.state(world) == ({}, {}) for world in worlds)
-    assert (time.process_time() - began) / 50 < 0.01
+    assert (time.thread_time() - began) / 50 < 0.01
 
 
 HOSTILE = [
@@ -102,9 +102,9 @@ def test_no_call_of_a_policy_raises_or_stalls() -> None:
     place = domain("retail")
     world = place.world(place.task("0"))
     for call in HOSTILE:
-        began = time.process_time()
+        began = time.thread_time()
         assert world.respond(call).error, call
-        assert time.process_time() - began < 0.5, call
+        assert time.thread_time() - began < 0.5, call
     assert place.state(world) == ({}, {})
 
 
@@ -132,16 +132,16 @@ def test_the_guarded_calculator_gives_tau2s_own_answers_and_errors() -> None:
     "expression", ["9**9**9", "2**(10**9)", "(9**9)**9**9", "1-9**9**9", "1(9**9**9)", "-9**(9**9)", "9**9**9**9**9"]
 )
 def test_powers_that_would_hang_are_refused_at_once(expression: str) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     assert refusal({"expression": expression}) == "int too large to convert to float"
-    assert time.process_time() - began < 0.1
+    assert time.thread_time() - began < 0.5
 
 
 @pytest.mark.parametrize("expression", ["*".join(["10**4999"] * 222), "*".join(["3**9999"] * 240)])
 def test_products_of_large_powers_are_refused_at_once(expression: str) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     assert refusal({"expression": expression}) == "int too large to convert to float"
-    assert time.process_time() - began < 0.1
+    assert time.thread_time() - began < 0.5
 
 
 @pytest.mark.parametrize("expression", ["'a'*300000000", "b'a'*300000000", "2+'a'*300000000"])
