@@ -23,6 +23,7 @@ from sqlmodel import col, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from repairs import shared
+from repairs.api_futures import OWN, answers
 from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
 from repairs.api_routes import Endpoint, around_life, bad_request, wrap
@@ -85,7 +86,7 @@ class Sampler:
         async with AsyncSession(api.app.state.db_engine) as session:
             for row in (await session.exec(select(request).where(*waiting))).all():
                 if row.request_type == types.RequestType.EXTERNAL:
-                    self.spawn(row)
+                    self.spawn(row.request_id, row.model_id or "", SampleInput.model_validate(row.request_data))
                 else:
                     self.expect(row.request_id, row.model_id, row.request_data["path"], 0)
 
@@ -96,9 +97,10 @@ class Sampler:
         for server in self.servers:
             await server.close()
 
-    def spawn(self, row: Any) -> None:
-        data = SampleInput.model_validate(row.request_data)
-        self._keep(asyncio.create_task(self._answer(row.request_id, row.model_id or "", data)))
+    def spawn(self, request_id: int, model_id: str, data: SampleInput) -> None:
+        """The request is in the database."""
+        OWN.add(request_id)
+        self._keep(asyncio.create_task(self._answer(request_id, model_id, data)))
 
     def expect(self, request_id: int, model_id: str, name: str, since: int) -> None:
         """vLLM loads this sampler as soon as the engine hands it over; `since`: when its save was asked for."""
@@ -130,6 +132,7 @@ class Sampler:
         values = {"result_data": result.model_dump_json(), "status": status, "completed_at": utc_now()}
         while not await self._stored(request_id, values):  # noqa: ASYNC110
             await asyncio.sleep(STORE_PAUSE_SEC)
+        answers(request_id, (status, types.RequestType.EXTERNAL, values["result_data"]))
 
     async def _stored(self, request_id: int, values: dict[str, Any]) -> bool:
         """Whether the answer is in the database, which may be locked for a while."""
@@ -163,7 +166,9 @@ def forwarded(stock: Endpoint) -> Endpoint:
         if model_id:
             with contextlib.suppress(FileNotFoundError):  # the answer says that it is gone
                 request_data.weights = version(sampler.adapters.file(model_id, request_data.checkpoint_id))
-        return await stock(session, types.RequestType.EXTERNAL, model_id, request_data, seq_id)
+        request_id = await stock(session, types.RequestType.EXTERNAL, model_id, request_data, seq_id)
+        session.info[request_id] = model_id, request_data
+        return request_id
 
     return create_future
 
@@ -171,10 +176,10 @@ def forwarded(stock: Endpoint) -> Endpoint:
 def sampled(stock: Endpoint) -> Endpoint:
     async def asample(session: AsyncSession, **others: Any) -> Any:
         made = await stock(session=session, **others)
-        row = await session.get(api.FutureDB, int(made["request_id"]))
-        if row.request_type == types.RequestType.EXTERNAL:
+        request_id = int(made["request_id"])
+        if request_id in session.info:  # it is written by now
             assert sampler is not None
-            sampler.spawn(row)
+            sampler.spawn(request_id, *session.info[request_id])
         return made
 
     return asample

@@ -234,8 +234,16 @@ async def pause(seconds):
         waiters[3] = {asyncio.get_running_loop().create_future()}
     if rounds == 15:
         clock += 2 * api_futures.UNCHANGED_SEC
+    if rounds == 17:
+        api_futures.OWN.add(4)
+        waiters[4] = {asyncio.get_running_loop().create_future()}
+    if rounds == 19:
+        (waiter,) = waiters[4]
+        api_futures.answers(4, ("COMPLETED", "EXTERNAL", "{}"))
+        assert waiter.result()[2] == "{}" and not api_futures.OWN
     if rounds == 20:
         raise Over
+api.app.state.future_waiters = waiters
 api.asyncio = SimpleNamespace(sleep=pause, CancelledError=asyncio.CancelledError)
 async def polls():
     engine = create_async_engine(get_async_database_url("sqlite:///" + sys.argv[1]))
@@ -249,6 +257,9 @@ asyncio.run(polls())
 
 
 def test_results_are_asked_for_after_a_change_or_for_a_new_client(server_env: None, tmp_path: object) -> None:
-    """And now and then, for a query that failed; the client of a request that is not answered still waits."""
+    """And now and then, for a query that failed; the client of a request that is not answered still waits.
+
+    What the API's own process answers is never asked for.
+    """
     printed = succeed("server/.venv/bin/python", "-c", POLL, f"{tmp_path}/tinker.db")
     assert printed.splitlines()[-1] == "3 6 9 12 15 3"
