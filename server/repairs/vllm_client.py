@@ -6,17 +6,20 @@ Nothing of skyrl is imported here: the unit tests run without it.
 """
 
 import asyncio
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import aiohttp
 
 STOP_REASONS = ("stop", "length")
 NOT_FINITE = "the model's log-probabilities are not finite"
 POLL_SEC, CONNECT_SEC, ANSWER_SEC = 0.5, 10.0, 120.0  # ANSWER_SEC: of everything but samples
-CLIENT_ERRORS = range(400, 500)
+IDLE_SEC = 2.0  # a connection is used again; vLLM closes one after 5 s
+GOOD, CLIENT_ERRORS = range(200, 300), range(400, 500)
+NOT_FOUND, FAILED = 404, 500
 TOO_MUCH_WORK = (429, 503)  # another time it may be less
 
 
@@ -85,12 +88,17 @@ class Ask:
         return body
 
 
-def message(answer: httpx.Response) -> str:
-    """What vLLM says of a failure."""
-    try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+    def message(self) -> str:
+        """What vLLM says of a failure."""
+        try:
+            return str(json.loads(self.body)["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            return self.body.decode(errors="replace")[:300]
 
 
 def output(ask: Ask, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,47 +143,49 @@ class Vllm:
         self._lives = 1
         self.prompt_tokens = self.cached_tokens = 0  # of answered samples; cached: read from the prefix cache
         self._coming: asyncio.Task[None] | None = None
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {key}"},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-        )
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._http: aiohttp.ClientSession | None = None  # made in the event loop
 
     async def close(self) -> None:
         if self._coming is not None:
             self._coming.cancel()
-        await self._http.aclose()
+        if self._http is not None:
+            await self._http.close()
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, limit_sec: float | None = ANSWER_SEC
-    ) -> httpx.Response:
+    ) -> Answer:
         """Raises Away without an answer, and for 429 and 5xx."""
-        timeout = httpx.Timeout(limit_sec, connect=CONNECT_SEC, pool=None)
+        if self._http is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SEC)
+            self._http = aiohttp.ClientSession(self.url, headers=self._headers, connector=connector)
+        timeout = aiohttp.ClientTimeout(sock_read=limit_sec, sock_connect=CONNECT_SEC)
         try:
-            answer = await self._http.request(method, path, json=body, timeout=timeout)
-        except httpx.RequestError as error:
+            async with self._http.request(method, path, json=body, timeout=timeout, allow_redirects=False) as response:
+                answer = Answer(response.status, await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
             self.down = True
             self.coming()
-            computing = isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)
+            computing = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
             life = (self.url, self._lives) if computing else None
             raise Away(f"vLLM at {self.url}: {error or type(error).__name__}", life) from error
         self._lives += self.down
         self.down = False
-        if answer.status_code in TOO_MUCH_WORK or answer.is_server_error:
+        if answer.status in TOO_MUCH_WORK or answer.status >= FAILED:
             # 500 is also what vLLM's API answers when its engine has ended, before it ends itself
-            life = (self.url, self._lives) if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR else None
-            failing = None if answer.status_code in TOO_MUCH_WORK else self
-            raise Away(f"vLLM at {self.url} answers {answer.status_code}: {message(answer)}", life, failing)
+            life = (self.url, self._lives) if answer.status == FAILED else None
+            failing = None if answer.status in TOO_MUCH_WORK else self
+            raise Away(f"vLLM at {self.url} answers {answer.status}: {answer.message()}", life, failing)
         return answer
 
     async def sample(self, ask: Ask, model: str) -> dict[str, Any]:
         """The fields of skyrl's SampleOutput. Raises NotServed, Refused with vLLM's message, Away."""
         answer = await self._request("POST", "/v1/completions", ask.body(model), limit_sec=None)
-        if answer.status_code == httpx.codes.NOT_FOUND:
-            raise NotServed(message(answer))
-        if answer.status_code in CLIENT_ERRORS:
-            raise Refused(message(answer))
-        body = answer.json()
+        if answer.status == NOT_FOUND:
+            raise NotServed(answer.message())
+        if answer.status in CLIENT_ERRORS:
+            raise Refused(answer.message())
+        body = json.loads(answer.body)
         found = output(ask, body)
         usage = body.get("usage") or {}
         self.prompt_tokens += usage.get("prompt_tokens") or 0
@@ -186,15 +196,15 @@ class Vllm:
         """Whether it samples a token for a request that nothing is wrong with."""
         ask = Ask(prompt=(0,), n=1, max_tokens=1, temperature=1.0, top_p=1.0, top_k=-1, seed=None)
         try:
-            return (await self._request("POST", "/v1/completions", ask.body(model))).is_success
+            return (await self._request("POST", "/v1/completions", ask.body(model))).status in GOOD
         except Away:
             return False
 
     async def load(self, name: str, folder: str) -> None:
         """Registers an adapter. Raises Refused with vLLM's message, Away."""
         answer = await self._request("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
-        if answer.status_code in CLIENT_ERRORS and "already been loaded" not in answer.text:
-            raise Refused(f"vLLM refuses the adapter {name}: {message(answer)}")
+        if answer.status in CLIENT_ERRORS and b"already been loaded" not in answer.body:
+            raise Refused(f"vLLM refuses the adapter {name}: {answer.message()}")
 
     async def unload(self, name: str) -> None:
         """Forgets an adapter; one that vLLM does not know is forgotten. Raises Away."""
@@ -202,12 +212,12 @@ class Vllm:
 
     async def adapters(self) -> list[str]:
         """Names of the registered adapters. Raises Away."""
-        models = (await self._request("GET", "/v1/models")).json().get("data", [])
+        models = json.loads((await self._request("GET", "/v1/models")).body).get("data", [])
         return [one["id"] for one in models if one.get("parent")]
 
     async def is_healthy(self) -> bool:
         try:
-            return (await self._request("GET", "/health")).is_success
+            return (await self._request("GET", "/health")).status in GOOD
         except Away:
             return False
 

@@ -19,7 +19,7 @@ from skyrl.backends.renderer import render_model_input
 from skyrl.tinker import api, types
 from skyrl.utils.log import logger
 from sqlalchemy.exc import SQLAlchemyError
-from sqlmodel import col, select, update
+from sqlmodel import col, insert, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from repairs import shared
@@ -27,6 +27,7 @@ from repairs.api_futures import OWN, answers
 from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
 from repairs.api_routes import Endpoint, around_life, bad_request, wrap
+from repairs.rows import Rows
 from repairs.vllm_adapters import Adapters, version
 from repairs.vllm_client import Ask, Gone, Refused, Vllm
 from repairs.vllm_sampling import Sampling
@@ -75,10 +76,12 @@ class Sampler:
         folders = Path(config.checkpoints_base), Path(wiring.folder)
         self.adapters = Adapters(*folders, config.base_model, self.servers, handed=Path(wiring.handed))
         self.sampling = Sampling(self.servers, self.adapters, config.base_model, wiring.status_file, logger.warning)
+        self.rows: Any = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Samples what the last process had not answered, and takes over what the engine still saves for it."""
+        self.rows = Rows(api.app.state.engine_config.database_url)
         await self.adapters.clean()
         request = api.FutureDB
         kinds = types.RequestType.EXTERNAL, types.RequestType.SAVE_WEIGHTS_FOR_SAMPLER
@@ -96,6 +99,15 @@ class Sampler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for server in self.servers:
             await server.close()
+        await self.rows.close()
+
+    async def add(self, model_id: str, data: SampleInput) -> int:
+        """The request's id, when it is in the database."""
+        kind, asked = types.RequestType.EXTERNAL, data.model_dump(mode="json")
+        row = api.FutureDB(request_type=kind, model_id=model_id, request_data=asked, status=api.RequestStatus.PENDING)
+        request_id = await self.rows.write(insert(api.FutureDB).values(**row.model_dump(exclude={"request_id"})))
+        assert request_id is not None
+        return request_id
 
     def spawn(self, request_id: int, model_id: str, data: SampleInput) -> None:
         """The request is in the database."""
@@ -130,17 +142,15 @@ class Sampler:
             result = types.ErrorResponse(error=f"{type(error).__name__}: {error}", status="failed")
             status = api.RequestStatus.FAILED
         values = {"result_data": result.model_dump_json(), "status": status, "completed_at": utc_now()}
-        while not await self._stored(request_id, values):  # noqa: ASYNC110
+        row = update(api.FutureDB).where(col(api.FutureDB.request_id) == request_id).values(**values)
+        while not await self._stored(request_id, row):  # noqa: ASYNC110
             await asyncio.sleep(STORE_PAUSE_SEC)
         answers(request_id, (status, types.RequestType.EXTERNAL, values["result_data"]))
 
-    async def _stored(self, request_id: int, values: dict[str, Any]) -> bool:
+    async def _stored(self, request_id: int, row: Any) -> bool:
         """Whether the answer is in the database, which may be locked for a while."""
-        row = update(api.FutureDB).where(col(api.FutureDB.request_id) == request_id)
         try:
-            async with api.app.state.db_write_lock, AsyncSession(api.app.state.db_engine) as session:
-                await session.exec(row.values(**values))
-                await session.commit()
+            await self.rows.write(row)
         except SQLAlchemyError as error:
             logger.warning(f"The answer to request {request_id} is not stored yet: {error}")
             return False
@@ -166,7 +176,8 @@ def forwarded(stock: Endpoint) -> Endpoint:
         if model_id:
             with contextlib.suppress(FileNotFoundError):  # the answer says that it is gone
                 request_data.weights = version(sampler.adapters.file(model_id, request_data.checkpoint_id))
-        request_id = await stock(session, types.RequestType.EXTERNAL, model_id, request_data, seq_id)
+        await session.rollback()  # nothing was written; what was read is an open connection
+        request_id = await sampler.add(model_id, request_data)
         session.info[request_id] = model_id, request_data
         return request_id
 

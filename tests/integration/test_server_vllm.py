@@ -1,6 +1,7 @@
 """The real server with SAMPLER=vllm and a fake vLLM: rows, seeds, refusals, saves, restarts. The real one: at night."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_samples_are_vllms_and_a_seed_goes_there_only_if_given(raw: Raw, vllm: t
         raw.settle(raw.sample([1, 2, 3], max_tokens=4, **seed)).raise_for_status()
     plain, seeded = fake.asked[before:]
     assert "seed" not in plain and seeded["seed"] == 0 and plain["model"] == str(MODEL)
+
+
+def test_more_samples_at_once_than_the_database_has_connections(raw: Raw) -> None:
+    with ThreadPoolExecutor(64) as clients:
+        answers = clients.map(lambda _: raw.settle(raw.sample([1, 2, 3], max_tokens=4)), range(200))
+        assert all(answer.is_success for answer in answers)
 
 
 def test_a_prompt_is_scored_by_the_trainers_engine(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
