@@ -23,6 +23,7 @@ from tests.support.small_server import Server, processes_of
 
 ANSWER = 48  # tokens
 WARM = 20  # requests before those that count
+MOST_PROMPT, MOST_ANSWER = 4000, 64
 
 
 def answer(body: dict[str, Any]) -> None:
@@ -39,7 +40,7 @@ def cpu(pid: int) -> float:
 async def sample(client: tinker.SamplingClient, n_prompt: int, number: int) -> float:
     """Seconds of one request."""
     prompt = types.ModelInput.from_ints([1 + number * place % 200 for place in range(n_prompt)])
-    params = types.SamplingParams(max_tokens=64, temperature=1.0, stop=[2])
+    params = types.SamplingParams(max_tokens=MOST_ANSWER, temperature=1.0, stop=[2])
     began = time.monotonic()
     await client.sample_async(prompt=prompt, num_samples=1, sampling_params=params)
     return time.monotonic() - began
@@ -85,7 +86,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--at-once", type=int, default=80)
     parser.add_argument("--prompt", type=int, default=1000, help="tokens")
-    asyncio.run(run(parser.parse_args()))
+    args = parser.parse_args()
+    if args.prompt > MOST_PROMPT:
+        parser.error(f"--prompt {args.prompt}: at most {MOST_PROMPT} tokens fit into the model's context")
+    asyncio.run(run(args))
 
 
 if __name__ == "__main__":
