@@ -21,6 +21,11 @@ def refuse(problems: Iterable[str]) -> None:
         raise UserError("\n".join(lines))
 
 
+def one_line(said: object, most: int = 200) -> str:
+    """What an error or a program says, as one line of at most `most` letters."""
+    return " ".join(str(said).split())[:most]
+
+
 class BackendError(UserError):
     pass
 

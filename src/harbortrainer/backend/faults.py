@@ -8,7 +8,7 @@ import httpx
 import tinker
 from tinker.lib.retryable_exception import RetryableException
 
-from harbortrainer.errors import BackendError, ServerLost
+from harbortrainer.errors import BackendError, ServerLost, one_line
 
 # The SDK raises its own errors, and ValueError for failed futures.
 SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
@@ -112,7 +112,7 @@ def plain(error: BaseException) -> str:
         return "the key was refused; check TINKER_API_KEY"
     if isinstance(error, tinker.APIConnectionError | httpx.TransportError | ConnectionError | TimeoutError):
         return "the server does not answer; check GET /api/v1/healthz"
-    return _detail(error) or " ".join(text.split())[:300] or type(error).__name__
+    return _detail(error) or one_line(text, 300) or type(error).__name__
 
 
 def _detail(error: BaseException) -> str:

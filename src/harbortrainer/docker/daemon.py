@@ -17,7 +17,7 @@ from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnectionPool
 from docker.utils import kwargs_from_env
 
 from harbortrainer.durable.process import note_client_cpu
-from harbortrainer.errors import EnvironmentFault
+from harbortrainer.errors import EnvironmentFault, one_line
 
 REQUEST_TIMEOUT_SEC = 120
 PING_SEC = 10.0
@@ -100,7 +100,7 @@ def ping_docker() -> str | None:
         client = engine()
         client.get(f"{client.base_url}/_ping", timeout=PING_SEC).raise_for_status()
     except (DockerException, requests.RequestException) as error:
-        return " ".join(str(error).split())[:200]
+        return one_line(error)
     return None
 
 

@@ -15,6 +15,7 @@ from harbortrainer.docker.daemon import engine, ping_docker, shared
 from harbortrainer.docker.images import Image, content_digest
 from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
+from harbortrainer.errors import one_line
 
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
 _METHOD = 1  # raise it when footprints are recorded in another way
@@ -84,7 +85,7 @@ async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]])
         if isinstance(error, _DAEMONS) and await asyncio.to_thread(ping_docker) is not None:
             raise
         _failed.add(key)
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = one_line(f"{type(error).__name__}: {error}")
         _log.warning(
             "task %s: its solution could not run to show which system paths the task needs (%s); "
             "every changed system path is put back before verification",

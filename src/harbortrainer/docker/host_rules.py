@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from harbortrainer.errors import one_line
+
 COMPOSE_BRIDGES = "hc-"  # begins the names of the bridges of compose projects; the kernel allows 15 characters
 _LIMIT_SEC = 30
 _WAIT = ("-w", "10")  # seconds for the lock that other programs hold
@@ -100,7 +102,7 @@ def _run(*command: str, given: str = "") -> str:
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=_LIMIT_SEC)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error) or type(error).__name__
-    return "" if done.returncode == 0 else " ".join(done.stderr.split())[:200] or f"exit {done.returncode}"
+    return "" if done.returncode == 0 else one_line(done.stderr) or f"exit {done.returncode}"
 
 
 def _text(file: Path) -> str:

@@ -15,7 +15,7 @@ from docker.errors import DockerException
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.network import trial_network
 from harbortrainer.docker.one_off import run_once
-from harbortrainer.errors import EnvironmentFault
+from harbortrainer.errors import EnvironmentFault, one_line
 
 CONNECT_SEC = 5  # for each address; all are tried at once
 KEEP_SEC = 10.0  # for which one answer serves the trials that ask for the same
@@ -107,7 +107,7 @@ async def from_container(image: str, addresses: Sequence[Address], run_id: str) 
     try:
         return parse(await call(_tried, image, addresses, run_id))
     except (DockerException, requests.RequestException, EnvironmentFault) as error:
-        _log.warning("the network could not be checked from a container: %s", " ".join(str(error).split())[:200])
+        _log.warning("the network could not be checked from a container: %s", one_line(error))
         return None
 
 

@@ -19,7 +19,7 @@ from docker.errors import DockerException, NotFound
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, frames
 from harbortrainer.docker.listener import NoPython, ShutOut
-from harbortrainer.errors import EnvironmentFault
+from harbortrainer.errors import EnvironmentFault, one_line
 
 START_SEC = 30.0  # for an exec on a busy machine
 END_SEC = 2.0  # for the program to see that its input has ended; what is left is ended with the agent's processes
@@ -134,7 +134,7 @@ class Relay:
             except NotFound:  # the container is gone: its commands tell
                 return ""
             except (DockerException, requests.RequestException) as error:
-                problem = " ".join(str(error).split())[:200]
+                problem = one_line(error)
             await asyncio.sleep(PAUSE_SEC)
         return problem
 

@@ -8,6 +8,7 @@ from docker.errors import DockerException, ImageNotFound
 
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.one_off import one_off
+from harbortrainer.errors import one_line
 
 CRUN = "crun"
 _log = logging.getLogger("harbortrainer")
@@ -43,7 +44,7 @@ def _works(image: str, run_id: str) -> bool:
     except ImageNotFound:
         raise
     except DockerException as error:
-        _log.info("crun fails, so the daemon's default runtime is used: %s", " ".join(str(error).split())[:200])
+        _log.info("crun fails, so the daemon's default runtime is used: %s", one_line(error))
         return False
     _log.info("containers start with crun")
     return True

@@ -19,7 +19,7 @@ from harbortrainer.docker.network import isolate_compose, trial_network, uses_ne
 from harbortrainer.docker.preflight import check_docker, connect
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
-from harbortrainer.errors import EnvironmentFault
+from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.rollout.agents import agent_memory
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import agents_at_once
@@ -68,7 +68,7 @@ def _clean(args: CleanArgs) -> int:
         sizes, found = disk_usage(), candidates(args.images_older_than_days)
         lines = [_line(one, sizes, (one.thing.remove() or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error
     if not give_json(json.dumps(lines, indent=2), args.json):
         _show(lines, args.remove)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.policy.chat_template import clean_text, split_thinking
 
 PATH = "/chat/completions"
@@ -262,7 +262,7 @@ def _reason(error: Exception) -> str:
 
 
 def _words(response: httpx.Response) -> str:
-    return " ".join(response.text.split())[:200]
+    return one_line(response.text)
 
 
 def _seconds(response: httpx.Response) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from harbortrainer.durable.files import replace_text
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, one_line
 from harbortrainer.harbor import hasten_task_files
 from harbortrainer.tasks.task import Task
 
@@ -75,7 +75,7 @@ def find_fault(path: Path) -> str | None:
     try:
         task = HarborTask(path)
     except (OSError, ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split())[:200]
+        why = one_line(error)
         return f"task.toml: {why}" if isinstance(error, tomllib.TOMLDecodeError) else why
     if not task.config.environment.docker_image and not any(
         (path / "environment" / name).is_file() for name in _RECIPES

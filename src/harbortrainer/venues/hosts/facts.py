@@ -15,7 +15,7 @@ from docker.errors import DockerException
 from harbortrainer.docker.cleaning import GB
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import ImageError
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, one_line
 from harbortrainer.venues.hosts.messages import Facts
 
 PACKAGES = ("harbor", "tinker", "transformers", "numpy")  # what decides how a trial goes and how it is stored
@@ -38,7 +38,7 @@ def docker_faults() -> Iterator[None]:
     try:
         yield
     except (DockerException, requests.RequestException, ImageError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         raise UserError(f"Docker failed ({reason}); see whether it runs: scripts/setup.sh --docker") from None
 
 
