@@ -19,6 +19,7 @@ from tinker import types
 
 from tests.conftest import MODEL
 from tests.support.fake_vllm import KEY, FakeVllm
+from tests.support.processes import cpu_seconds
 from tests.support.small_server import Server, processes_of
 
 ANSWER = 48  # tokens
@@ -29,12 +30,6 @@ MOST_PROMPT, MOST_ANSWER = 4000, 64
 def answer(body: dict[str, Any]) -> None:
     for choice in body["choices"]:
         choice["token_ids"], choice["logprobs"] = [7] * ANSWER, {"token_logprobs": [-0.5] * ANSWER}
-
-
-def cpu(pid: int) -> float:
-    """Seconds, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def sample(client: tinker.SamplingClient, n_prompt: int, number: int) -> float:
@@ -58,12 +53,12 @@ async def measure(server: Server, requests: int, at_once: int, n_prompt: int) ->
 
     await asyncio.gather(*map(one, range(WARM)))
     names = {min(processes_of(server.state)): "API", os.getpid(): "SDK and the fake vLLM"}
-    before, began = {pid: cpu(pid) for pid in names}, time.monotonic()
+    before, began = {pid: cpu_seconds(pid) for pid in names}, time.monotonic()
     seconds = await asyncio.gather(*map(one, range(requests)))
     wall = time.monotonic() - began
     print(f"{requests / wall:.0f} requests a second, {at_once} at once; median {statistics.median(seconds):.2f} s")
     for pid, name in names.items():
-        print(f"{(cpu(pid) - before[pid]) / requests * 1000:.1f} ms CPU a request: {name}")
+        print(f"{(cpu_seconds(pid) - before[pid]) / requests * 1000:.1f} ms CPU a request: {name}")
 
 
 async def run(args: argparse.Namespace) -> None:

@@ -158,10 +158,12 @@ class Vllm:
         """Raises Away without an answer, and for 429 and 5xx."""
         if self._http is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SEC)
-            self._http = aiohttp.ClientSession(self.url, headers=self._headers, connector=connector)
+            self._http = aiohttp.ClientSession(headers=self._headers, connector=connector)
         timeout = aiohttp.ClientTimeout(sock_read=limit_sec, sock_connect=CONNECT_SEC)
         try:
-            async with self._http.request(method, path, json=body, timeout=timeout, allow_redirects=False) as response:
+            async with self._http.request(
+                method, self.url + path, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
                 answer = Answer(response.status, await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
             self.down = True

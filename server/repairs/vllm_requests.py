@@ -76,12 +76,11 @@ class Sampler:
         folders = Path(config.checkpoints_base), Path(wiring.folder)
         self.adapters = Adapters(*folders, config.base_model, self.servers, handed=Path(wiring.handed))
         self.sampling = Sampling(self.servers, self.adapters, config.base_model, wiring.status_file, logger.warning)
-        self.rows: Any = None
+        self.rows = Rows(config.database_url)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Samples what the last process had not answered, and takes over what the engine still saves for it."""
-        self.rows = Rows(api.app.state.engine_config.database_url)
         await self.adapters.clean()
         request = api.FutureDB
         kinds = types.RequestType.EXTERNAL, types.RequestType.SAVE_WEIGHTS_FOR_SAMPLER

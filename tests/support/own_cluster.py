@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 from tests.support.own_daemon import READY_SEC
+from tests.support.processes import cpu_seconds
 
 NETWORK = "10.77.0"
 
@@ -61,8 +62,7 @@ class OwnHost:
 
     def cpu_seconds(self, word: str) -> float:
         """CPU time so far of the `processes` with the word."""
-        stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in self.processes(word)]
-        return sum(int(one[11]) + int(one[12]) for one in stats) / os.sysconf("SC_CLK_TCK")
+        return sum(map(cpu_seconds, self.processes(word)))
 
     def cut(self) -> None:
         """Its packets are dropped: no reset, no loss of carrier."""

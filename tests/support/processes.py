@@ -1,4 +1,4 @@
-"""Processes that a test stops."""
+"""Processes that a test stops, or whose CPU it measures."""
 
 import os
 import signal
@@ -16,6 +16,12 @@ def freeze(pid: int) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} runs on after SIGSTOP")
         time.sleep(0.01)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time so far of all threads of a process. Raises FileNotFoundError."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _states(pid: int) -> list[str]:

@@ -378,3 +378,19 @@ async def test_clean_up_at_the_start_forgets_what_a_killed_server_left(parts: Pa
     assert not parts.fake.registered and not old.exists()
     await parts.fake.stop()
     await parts.adapters.clean()
+
+
+async def test_a_url_may_have_a_path() -> None:
+    asked = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        server = Vllm(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/here", KEY)
+        assert await server.is_healthy()
+        await server.close()
+    assert asked == [b"GET /here/health HTTP/1.1\r\n"]
