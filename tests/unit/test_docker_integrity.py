@@ -72,6 +72,15 @@ def test_a_link_in_place_of_a_folder_is_a_change_and_is_not_followed(
     assert found.names("/usr/bin") == [] and found.content("/usr/bin/cat") is None
 
 
+def test_no_more_of_a_file_is_read_than_a_limit(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    for name in ("a", "b"):
+        (upper / name).touch()
+        os.truncate(upper / name, 2**40)
+    assert found.content("/a") is None
+    assert found.fingerprint("/a") != found.fingerprint("/a"), "equal to no other file"
+
+
 def test_fingerprints_tell_kinds_and_contents_apart(overlay: tuple[Path, Path, OverlayLayer]) -> None:
     upper, _, found = overlay
     (upper / "a").write_bytes(b"\x7fELF1")
