@@ -72,6 +72,21 @@ def test_a_link_in_place_of_a_folder_is_a_change_and_is_not_followed(
     assert found.names("/usr/bin") == [] and found.content("/usr/bin/cat") is None
 
 
+def test_a_folder_as_deep_as_can_be_is_listed(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    (upper / "usr").mkdir()
+    folder = os.open(upper / "usr", os.O_RDONLY)
+    for _ in range(2100):
+        os.mkdir("d", dir_fd=folder)
+        below = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    changes = list(found.changes("/usr"))
+    subprocess.run(["rm", "-r", upper / "usr"], check=True)  # pytest could not
+    assert 1500 < len(changes) < 2100 and all(one.folder for one in changes)
+
+
 def test_no_more_of_a_file_is_read_than_a_limit(overlay: tuple[Path, Path, OverlayLayer]) -> None:
     upper, _, found = overlay
     for name in ("a", "b"):

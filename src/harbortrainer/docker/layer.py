@@ -32,6 +32,7 @@ _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS = 1024
 MAX_CONTENT = 64 * 1024 * 1024  # of a file that is read into memory
 _PIECE = 1024 * 1024
+_PATH_MAX = 4096
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
@@ -166,7 +167,7 @@ class OverlayLayer:
                 yield Change(root, Kind.REMOVED)
                 return
         if self._mode(root):
-            yield from self._below(root, above_is_new=False)
+            yield from self._below(root)
 
     def _led_away(self, part: str, root: str, *, removed: bool) -> Iterator[Change]:
         """`part`, above `root`, is no folder any more: a link would lead to another place."""
@@ -177,27 +178,31 @@ class OverlayLayer:
         elif self.image.find(root):
             yield Change(part, Kind.REMOVED, shallow=True)
 
-    def _below(self, path: str, *, above_is_new: bool) -> Iterator[Change]:
-        entry = os.lstat(self._upper + path)
-        stamp = (entry.st_ino, entry.st_ctime_ns)
-        if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
-            if self.image.find(path):
-                yield Change(path, Kind.REMOVED, stamp=stamp)
-            return
-        folder = stat.S_ISDIR(entry.st_mode)
-        found = None if above_is_new else self.image.find(path)
-        if not folder:
-            yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
-            return
-        was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
-        names = sorted(os.listdir(self._upper + path))
-        if not was_folder or _has(self._upper + path, _REDIRECT):
-            yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
-        elif self._is_new(path):
-            for name in sorted(self.image.names(path) - set(names)):
-                yield Change(f"{path}/{name}", Kind.REMOVED)
-        for name in names:
-            yield from self._below(f"{path}/{name}", above_is_new=not was_folder)
+    def _below(self, root: str) -> Iterator[Change]:
+        waiting = [(root, False)]  # with whether what is above is new
+        while waiting:
+            path, above_is_new = waiting.pop()
+            entry = os.lstat(self._upper + path)
+            stamp = (entry.st_ino, entry.st_ctime_ns)
+            if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
+                if self.image.find(path):
+                    yield Change(path, Kind.REMOVED, stamp=stamp)
+                continue
+            folder = stat.S_ISDIR(entry.st_mode)
+            found = None if above_is_new else self.image.find(path)
+            if not folder:
+                yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
+                continue
+            was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
+            names = sorted(os.listdir(self._upper + path))
+            if not was_folder or _has(self._upper + path, _REDIRECT):
+                yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
+            elif self._is_new(path):
+                for name in sorted(self.image.names(path) - set(names)):
+                    yield Change(f"{path}/{name}", Kind.REMOVED)
+            below = (f"{path}/{name}" for name in reversed(names))
+            # no program opens a longer path; the folders above it are new, and listed
+            waiting += [(one, not was_folder) for one in below if len(os.fsencode(self._upper + one)) < _PATH_MAX]
 
     def names(self, folder: str) -> list[str]:
         return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
