@@ -74,7 +74,7 @@ async def test_both_ways_leave_the_same_files(
     copy_out(environment.container, "/in", direct)
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
-    monkeypatch.setattr(inside, "_roots", {})  # the shell and tar do it
+    monkeypatch.setattr(inside, "_roots", {})  # tar and the daemon do it
     files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
     await files.upload_dir(source, "/in")
     await files.download_dir("/in", by_tar)
@@ -112,7 +112,7 @@ async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEn
         "cd /in; for i in $(seq 70); do mkdir d; cd d; done",
     ],
 )
-async def test_what_is_unusual_is_left_to_the_shell(
+async def test_what_is_unusual_is_left_to_the_daemon(
     environment: DockerEngineEnvironment, made: str, tmp_path: Path
 ) -> None:
     await output(environment, f"mkdir /in; echo text > /in/0; {made}")
@@ -121,6 +121,12 @@ async def test_what_is_unusual_is_left_to_the_shell(
     assert not (tmp_path / "back").exists()
     await environment.download_dir("/in", tmp_path / "back")
     assert (tmp_path / "back" / "0").read_text() in ("text\n", "")
+    (tmp_path / "over" / "0").mkdir(parents=True)
+    (tmp_path / "link").mkdir()
+    (tmp_path / "over" / "1").symlink_to(tmp_path / "link")
+    await output(environment, "rm -r /in; mkdir -p /in/1; echo text > /in/0; echo text > /in/1/file")
+    copy_out(environment.container, "/in", tmp_path / "over")
+    assert listed(tmp_path / "over").keys() == {"0", "1", "1/file"} and not listed(tmp_path / "link")
 
 
 async def test_what_docker_mounts_is_no_file_of_the_container(
@@ -193,7 +199,7 @@ async def test_a_process_with_another_root_is_not_trusted(
     monkeypatch.undo()
 
 
-async def test_files_go_through_a_shell_once_the_container_was_started_again(
+async def test_files_go_other_ways_once_the_container_was_started_again(
     environment: DockerEngineEnvironment, source: Path, tmp_path: Path
 ) -> None:
     copy_out(environment.container, "/app", tmp_path)

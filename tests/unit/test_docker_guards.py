@@ -15,7 +15,13 @@ from harbortrainer.docker.compose import overlay
 from harbortrainer.docker.container import container_name
 from harbortrainer.durable.process import HOST, PID, lives, started, this_process
 from harbortrainer.errors import UserError
-from harbortrainer.rollout.environment import COMPOSE_ENVIRONMENT, ENGINE_ENVIRONMENT, check_tasks, environment_config
+from harbortrainer.rollout.environment import (
+    COMPOSE_ENVIRONMENT,
+    ENGINE_ENVIRONMENT,
+    check_tasks,
+    environment_config,
+    python_warning,
+)
 
 MakeTask = Callable[..., Path]
 
@@ -131,6 +137,13 @@ def test_a_sandbox_without_its_key_or_package_is_refused_before_the_run(monkeypa
         check_tasks([], "vercel", {})
     monkeypatch.setenv("E2B_API_KEY", "e2b-x")
     check_tasks([], "e2b", {})
+
+
+@pytest.mark.parametrize("version", [(3, 12, 1), (3, 12, 10), (3, 13, 0), (3, 13, 3)])
+def test_a_python_whose_tarfile_lets_files_out_is_named(version: tuple[int, int, int]) -> None:
+    (line,) = python_warning(version)
+    assert line.startswith(f"Python {'.'.join(map(str, version))}: ") and "install Python 3.12.11, 3.13.4" in line
+    assert not any(map(python_warning, [(3, 12, 11), (3, 12, 20), (3, 13, 4), (3, 14, 0)]))
 
 
 def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: MakeTask) -> None:

@@ -1,6 +1,7 @@
 """What a container has changed of its image, and which processes are services: decided without a daemon."""
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,30 @@ def test_a_link_in_place_of_a_folder_is_a_change_and_is_not_followed(
     assert {(one.path, one.shallow) for one in found.changes("/usr/bin")} == {("/usr", True), ("/usr/bin", False)}
     assert list(found.changes("/root/.cache/uv")) == [Change("/root/.cache", Kind.ADDED, shallow=True)]
     assert found.names("/usr/bin") == [] and found.content("/usr/bin/cat") is None
+
+
+def test_a_folder_as_deep_as_can_be_is_listed(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    (upper / "usr").mkdir()
+    folder = os.open(upper / "usr", os.O_RDONLY)
+    for _ in range(1400):
+        os.mkdir("dd", dir_fd=folder)
+        below = os.open("dd", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    changes = list(found.changes("/usr"))
+    subprocess.run(["rm", "-r", upper / "usr"], check=True)  # pytest could not
+    assert 1000 < len(changes) < 1400 and all(one.folder for one in changes)
+
+
+def test_no_more_of_a_file_is_read_than_a_limit(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    for name in ("a", "b"):
+        (upper / name).touch()
+        os.truncate(upper / name, 2**40)
+    assert found.content("/a") is None
+    assert found.fingerprint("/a") != found.fingerprint("/a"), "equal to no other file"
 
 
 def test_fingerprints_tell_kinds_and_contents_apart(overlay: tuple[Path, Path, OverlayLayer]) -> None:

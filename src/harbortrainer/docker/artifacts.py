@@ -1,15 +1,35 @@
-"""Notes when artifacts are lost with their container, since Harbor goes on without those that it could not collect."""
+"""Collects artifacts without what the agent may have made of the container's tar, or of links.
+
+Notes when they are lost with their container, since Harbor goes on without those that it could not collect.
+"""
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import requests
 from docker.errors import DockerException
 from harbor.environments.base import BaseEnvironment
+from harbor.environments.docker.docker import DockerEnvironment
+from harbor.environments.docker.docker_unix import UnixOps
 
+from harbortrainer.docker.archive import fetch_file, fetch_folder
 from harbortrainer.docker.daemon import call
+
+
+class Downloads(UnixOps):
+    """Harbor's transfers, but for downloads: with limits and without links, instead of by `docker compose cp`."""
+
+    def __init__(self, environment: DockerEnvironment, container_of: Callable[[str | None], str]) -> None:
+        super().__init__(environment)
+        self._container_of = container_of
+
+    async def download_file(self, source_path: str, target_path: Path | str, service: str | None = None) -> None:
+        await call(fetch_file, await call(self._container_of, service), source_path, Path(target_path))
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str, service: str | None = None) -> None:
+        await call(fetch_folder, await call(self._container_of, service), source_dir, Path(target_dir))
 
 
 class CollectedEnvironment(BaseEnvironment):
@@ -20,6 +40,10 @@ class CollectedEnvironment(BaseEnvironment):
     """
 
     lost = ""
+
+    @abstractmethod
+    def _container_of(self, service: str | None) -> str:
+        """The service's container; None = the agent's. Blocks. Raises FileNotFoundError, DockerException."""
 
     @abstractmethod
     def _container_runs(self, service: str | None) -> bool:
@@ -44,6 +68,13 @@ class CollectedEnvironment(BaseEnvironment):
             await super().service_download_dir_with_exclusions(
                 source_dir=source_dir, target_dir=target_dir, exclude=exclude, service=service
             )
+
+    async def _download_dir_with_exclusions_impl(
+        self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None
+    ) -> None:
+        """Do without the container's tar, which Harbor would run, and without its temporary archive there."""
+        container = await call(self._container_of, service)
+        await call(fetch_folder, container, source_dir, Path(target_dir), exclude)
 
     @contextlib.asynccontextmanager
     async def _noting_loss(self, service: str | None) -> AsyncIterator[None]:

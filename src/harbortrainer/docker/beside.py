@@ -88,7 +88,8 @@ def is_beside(change: Change, place: Place, layer: Layer) -> bool:
     if place.tests.runs_uv and path.name in ("pyproject.toml", "uv.lock"):
         return True
     if path.name in SETTINGS:
-        return _steers(path.name, layer.content(change.path))
+        content = layer.content(change.path)
+        return content is None or _steers(path.name, content)
     if change.kind is not Kind.ADDED:
         return False
     return _hides_makefile(path, place, layer) or _shadows(change, place, layer)
@@ -123,9 +124,9 @@ def _names_module(stem: str, place: Place) -> bool:
     return stem in STANDARD | place.tests.imports or is_runner(stem)
 
 
-def _steers(name: str, content: bytes | None) -> bool:
+def _steers(name: str, content: bytes) -> bool:
     """Whether a settings file steers pytest or uv, or replaces the tool that builds the project."""
-    text = (content or b"").decode(errors="replace")
+    text = content.decode(errors="replace")
     if name != "pyproject.toml":
         return _INI_HOOK.search(text) is not None
     try:

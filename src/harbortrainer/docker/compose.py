@@ -63,10 +63,10 @@ def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
     return path
 
 
-def is_service_running(overlay: Path, service: str) -> bool:
-    """Whether a container of the service runs, in the trial of this overlay. Blocks. Raises DockerException."""
-    marks = [f"{_OVERLAY}={overlay.stem}", f"com.docker.compose.service={service}"]
-    return bool(engine().containers(filters={"label": marks}))
+def service_containers(overlay: Path, service: str, *, stopped: bool = False) -> list[str]:
+    """The service's containers that run, in the trial of this overlay. Blocks. Raises DockerException."""
+    marks = [f"{_OVERLAY}={overlay.stem}", f"com.docker.compose.service={service}", "com.docker.compose.oneoff=False"]
+    return [one["Id"] for one in engine().containers(all=stopped, filters={"label": marks})]
 
 
 def _made(part: str, things: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,10 @@ from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
-from harbortrainer.docker.artifacts import CollectedEnvironment
+from harbortrainer.docker.artifacts import CollectedEnvironment, Downloads
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.command import Command, cheap
-from harbortrainer.docker.compose import MAIN, is_service_running, overlay
+from harbortrainer.docker.compose import MAIN, overlay, service_containers
 from harbortrainer.docker.container import (
     ROOT,
     ContainerSpec,
@@ -317,6 +317,9 @@ class DockerEngineEnvironment(CollectedEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         await self._files.download_dir(source_dir, Path(target_dir))
 
+    def _container_of(self, service: str | None) -> str:
+        return self.container
+
     def _container_runs(self, service: str | None) -> bool:
         return is_running(self.container)
 
@@ -362,6 +365,8 @@ class ComposeEnvironment(CollectedEnvironment, DockerEnvironment):
 
     @boundary
     async def start(self, force_build: bool) -> None:
+        if not self._is_windows_container:
+            self._platform = Downloads(self, self._container_of)
         await call(isolate_compose)
         await super().start(force_build)
 
@@ -371,5 +376,11 @@ class ComposeEnvironment(CollectedEnvironment, DockerEnvironment):
         if delete:
             self._overlay.unlink(missing_ok=True)
 
+    def _container_of(self, service: str | None) -> str:
+        found = service_containers(self._overlay, service or MAIN, stopped=True)
+        if not found:
+            raise FileNotFoundError(f"service {service or MAIN} has no container")
+        return found[0]
+
     def _container_runs(self, service: str | None) -> bool:
-        return is_service_running(self._overlay, service or MAIN)
+        return bool(service_containers(self._overlay, service or MAIN))

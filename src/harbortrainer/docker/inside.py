@@ -6,12 +6,16 @@ container's own layer is touched. What is unusual is left to the caller's other 
 """
 
 import contextlib
+import io
+import itertools
 import os
 import signal
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from harbortrainer.docker.archive import FOLDER, NEW, READ, Target
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 MOST_FOLDERS = 64  # of its entries: each may be open
@@ -20,9 +24,6 @@ _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "u
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _MOST_ROOTS = 1024
 _OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machine's
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe or a lease does not block it
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Unusual(Exception):
@@ -79,7 +80,7 @@ def remember_root(name: str, pid: int) -> None:
 
 
 def copy_out(name: str, source: str, target: Path) -> None:
-    """Copy the contents of the container's folder `source` into `target`, as Harbor unpacks an archive of it.
+    """Copy the contents of the container's folder `source` into `target`, as `fetch_folder` does.
 
     Raises Unusual before anything is written; OSError of `target`.
     """
@@ -88,20 +89,15 @@ def copy_out(name: str, source: str, target: Path) -> None:
         folder = root
         for part in _parts(source):
             folder = _opened(part, folder, opened)
-        _read_folder(folder, "", tree, os.fstat(root).st_dev)
-    for path, entry in tree.entries.items():
-        there = target / path
-        if there.is_symlink() or (there.exists() and there.is_dir() != (entry.content is None)):
-            raise Unusual(path)
-    for path, entry in tree.entries.items():
-        if entry.content is None:
-            (target / path).mkdir(exist_ok=True)
-        else:
-            (target / path).write_bytes(entry.content)
-            mode = entry.mode & 0o755 | 0o600  # as tarfile.data_filter
-            (target / path).chmod(mode if mode & 0o100 else mode & ~0o011)
-    for path, entry in reversed(tree.entries.items()):
-        os.utime(target / path, ns=(entry.time, entry.time))
+        _read_folder(folder, tree, opened)
+    with Target(target, f"{source} in container {name}") as into:
+        for path, entry in tree.entries.items():
+            parts = tuple(path.split("/"))
+            if entry.content is None:
+                into.add_folder(parts, entry.time)
+            else:
+                into.add_file(parts, entry.mode, entry.time, len(entry.content), io.BytesIO(entry.content))
+        into.finish()
 
 
 def copy_in(name: str, source: Path, target: str) -> None:
@@ -111,9 +107,9 @@ def copy_in(name: str, source: Path, target: str) -> None:
     """
     tree = _Tree()
     with contextlib.ExitStack() as opened:
-        own = os.open(source.resolve(), _FOLDER)
+        own = os.open(source.resolve(), FOLDER)
         opened.callback(os.close, own)
-        _read_folder(own, "", tree, os.fstat(own).st_dev)
+        _read_folder(own, tree, opened)
     with _entered(name) as root, contextlib.ExitStack() as opened:
         folder = root
         for part in _parts(target):
@@ -150,7 +146,7 @@ def renew(name: str, folders: Mapping[str, int]) -> None:
 
 
 def _check_devices(root: int, opened: contextlib.ExitStack) -> None:
-    folder = os.open("dev", _FOLDER, dir_fd=root)
+    folder = os.open("dev", FOLDER, dir_fd=root)
     opened.callback(os.close, folder)
     for device, numbers in _DEVICES.items():
         found = os.stat(device, dir_fd=folder, follow_symlinks=False)
@@ -202,7 +198,7 @@ def _entered(name: str) -> Iterator[int]:
 @contextlib.contextmanager
 def _process(pid: int) -> Iterator[int]:
     """Its folder in /proc, which shows no other process after its end."""
-    process = os.open(_PROC / str(pid), _FOLDER)
+    process = os.open(_PROC / str(pid), FOLDER)
     try:
         yield process
     finally:
@@ -228,7 +224,7 @@ def _parts(path: str) -> list[str]:
 
 def _opened(part: str, above: int, opened: contextlib.ExitStack) -> int:
     """A folder below an open one, on the same device: what is mounted there is not the container's own."""
-    folder = os.open(part, _FOLDER, dir_fd=above)
+    folder = os.open(part, FOLDER, dir_fd=above)
     opened.callback(os.close, folder)
     if os.fstat(folder).st_dev != os.fstat(above).st_dev:
         raise Unusual(part)
@@ -247,21 +243,23 @@ def _made(part: str, above: int, mode: int, opened: contextlib.ExitStack) -> int
     return folder
 
 
-def _read_folder(folder: int, prefix: str, tree: _Tree, device: int) -> None:
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
-    for name in names:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if found.st_dev != device:
-            raise Unusual(name)
-        if stat.S_ISDIR(found.st_mode):
-            tree.add(prefix + name, _Entry(found.st_mode & 0o7777, found.st_mtime_ns))
-            with contextlib.ExitStack() as opened:
-                _read_folder(_opened(name, folder, opened), f"{prefix}{name}/", tree, device)
-        elif stat.S_ISREG(found.st_mode):
-            tree.add(prefix + name, _read(os.open(name, _READ, dir_fd=folder), tree.left))
-        else:
-            raise Unusual(name)
+def _read_folder(folder: int, tree: _Tree, opened: contextlib.ExitStack) -> None:
+    device, waiting = os.fstat(folder).st_dev, [(folder, "")]
+    while waiting:
+        above, prefix = waiting.pop()
+        with os.scandir(above) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES + 1))
+        for name in names:
+            found = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if found.st_dev != device:
+                raise Unusual(name)
+            if stat.S_ISDIR(found.st_mode):
+                tree.add(prefix + name, _Entry(found.st_mode & 0o7777, found.st_mtime_ns))
+                waiting.append((_opened(name, above, opened), f"{prefix}{name}/"))
+            elif stat.S_ISREG(found.st_mode):
+                tree.add(prefix + name, _read(os.open(name, READ, dir_fd=above), tree.left))
+            else:
+                raise Unusual(name)
 
 
 def _read(descriptor: int, limit: int) -> _Entry:
@@ -275,7 +273,7 @@ def _read(descriptor: int, limit: int) -> _Entry:
 def _write(name: str, folder: int, entry: _Entry) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
-    with open(os.open(name, _NEW, 0o600, dir_fd=folder), "wb") as file:
+    with open(os.open(name, NEW, 0o600, dir_fd=folder), "wb") as file:
         file.write(entry.content or b"")
         file.flush()
         os.fchown(file.fileno(), 0, 0)

@@ -10,17 +10,18 @@ import functools
 import hashlib
 import io
 import os
+import secrets
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
-from docker.errors import NotFound
 from docker.utils import decode_json_header
 
+from harbortrainer.docker.archive import MAX_DOWNLOAD, archived
 from harbortrainer.docker.daemon import engine
 
 LINK, FILE, PROGRAM, FOLDER, GONE = "link", "file", "elf", "folder", "gone"  # what a fingerprint begins with
@@ -29,6 +30,9 @@ _OPAQUE, _REDIRECT = "trusted.overlay.opaque", "trusted.overlay.redirect"
 _MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS = 1024
+MAX_CONTENT = 64 * 1024 * 1024  # of a file that is read into memory
+_PIECE = 1024 * 1024
+_PATH_MAX = 4096
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
@@ -66,11 +70,14 @@ class Layer(Protocol):
         ...
 
     def content(self, path: str) -> bytes | None:
-        """Of the container's file; None = no file is there."""
+        """Of the container's file; None = no file is there, or one of more than MAX_CONTENT bytes."""
         ...
 
     def fingerprint(self, path: str) -> str:
-        """Kind of the container's entry with a digest of its content or target: equal = the same file."""
+        """Kind of the container's entry with a digest of its content or target: equal = the same file.
+
+        A file of more than MAX_DOWNLOAD bytes equals none.
+        """
         ...
 
     @property
@@ -160,7 +167,7 @@ class OverlayLayer:
                 yield Change(root, Kind.REMOVED)
                 return
         if self._mode(root):
-            yield from self._below(root, above_is_new=False)
+            yield from self._below(root)
 
     def _led_away(self, part: str, root: str, *, removed: bool) -> Iterator[Change]:
         """`part`, above `root`, is no folder any more: a link would lead to another place."""
@@ -171,27 +178,31 @@ class OverlayLayer:
         elif self.image.find(root):
             yield Change(part, Kind.REMOVED, shallow=True)
 
-    def _below(self, path: str, *, above_is_new: bool) -> Iterator[Change]:
-        entry = os.lstat(self._upper + path)
-        stamp = (entry.st_ino, entry.st_ctime_ns)
-        if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
-            if self.image.find(path):
-                yield Change(path, Kind.REMOVED, stamp=stamp)
-            return
-        folder = stat.S_ISDIR(entry.st_mode)
-        found = None if above_is_new else self.image.find(path)
-        if not folder:
-            yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
-            return
-        was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
-        names = sorted(os.listdir(self._upper + path))
-        if not was_folder or _has(self._upper + path, _REDIRECT):
-            yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
-        elif self._is_new(path):
-            for name in sorted(self.image.names(path) - set(names)):
-                yield Change(f"{path}/{name}", Kind.REMOVED)
-        for name in names:
-            yield from self._below(f"{path}/{name}", above_is_new=not was_folder)
+    def _below(self, root: str) -> Iterator[Change]:
+        waiting = [(root, False)]  # with whether what is above is new
+        while waiting:
+            path, above_is_new = waiting.pop()
+            entry = os.lstat(self._upper + path)
+            stamp = (entry.st_ino, entry.st_ctime_ns)
+            if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
+                if self.image.find(path):
+                    yield Change(path, Kind.REMOVED, stamp=stamp)
+                continue
+            folder = stat.S_ISDIR(entry.st_mode)
+            found = None if above_is_new else self.image.find(path)
+            if not folder:
+                yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
+                continue
+            was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
+            names = sorted(os.listdir(self._upper + path))
+            if not was_folder or _has(self._upper + path, _REDIRECT):
+                yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
+            elif self._is_new(path):
+                for name in sorted(self.image.names(path) - set(names)):
+                    yield Change(f"{path}/{name}", Kind.REMOVED)
+            below = (f"{path}/{name}" for name in reversed(names))
+            # no program opens a longer path; the folders above it are new, and listed
+            waiting += [(one, not was_folder) for one in below if len(os.fsencode(self._upper + one)) < _PATH_MAX]
 
     def names(self, folder: str) -> list[str]:
         return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
@@ -206,7 +217,10 @@ class OverlayLayer:
                 folders.remove(name)
 
     def content(self, path: str) -> bytes | None:
-        return Path(self._upper + path).read_bytes() if stat.S_ISREG(self._mode(path)) else None
+        if not stat.S_ISREG(self._mode(path)):
+            return None
+        with open(self._upper + path, "rb") as file:
+            return _content(file)
 
     def fingerprint(self, path: str) -> str:
         mode = self._mode(path)
@@ -217,7 +231,7 @@ class OverlayLayer:
         if not stat.S_ISREG(mode):
             return FOLDER if stat.S_ISDIR(mode) else f"{FILE}:{mode}"
         with open(self._upper + path, "rb") as file:
-            return _of_file(file, mode)
+            return _of_file(file, mode, os.fstat(file.fileno()).st_size)
 
     def _mode(self, path: str) -> int:
         """0 = nothing was written there, or its parent is no folder any more."""
@@ -271,23 +285,22 @@ class ListedLayer:
         yield from sorted({path[: f"{path}/".index(f"/{name}/")] + f"/{name}" for path in inside})
 
     def content(self, path: str) -> bytes | None:
-        with contextlib.suppress(NotFound):
-            info, content = archived(self._container, path)
-            return content if info.isfile() else None
+        with contextlib.suppress(FileNotFoundError), entry(self._container, path) as (info, file):
+            return _content(file) if info.isfile() else None
         return None
 
     def fingerprint(self, path: str) -> str:
         if path in self._folders and self._kinds.get(path) != _DELETED and self._is_folder(path):
             return FOLDER
         try:
-            info, content = archived(self._container, path)
-        except NotFound:
+            with entry(self._container, path) as (info, file):
+                if info.issym():
+                    return f"{LINK}:{info.linkname}"
+                if not info.isfile():
+                    return FOLDER if info.isdir() else f"{FILE}:{info.mode}"
+                return _of_file(file, info.mode, info.size)
+        except FileNotFoundError:
             return GONE
-        if info.issym():
-            return f"{LINK}:{info.linkname}"
-        if not info.isfile():
-            return FOLDER if info.isdir() else f"{FILE}:{info.mode}"
-        return _of_file(io.BytesIO(content), info.mode)
 
     def _is_folder(self, path: str) -> bool:
         client = engine()
@@ -296,21 +309,29 @@ class ListedLayer:
         return status is not None and bool(decode_json_header(status)["mode"] & _GO_DIRECTORY)
 
 
-def archived(container: str, path: str) -> tuple[tarfile.TarInfo, bytes]:
-    """A file or link of the container. Raises docker.errors.NotFound."""
-    chunks, _ = engine().get_archive(container, path)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks)), mode="r:") as tar:
+@contextlib.contextmanager
+def entry(container: str, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """What the container has at the path, and the content of a file. Raises FileNotFoundError, RuntimeError."""
+    with archived(container, path) as tar:
         member = tar.next()
         if member is None:
             raise tarfile.ReadError(f"{path}: an empty archive")
-        file = tar.extractfile(member) if member.isfile() else None
-        return member, file.read() if file else b""
+        yield member, (tar.extractfile(member) if member.isfile() else None) or io.BytesIO()
 
 
-def _of_file(file: Any, mode: int) -> str:
-    kind = PROGRAM if file.read(4) == b"\x7fELF" else FILE
-    file.seek(0)
-    return f"{kind}:{mode & 0o7777:o}:{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
+def _content(file: IO[bytes]) -> bytes | None:
+    content = file.read(MAX_CONTENT + 1)
+    return content if len(content) <= MAX_CONTENT else None
+
+
+def _of_file(file: IO[bytes], mode: int, size: int) -> str:
+    if size > MAX_DOWNLOAD:
+        return f"{FILE}:large:{secrets.token_hex(16)}"
+    start = file.read(4)
+    digest = hashlib.sha256(start)
+    for _ in range(size // _PIECE + 1):  # it may grow
+        digest.update(file.read(_PIECE))
+    return f"{PROGRAM if start == b'\x7fELF' else FILE}:{mode & 0o7777:o}:{digest.hexdigest()[:32]}"
 
 
 def _mode(path: str) -> int:

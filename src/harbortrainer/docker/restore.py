@@ -13,13 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from docker.errors import NotFound
-
 from harbortrainer.docker import system
 from harbortrainer.docker.beside import changes_beside
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, archived, layer_of, way
+from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, entry, layer_of, way
 from harbortrainer.docker.one_off import one_off
 from harbortrainer.docker.system import ACCOUNTS, CACHE, PACKAGES, Footprint, Place
 
@@ -239,8 +237,8 @@ class ImageSource:
 
     def text(self, path: str) -> str | None:
         if self._files is None:
-            with contextlib.suppress(NotFound):
-                return archived(self._source(), path)[1].decode(errors="surrogateescape")
+            with contextlib.suppress(FileNotFoundError), entry(self._source(), path) as (_, file):
+                return file.read().decode(errors="surrogateescape")
             return None
         found = self._files.find(path)
         regular = found is not None and stat.S_ISREG(os.lstat(found).st_mode)
@@ -251,12 +249,11 @@ class ImageSource:
         if self._files is not None:
             yield from _members_of(one.path, self._files, deep=not one.shallow)
             return
-        with contextlib.suppress(NotFound):
-            info, content = archived(self._source(), one.path)
+        with contextlib.suppress(FileNotFoundError), entry(self._source(), one.path) as (info, file):
             if info.isdir() and not one.shallow:
                 self._folders.append(one.path)
             info.name = one.path.lstrip("/")
-            yield info, content
+            yield info, file.read()
 
     def put_folders(self, container: str) -> None:
         """Copy whole folders by streams, where the layers cannot be read."""

@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,6 +121,17 @@ def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kw
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
+
+
+def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list[str]:
+    """One line where Harbor would unpack what comes from a sandbox service with a tarfile that has CVE-2025-4517."""
+    if version >= (3, 13, 4) or (3, 12, 11) <= version < (3, 13):
+        return []
+    shown = ".".join(map(str, version))
+    return [
+        f"Python {shown}: an agent in a sandbox can write files on this machine (CVE-2025-4517, Harbor's downloads); "
+        "install Python 3.12.11, 3.13.4 or later, and set up again"
+    ]
 
 
 def _check_sandboxes(kind: EnvironmentType) -> None:

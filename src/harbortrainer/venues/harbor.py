@@ -56,7 +56,7 @@ class HarborVenue:
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.rollout.agents import agent_memory
-        from harbortrainer.rollout.environment import check_agent_tasks, check_tasks
+        from harbortrainer.rollout.environment import check_agent_tasks, check_tasks, python_warning
 
         folders = list(map(folder_of, tasks))
         check_agent_tasks(folders, config, template)
@@ -66,6 +66,8 @@ class HarborVenue:
 
             check_ray()
             return []
+        if config.environment_type != "docker":
+            return python_warning()
         return self._host(config).check(folders, n_trials, config.environment_kwargs, agent_memory(config))
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:

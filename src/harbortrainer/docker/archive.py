@@ -1,0 +1,224 @@
+"""Reads the daemon's archives of a container's files, with limits, and writes what is in them below a folder.
+
+The agent made those files. Links and special files are left out, with all that would lie below them. Nothing is written
+through a link: each part of a name is opened below the one before it. All functions block.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, Self
+
+from docker.errors import NotFound
+
+from harbortrainer.docker.daemon import engine
+
+MAX_DOWNLOAD = 2 * 1024**3  # bytes of the files of one transfer
+MAX_ENTRIES, MAX_DEPTH, MAX_SEC = 200_000, 128, 300.0  # of one transfer
+MAX_NAME, MAX_PART = 1024, 255  # bytes; longer names are left out
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe or a lease does not block it
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK = 64 * 1024  # tarfile copies what it has of one at each header
+_LATEST_NS = 2**33 * 10**9  # file systems know no much later time
+Parts = tuple[str, ...]
+
+
+class Target:
+    """A folder of this machine. `what` comes into it, as errors name it. Raises RuntimeError when it is too much."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self._what = what
+        self._bytes = self._entries = 0
+        self._root = os.open(folder, FOLDER)
+        self._last, self._last_parts = os.dup(self._root), Parts()
+        self._times: list[tuple[Parts, int]] = []  # of folders, which change while files come
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._last)
+        os.close(self._root)
+
+    def count(self, name: str) -> None:
+        """Count one entry, kept or not."""
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise RuntimeError(f"{self._what} has more than {MAX_ENTRIES:,} files and folders")
+        if name.count("/") > MAX_DEPTH:
+            raise RuntimeError(f"{self._what} has folders more than {MAX_DEPTH} deep")
+
+    def add_folder(self, parts: Parts, time_ns: int) -> None:
+        """Make the folder and those above it. A file or link of one of these names goes."""
+        self._enter(parts)
+        self._times.append((parts, time_ns))
+
+    def add_file(self, parts: Parts, mode: int, time_ns: int, size: int, content: IO[bytes]) -> None:
+        """Write a file in place of a file or link; where a folder is, that stays. Modes are tarfile.data_filter's."""
+        self._bytes += size
+        if self._bytes > MAX_DOWNLOAD:
+            raise RuntimeError(f"{self._what} is larger than {MAX_DOWNLOAD >> 30} GiB")
+        folder = self._enter(parts[:-1])
+        try:
+            os.unlink(parts[-1], dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except IsADirectoryError:
+            return
+        mode = mode & 0o755 | 0o600
+        with open(os.open(parts[-1], NEW, 0o600, dir_fd=folder), "wb") as file:
+            shutil.copyfileobj(content, file, 1 << 20)
+            file.flush()
+            os.fchmod(file.fileno(), mode if mode & 0o100 else mode & ~0o011)
+            _set_time(file.fileno(), time_ns)
+
+    def read(self, parts: Parts) -> IO[bytes]:
+        """A file that was added."""
+        return open(os.open(parts[-1], READ, dir_fd=self._enter(parts[:-1])), "rb")
+
+    def finish(self) -> None:
+        """Give the folders their times."""
+        for parts, time_ns in reversed(self._times):
+            _set_time(self._enter(parts), time_ns)
+
+    def _enter(self, parts: Parts) -> int:
+        """The folder's descriptor, until the next call."""
+        if parts != self._last_parts:
+            at = os.dup(self._root)
+            for part in parts:
+                try:
+                    below = _folder(part, at)
+                finally:
+                    os.close(at)
+                at = below
+            os.close(self._last)
+            self._last, self._last_parts = at, parts
+        return self._last
+
+
+def _folder(part: str, above: int) -> int:
+    """A folder in an open one, made if missing or no folder."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            return os.open(part, FOLDER, dir_fd=above)
+        except NotADirectoryError:  # a link, too
+            os.unlink(part, dir_fd=above)
+    os.mkdir(part, dir_fd=above)
+    return os.open(part, FOLDER, dir_fd=above)
+
+
+def _set_time(descriptor: int, time_ns: int) -> None:
+    time_ns = min(max(0, time_ns), _LATEST_NS)
+    os.utime(descriptor, ns=(time_ns, time_ns))
+
+
+def fetch_folder(container: str, source: str, target: Path, exclude: Sequence[str] = ()) -> None:
+    """Copy the contents of the container's folder into `target`, without what a pattern of tar's `--exclude` matches.
+
+    Raises FileNotFoundError; RuntimeError for what is too large, or comes broken.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with archived(container, source.rstrip("/") + "/.") as tar, Target(target, _what(container, source)) as into:
+        unpack(tar, into, exclude)
+
+
+def fetch_file(container: str, source: str, target: Path) -> None:
+    """Copy one file to `target`, or into it when it is a directory. Raises as `fetch_folder`."""
+    target = target / Path(source).name if target.is_dir() else target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archived(container, source) as tar, Target(target.parent, _what(container, source)) as into:
+        member = tar.next()
+        if member is None or not member.isreg():
+            raise FileNotFoundError(f"{source} is not a file")
+        _add(tar, member, into, (target.name,))
+
+
+def unpack(tar: tarfile.TarFile, into: Target, exclude: Sequence[str] = ()) -> None:
+    """Write an archive's files and folders. A hard link to a file that it has brought becomes a copy."""
+    left_out, files = set[Parts](), set[Parts]()
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] it would keep all
+        into.count(member.name)
+        parts = _parts(member.name)
+        if not parts or any(parts[:i] in left_out for i in range(1, len(parts) + 1)):
+            continue
+        if _is_excluded(parts, exclude):
+            left_out.add(parts)
+        elif member.isdir():
+            into.add_folder(parts, _time_ns(member))
+        elif member.isreg():
+            _add(tar, member, into, parts)
+            files.add(parts)
+        elif member.islnk() and (of := _parts(member.linkname)) and of in files:
+            with into.read(of) as file:
+                into.add_file(parts, member.mode, _time_ns(member), os.fstat(file.fileno()).st_size, file)
+        else:
+            left_out.add(parts)
+    into.finish()
+
+
+def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Target, parts: Parts) -> None:
+    content = tar.extractfile(member)
+    assert content is not None
+    into.add_file(parts, member.mode, _time_ns(member), member.size, content)
+
+
+def _parts(name: str) -> Parts | None:
+    """None = a name that leads out, or one that other programs could not open."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if name.startswith("/") or ".." in parts or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
+        return None
+    return None if any(len(os.fsencode(part)) > MAX_PART for part in parts) else parts
+
+
+def _is_excluded(parts: Parts, patterns: Sequence[str]) -> bool:
+    """Whether tar would leave it out: a pattern matches the whole name, or its end after some slash."""
+    ends = ["/".join(parts[i:]) for i in range(len(parts))]
+    return any(fnmatchcase(end, pattern.rstrip("/")) for pattern in patterns for end in (f"./{ends[0]}", *ends))
+
+
+def _time_ns(member: tarfile.TarInfo) -> int:
+    return int(min(max(0, member.mtime), _LATEST_NS // 10**9) * 10**9)
+
+
+def _what(container: str, path: str) -> str:
+    return f"{path} in container {container}"
+
+
+class _Stream(io.RawIOBase):
+    """The pieces of an answer as a file, for some minutes. tarfile takes them as long as they are."""
+
+    def __init__(self, pieces: Iterator[bytes], what: str) -> None:
+        self._pieces, self._what, self._end = pieces, what, time.monotonic() + MAX_SEC
+
+    def read(self, size: int = -1, /) -> bytes:
+        if time.monotonic() > self._end:
+            raise RuntimeError(f"{self._what} took longer than {MAX_SEC:g} s to come")
+        return next(self._pieces, b"")
+
+
+@contextlib.contextmanager
+def archived(container: str, path: str) -> Iterator[tarfile.TarFile]:
+    """The daemon's archive of a file or folder, to be read once, in order.
+
+    Raises FileNotFoundError; RuntimeError for a broken one, and after MAX_SEC.
+    """
+    what = _what(container, path.removesuffix("/."))
+    try:
+        pieces, _ = engine().get_archive(container, path, chunk_size=_CHUNK)
+    except NotFound as error:
+        raise FileNotFoundError(f"no {what}") from error
+    try:
+        with tarfile.open(fileobj=_Stream(pieces, what), mode="r|", bufsize=_CHUNK) as tar:
+            yield tar
+    except tarfile.TarError as error:
+        raise RuntimeError(f"{what} came as a broken archive") from error
+    finally:
+        pieces.close()  # the daemon stops packing
