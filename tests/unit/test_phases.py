@@ -58,7 +58,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
-    llm: Any = SimpleNamespace(deadline=None)
+    llm: Any = SimpleNamespace(deadline=None, lost=lambda: lost_sec)
     fake: Any = trial
     return Phases(fake, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm
 
@@ -78,16 +78,16 @@ async def test_agents_that_are_held_wait_for_weights_with_their_clock_stopped() 
     phases, _ = phases_of(trial, gates, limit_sec=60.0)
     gates.weights.clear()
     async with phases.clock:
-        due = phases.clock.when()
+        due = phases.clock.due
         await trial.reach(TrialEvent.ENVIRONMENT_START)
         agent = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
         await pass_once()
-        assert not agent.done() and phases.clock.when() is None, "its environment runs, its clock does not"
+        assert not agent.done() and phases.clock.due is None, "its environment runs, its clock does not"
         assert gates.running.taken < gates.running.limit and trial.agent_environment.calls == []
         gates.weights.set()
         await agent
         assert trial.agent_environment.calls == ["open"] and gates.running.taken == gates.running.limit
-        assert due is not None and (phases.clock.when() or 0) >= due
+        assert due is not None and (phases.clock.due or 0) >= due
     phases.leave()
 
 
@@ -128,12 +128,12 @@ async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
         async with phases.clock:
             await trial.reach(TrialEvent.ENVIRONMENT_START)
             waiting = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
-            before, earlier = phases.clock.when(), phases.waited
+            before, earlier = phases.clock.due, phases.waited
             assert before is not None
             await asyncio.sleep(away)  # beyond the limit
             gates.running.release()
             await waiting
-            assert phases.waited > limit and (due := phases.clock.when()) is not None
+            assert phases.waited > limit and (due := phases.clock.due) is not None
             assert due == pytest.approx(before + phases.waited - earlier, abs=1e-6)
             assert llm.deadline == pytest.approx(due - limit / 4)
             seen = True
