@@ -1,6 +1,7 @@
 """A trial's way through the gates: one place at a time, its clock stopped while it waits, nothing kept at the end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -57,8 +58,10 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harbortrainer.docker.artifacts.CollectedEnvironment", Environment)
 
 
-def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
-    llm: Any = SimpleNamespace(deadline=None, lost=lambda: lost_sec)
+def phases_of(
+    trial: FakeTrial, gates: Gates, limit_sec: float = 0.0, lost: Callable[[], float] = lambda: 0.0
+) -> tuple[Phases, Any]:
+    llm: Any = SimpleNamespace(deadline=None, lost=lost)
     fake: Any = trial
     return Phases(fake, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm
 
@@ -139,6 +142,35 @@ async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
             seen = True
             await asyncio.sleep(600)  # the clock runs again
     assert seen
+
+
+@pytest.mark.parametrize(("limit", "task", "expected"), [(60.0, 20.0, 20.0), (12.0, 20.0, 9.0), (0.0, 20.0, 20.0)])
+async def test_the_agent_has_the_shorter_of_two_limits_and_what_is_lost_counts_for_none(
+    limit: float, task: float, expected: float
+) -> None:
+    lost = 0.0
+    trial = FakeTrial(f'version = "1.0"\n[agent]\ntimeout_sec = {task}\n')
+    phases, llm = phases_of(trial, gates_of(), limit, lambda: lost)
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START)
+        assert llm.deadline == pytest.approx(asyncio.get_running_loop().time() + expected, abs=1.0)
+        if (due := phases.clock.due) is not None:
+            lost = 7.0
+            assert phases.clock.due == pytest.approx(due + 7)
+    phases.leave()
+
+
+async def test_each_step_has_its_own_limit() -> None:
+    trial = FakeTrial(STEPS.replace('"two"\n', '"two"\nagent = {timeout_sec = 5}\n') + "[agent]\ntimeout_sec = 50\n")
+    phases, llm = phases_of(trial, gates_of())
+    found = list[float]()
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START)
+        for _ in range(2):
+            await trial.reach(TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START)
+            found.append(llm.deadline - asyncio.get_running_loop().time())
+    phases.leave()
+    assert found == [pytest.approx(50, abs=1.0), pytest.approx(5, abs=1.0)]
 
 
 async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:

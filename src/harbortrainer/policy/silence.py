@@ -51,7 +51,7 @@ class Silences:
         self._silent, self._lost = Spans(), Spans()
         self._waits: deque[float] = deque(maxlen=NEWEST)  # seconds from one answer to the next, while requests waited
         self._answered_at = 0.0  # or the first request since none waited
-        self._sign_at: float | None = None  # None = nobody has looked
+        self._sign_at: float | None = None  # None = no look found it alive
         self._compiled: float | None = None  # seconds so far, by the server's own count
         self._compiling_at: float | None = None  # the last look, if it showed a compilation
 
@@ -81,10 +81,9 @@ class Silences:
 
         Returns seconds of the silence that this look has ended, 0 = none.
         """
-        now = _now()
         if load is None:
-            self._sign_at = now if self._sign_at is None else self._sign_at
             return 0.0
+        now = _now()
         ended = self._sign(now)
         self._sign_at = now
         compiling = float(load.get("compiling_seconds") or 0.0)
