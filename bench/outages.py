@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.outages [--seeds 3] [--first 0] [--kill] [--steps 12] [--least 60] [--most 240] [--write]
 
 Each row is a whole `python -m src.train` over real Docker trials with trial_timeout_sec=120; without an outage they
-take some seconds. The second outage begins 5 to 40 s after the first one and meets what that has delayed.
+take some seconds. The second outage begins 1 to 12 s after the first one and meets what that has delayed.
 Wrong: a trial that ends `agent_timeout`, a task that is left out, a place that stays empty, a run that ends early.
 """
 
@@ -28,6 +28,8 @@ SMALL = (
     "backend=skyrl-tx display=plain trial_timeout_sec=120"
 ).split()
 LIMIT_SEC = 3600.0
+OUTAGES = 2
+STEP_SEC = 4.0  # that a step takes, about
 AWAY_SEC = 30.0  # a trial that took longer has waited for an absent server
 HEADINGS = (
     "seed", "silent, s of the run", "status; steps", "trials; graded", "graded that waited", "agent_timeout",
@@ -50,6 +52,7 @@ async def measure(seed: int, given: argparse.Namespace, folder: Path) -> list[st
         await asyncio.wait({outages})
         await asyncio.to_thread(server.stop)
     print(output)
+    assert len(silent) == OUTAGES, "the run was over before"
     spans = ", ".join(f"{first - began:.0f} to {last - began:.0f}" for first, last in silent)
     return [str(seed), spans, *_counted(folder / "runs" / "run", status), f"{time.monotonic() - began:.0f}"]
 
@@ -76,9 +79,10 @@ async def _outages(
     seed: int, given: argparse.Namespace, server: Server, metrics: Path, silent: list[tuple[float, float]]
 ) -> None:
     chance = random.Random(seed)
-    while not metrics.exists():  # noqa: ASYNC110
-        await asyncio.sleep(0.5)
-    for pause in (chance.uniform(0, 60), chance.uniform(5, 40)):
+    step = chance.randint(1, given.steps // 2)
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < step:  # noqa: ASYNC110
+        await asyncio.sleep(0.2)
+    for pause in (chance.uniform(0, STEP_SEC), chance.uniform(1, 3 * STEP_SEC)):
         await asyncio.sleep(pause)
         began, seconds = time.monotonic(), chance.uniform(given.least, given.most)
         await (_killed if given.kill else _frozen)(server, seconds)
