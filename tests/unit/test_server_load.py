@@ -10,7 +10,7 @@ import pytest
 from harbortrainer.backend import load
 from harbortrainer.backend.connect import Api, Backend
 from harbortrainer.backend.contract import CLOUD, SELF_HOSTED
-from harbortrainer.backend.load import read_load, say_what_compiles
+from harbortrainer.backend.load import look, say_what_compiles
 from harbortrainer.run.metrics import compile_metrics, load_metrics
 
 BEFORE = {"seats": 64, "waves": 100, "wave_requests": 900, "wave_seconds": 60.0, "compile_seconds": 30.0}
@@ -102,11 +102,11 @@ async def test_what_healthz_answers(
     real = httpx.AsyncClient
     transport = httpx.MockTransport(lambda _: answer)
     monkeypatch.setattr(load.httpx, "AsyncClient", lambda **_: real(transport=transport))
-    assert await read_load("http://server") == expected
+    assert await look("http://server") == expected
 
 
 async def test_a_server_that_does_not_answer_is_down() -> None:
-    assert await read_load("http://127.0.0.1:9") is None
+    assert await look("http://127.0.0.1:9") is None
 
 
 async def test_a_look_at_the_server_is_noted_and_tinker_cloud_is_asked_only_while_requests_wait() -> None:

@@ -175,8 +175,9 @@ def test_a_clock_stands_still_while_time_is_lost() -> None:
         def lost() -> float:
             return min(30.0, loop.time())
 
+        clock = Clock.of(10.0, lost)
         with pytest.raises(TimeoutError):
-            async with Clock.of(10.0, lost) as clock:
+            async with clock:
                 await asyncio.sleep(1000)
         assert clock.expired() and loop.time() == pytest.approx(40)
         async with Clock.of(0.0, lost) as none:

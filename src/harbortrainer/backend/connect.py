@@ -15,7 +15,7 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Cont
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, silent, until_answering, watched
 from harbortrainer.backend.http import http_client
-from harbortrainer.backend.load import Load, read_load
+from harbortrainer.backend.load import Load, look
 from harbortrainer.backend.sessions import (
     KEY_HEADER,
     Session,
@@ -44,7 +44,7 @@ class Api:
 
     check_health = staticmethod(check_health)
     until_answering = staticmethod(until_answering)
-    load = staticmethod(read_load)
+    load = staticmethod(look)
     rest = staticmethod(open_rest)
     session = staticmethod(open_session)
     base_model = staticmethod(read_base_model)

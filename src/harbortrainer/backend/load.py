@@ -15,8 +15,13 @@ POLL_SEC = 2.0
 SAY_AFTER_SEC, SAY_AGAIN_SEC = 3.0, 15.0
 
 
-async def read_load(url: str) -> Load | None:
-    """`load` of healthz: counters from the server's start. {} for a server that reports none; None = it is down."""
+async def read_load(url: str) -> Load:
+    """`load` of healthz: counters from the server's start. {} for a server that reports none or is down."""
+    return await look(url) or {}
+
+
+async def look(url: str) -> Load | None:
+    """Like `read_load`; None = the server is down."""
     try:
         async with http_client(HEALTH_LIMIT_SEC) as http:
             answer = await http.get(f"{url}/api/v1/healthz")
@@ -34,15 +39,15 @@ async def read_load(url: str) -> Load | None:
 async def look_on(url: str, silences: Silences) -> NoReturn:
     """Note when the server at `url` cannot answer, for ever."""
     while True:
-        silences.looked(await read_load(url))
+        silences.looked(await look(url))
         await asyncio.sleep(POLL_SEC)
 
 
-async def say_what_compiles(read: Callable[[], Awaitable[Load | None]], say: Callable[[str], None]) -> NoReturn:
+async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[str], None]) -> NoReturn:
     """An end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
     due = SAY_AFTER_SEC  # seconds of a compilation after which the next line is due
     while True:
-        load = await read() or {}
+        load = await read()
         seconds = float(load.get("compiling_seconds", 0.0))
         if seconds < due - SAY_AGAIN_SEC or not seconds:
             due = SAY_AFTER_SEC  # it is another one

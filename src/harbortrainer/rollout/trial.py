@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting
 from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
-from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.agent_session import AgentService, AgentSession, Policy, answering
@@ -226,7 +226,7 @@ def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
     )
 
 
-async def run_to_end[T](work: Coroutine[Any, Any, T], clock: Clock) -> T:
+async def run_to_end[T](work: Coroutine[Any, Any, T], clock: AbstractAsyncContextManager[object]) -> T:
     """Result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
 
     A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
