@@ -1,6 +1,6 @@
 """The server frozen, or killed and started again, twice at random in a run: what becomes of its trials.
 
-    .venv/bin/python -m bench.outages [--seeds 3] [--first 0] [--kill] [--steps 12] [--least 60] [--most 240] [--write]
+    .venv/bin/python -m bench.outages [--seeds 3] [--first 0] [--kill] [--any] [--steps 12] [--least 60] [--most 240]
 
 Each row is a whole `python -m src.train` over real Docker trials with trial_timeout_sec=120; without an outage they
 take some seconds. The second outage begins 1 to 12 s after the first one and meets what that has delayed.
@@ -84,9 +84,16 @@ async def _outages(
         await asyncio.sleep(0.2)
     for pause in (chance.uniform(0, STEP_SEC), chance.uniform(1, 3 * STEP_SEC)):
         await asyncio.sleep(pause)
+        while not given.any and not _trials_run(metrics.with_name("ledger.jsonl")):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
         began, seconds = time.monotonic(), chance.uniform(given.least, given.most)
         await (_killed if given.kill else _frozen)(server, seconds)
         silent.append((began, time.monotonic()))
+
+
+def _trials_run(ledger: Path) -> bool:
+    events = Counter(line["event"] for line in read_lines(ledger))
+    return events["started"] > events["ended"]
 
 
 async def _frozen(server: Server, seconds: float) -> None:
@@ -113,6 +120,7 @@ async def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="runs")
     parser.add_argument("--first", type=int, default=0, help="seed of the first one")
     parser.add_argument("--kill", action="store_true", help="killed and started again; otherwise frozen")
+    parser.add_argument("--any", action="store_true", help="at any moment of a step; otherwise while trials run")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--least", type=float, default=60.0, help="seconds of an outage")
     parser.add_argument("--most", type=float, default=240.0)
