@@ -68,7 +68,7 @@ async def measure(phase: Phase, lost: bool, folder: Path) -> list[str]:
         async with proxy_to(server.url, rule) as proxy:
             restart = asyncio.create_task(_restart(server, killed, lost))
             began = time.monotonic()
-            output, status = await _run(proxy.url, folder)
+            output, status = await run_to_end(arguments(proxy.url, folder))
             seconds = time.monotonic() - began
             restart.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -107,13 +107,14 @@ def arguments(url: str, folder: Path) -> list[str]:
     return [*SMALL, f"model_name={MODEL}", f"skyrl_tx_url={url}", f"logs_dir={folder}/runs", "run_name=run"]
 
 
-async def _run(url: str, folder: Path) -> tuple[str, int]:
+async def run_to_end(arguments: list[str], limit_sec: float = LIMIT_SEC) -> tuple[str, int]:
+    """Output and exit status of a training run."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "src.train", *arguments(url, folder), cwd=report.ROOT,
+        sys.executable, "-m", "src.train", *arguments, cwd=report.ROOT,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), LIMIT_SEC)
+        output, _ = await asyncio.wait_for(process.communicate(), limit_sec)
     except TimeoutError:
         process.kill()
         output, _ = await process.communicate()

@@ -16,9 +16,11 @@ import pytest
 from harbortrainer.backend import sessions
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import Limits
+from harbortrainer.backend.load import POLL_SEC, say_what_compiles
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
 from harbortrainer.errors import BackendError, ServerLost
+from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.sampler import PolicySampler, SamplingError
 from harbortrainer.probe.session import ProbeSession
 from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
@@ -152,6 +154,29 @@ async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
         assert await logprobs(trainer, sequences) == pytest.approx(expected, abs=1e-4)
         await trainer.delete(path)
     assert "step 1 is restored as soon as the server answers" in said[0] and path in said[1]
+
+
+async def test_the_clock_of_a_trial_stands_still_while_the_server_is_frozen(
+    server_url: str, tiny_model_dir: Path
+) -> None:
+    """For longer than the trial has. Two outages: `bench.outages`, and `tests/unit/test_silence.py`."""
+    limit, frozen = 3.0, 6.5
+    async with trained(server_url, tiny_model_dir) as (backend, trainer):
+        sampler = PolicySampler(silences=backend.silences)
+        sampler.publish(await trainer.publish(0), 0)
+        await sampler.sample([5, 6, 7], max_tokens=8, temperature=1.0, stop=())  # it compiles
+        looking = asyncio.create_task(say_what_compiles(backend.load, print))
+        await asyncio.sleep(POLL_SEC)
+        began = asyncio.get_running_loop().time()
+        try:
+            async with Clock.of(limit, lambda: sampler.lost_since(began)) as clock:
+                with paused(server_url):
+                    asking = asyncio.create_task(sampler.sample([5, 6, 7], max_tokens=8, temperature=1.0, stop=()))
+                    await asyncio.sleep(frozen)
+                assert (await asking).tokens_T and not clock.expired()
+        finally:
+            looking.cancel()
+        assert backend.silences.silent(began) == pytest.approx(frozen, abs=POLL_SEC)
 
 
 async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url: str, tiny_model_dir: Path) -> None:

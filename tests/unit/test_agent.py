@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.policy import silence
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.agent import AnswerParser, TrainableTerminus2
 from tests.support.fakes import response
@@ -100,32 +99,6 @@ async def test_an_environment_that_hangs_is_no_timeout_of_the_agent(
     rig.environment.exec = hang
     with pytest.raises(RuntimeError, match="did not answer the terminal"):
         await rig.run()
-
-
-async def test_time_that_a_silent_server_took_is_not_the_policys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that is away until the agent's time is over; or one that answers others, while this answer is long."""
-    monkeypatch.setattr(silence, "SILENT_SEC", 1.0)
-    monkeypatch.setattr(silence, "SILENT_TIMES", 0.0)
-
-    async def at_fault(*, answers_others: bool) -> bool:
-        def answered(request: Any) -> Any:
-            return None if len(rig.client.requests) == 2 else answer("ls\n")
-
-        (logs := tmp_path / str(answers_others)).mkdir()
-        rig = Rig(logs, answered)
-        rig.llm.deadline = asyncio.get_running_loop().time() + 2.0
-        running = asyncio.create_task(rig.run())
-        while len(rig.client.requests) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        while answers_others and not running.done():
-            await rig.sampler.sample([1], max_tokens=8, temperature=1.0, stop=[9])
-            await asyncio.sleep(0.01)
-        assert await running == "timeout"
-        return rig.llm.fault is not None
-
-    assert await asyncio.gather(at_fault(answers_others=False), at_fault(answers_others=True)) == [True, False]
 
 
 async def test_trajectory_is_written_once_without_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

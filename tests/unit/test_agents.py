@@ -29,6 +29,7 @@ from harbortrainer.rollout import agent_session, installed
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
 from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
 from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
+from harbortrainer.rollout.outcome import UNANSWERED
 from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
 from tests.conftest import ROOT
 from tests.support import agent_endings
@@ -155,17 +156,15 @@ def test_the_exchange_says_how_a_trial_ended(
     assert session(TURN, **given).classify(result(graded)) == (outcome, detail, reward)
 
 
-def test_a_request_that_no_answer_came_to_at_the_end_of_its_time_is_the_servers_fault() -> None:
-    ended = session(TURN, stop_reason="timeout")
-    ended.exchange.conversation.fault = SamplingError("silent")
-    assert ended.classify(result(0.0)) == (Outcome.INFRASTRUCTURE_ERROR, "sampling: silent", None)
-
-
-def test_a_time_that_was_over_after_the_server_was_silent_is_the_servers_fault() -> None:
-    late, ended = session(TURN, stop_reason="timeout"), session(TURN)
-    late.exchange.conversation.silent_sec = ended.exchange.conversation.silent_sec = 75.0
-    assert late.classify(result(0.0))[::2] == (Outcome.INFRASTRUCTURE_ERROR, None)
-    assert ended.classify(result(0.0)) == (Outcome.COMPLETED, "", 0.0)
+async def test_an_agent_whose_first_request_is_never_answered_is_the_servers_fault() -> None:
+    exchange, _ = exchange_of(lambda request: None)
+    asking = asyncio.create_task(exchange.say([{"role": "user", "content": "q"}], TOOLS))
+    await asyncio.sleep(0.01)
+    exchange.end("timeout")
+    await asyncio.wait({asking})
+    ended = AgentSession(exchange, endpoint=None, key="k", stop_reason="timeout")  # pyright: ignore[reportArgumentType]
+    assert isinstance(asking.exception(), Over)
+    assert ended.classify(result(0.0)) == (Outcome.INFRASTRUCTURE_ERROR, UNANSWERED, None)
 
 
 def test_an_agent_that_never_asked_shows_its_last_words() -> None:

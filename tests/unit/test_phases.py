@@ -1,6 +1,7 @@
 """A trial's way through the gates: one place at a time, its clock stopped while it waits, nothing kept at the end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -57,8 +58,10 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harbortrainer.docker.artifacts.CollectedEnvironment", Environment)
 
 
-def phases_of(trial: FakeTrial, gates: Gates, limit_sec: float = 0.0) -> tuple[Phases, Any]:
-    llm: Any = SimpleNamespace(deadline=None)
+def phases_of(
+    trial: FakeTrial, gates: Gates, limit_sec: float = 0.0, lost: Callable[[], float] = lambda: 0.0
+) -> tuple[Phases, Any]:
+    llm: Any = SimpleNamespace(deadline=None, lost=lost)
     fake: Any = trial
     return Phases(fake, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm
 
@@ -78,16 +81,16 @@ async def test_agents_that_are_held_wait_for_weights_with_their_clock_stopped() 
     phases, _ = phases_of(trial, gates, limit_sec=60.0)
     gates.weights.clear()
     async with phases.clock:
-        due = phases.clock.when()
+        due = phases.clock.due
         await trial.reach(TrialEvent.ENVIRONMENT_START)
         agent = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
         await pass_once()
-        assert not agent.done() and phases.clock.when() is None, "its environment runs, its clock does not"
+        assert not agent.done() and phases.clock.due is None, "its environment runs, its clock does not"
         assert gates.running.taken < gates.running.limit and trial.agent_environment.calls == []
         gates.weights.set()
         await agent
         assert trial.agent_environment.calls == ["open"] and gates.running.taken == gates.running.limit
-        assert due is not None and (phases.clock.when() or 0) >= due
+        assert due is not None and (phases.clock.due or 0) >= due
     phases.leave()
 
 
@@ -128,17 +131,46 @@ async def test_waiting_for_a_place_is_not_the_trials_time() -> None:
         async with phases.clock:
             await trial.reach(TrialEvent.ENVIRONMENT_START)
             waiting = asyncio.create_task(trial.reach(TrialEvent.AGENT_START))
-            before, earlier = phases.clock.when(), phases.waited
+            before, earlier = phases.clock.due, phases.waited
             assert before is not None
             await asyncio.sleep(away)  # beyond the limit
             gates.running.release()
             await waiting
-            assert phases.waited > limit and (due := phases.clock.when()) is not None
+            assert phases.waited > limit and (due := phases.clock.due) is not None
             assert due == pytest.approx(before + phases.waited - earlier, abs=1e-6)
             assert llm.deadline == pytest.approx(due - limit / 4)
             seen = True
             await asyncio.sleep(600)  # the clock runs again
     assert seen
+
+
+@pytest.mark.parametrize(("limit", "task", "expected"), [(60.0, 20.0, 20.0), (12.0, 20.0, 9.0), (0.0, 20.0, 20.0)])
+async def test_the_agent_has_the_shorter_of_two_limits_and_what_is_lost_counts_for_none(
+    limit: float, task: float, expected: float
+) -> None:
+    lost = 0.0
+    trial = FakeTrial(f'version = "1.0"\n[agent]\ntimeout_sec = {task}\n')
+    phases, llm = phases_of(trial, gates_of(), limit, lambda: lost)
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START)
+        assert llm.deadline == pytest.approx(asyncio.get_running_loop().time() + expected, abs=1.0)
+        if (due := phases.clock.due) is not None:
+            lost = 7.0
+            assert phases.clock.due == pytest.approx(due + 7)
+    phases.leave()
+
+
+async def test_each_step_has_its_own_limit() -> None:
+    trial = FakeTrial(STEPS.replace('"two"\n', '"two"\nagent = {timeout_sec = 5}\n') + "[agent]\ntimeout_sec = 50\n")
+    phases, llm = phases_of(trial, gates_of())
+    found = list[float]()
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START)
+        for _ in range(2):
+            await trial.reach(TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START)
+            found.append(llm.deadline - asyncio.get_running_loop().time())
+    phases.leave()
+    assert found == [pytest.approx(50, abs=1.0), pytest.approx(5, abs=1.0)]
 
 
 async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:

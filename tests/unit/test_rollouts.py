@@ -374,3 +374,40 @@ async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_aske
     answer.set()
     assert rig.journal.fates == ["cancelled"] and len(rig.journal.started_trials) == 1
     assert ended[0].turns == (TURN,) and ended[0].outcome is Outcome.CANCELLED
+
+
+def silent_server(rig: Rig, sec: float) -> None:
+    """Its last sign of life was so long ago."""
+    silences = rig.rollouts._settings.sampler._silences
+    silences.looked({})
+    silences._sign_at = asyncio.get_running_loop().time() - sec
+
+
+async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_nor_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More faults in more than one task than a batch without any grade has patience for."""
+    times: dict[str, int] = {}
+
+    def twice_lost(request: TrialRequest) -> Trajectory:
+        slot = request.name[:15]
+        times[slot] = times.get(slot, 0) + 1
+        return lost(request, detail=f"{SAMPLING}no answer within 600 s") if times[slot] <= 2 else graded(request)
+
+    rig = Rig(tmp_path, monkeypatch, twice_lost, max_attempts=1, quarantine_after=1)
+    silent_server(rig, 90.0)
+    groups = await rig.go()
+    assert [len(group.trajectories_G) for group in groups] == [3, 3, 3] and not rig.journal.quarantined
+    fates = [fate for _, fate in rig.journal.fates]
+    assert sum(fate.endswith("after an outage") for fate in fates) == 18 and fates.count("graded") == 9
+
+
+async def test_a_server_that_is_silent_for_too_long_or_answers_with_faults_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for silent_sec in (0.0, 200.0):
+        folder = tmp_path / str(silent_sec)
+        rig = Rig(folder, monkeypatch, lambda request: lost(request, detail=f"{SAMPLING}gone"), outage_limit_sec=100.0)
+        silent_server(rig, silent_sec)
+        with pytest.raises(BackendError, match=r"no trial of the batch could be run; 8 failed"):
+            await rig.go()

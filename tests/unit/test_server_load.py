@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from harbortrainer.backend import load
-from harbortrainer.backend.load import read_load, say_what_compiles
+from harbortrainer.backend.connect import Api, Backend
+from harbortrainer.backend.contract import CLOUD, SELF_HOSTED
+from harbortrainer.backend.load import look, say_what_compiles
 from harbortrainer.run.metrics import compile_metrics, load_metrics
 
 BEFORE = {"seats": 64, "waves": 100, "wave_requests": 900, "wave_seconds": 60.0, "compile_seconds": 30.0}
@@ -90,17 +92,38 @@ async def test_short_compilations_and_other_servers_say_nothing(monkeypatch: pyt
         (httpx.Response(200, json={"status": "ok", "load": {"waves": 1}}), {"waves": 1}),
         (httpx.Response(200, json={"status": "ok"}), {}),
         (httpx.Response(200, json=[1]), {}),
-        (httpx.Response(502, text="<html>"), {}),
+        (httpx.Response(404, text="<html>"), {}),
+        (httpx.Response(502, text="<html>"), None),
     ],
 )
 async def test_what_healthz_answers(
-    answer: httpx.Response, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    answer: httpx.Response, expected: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = httpx.AsyncClient
     transport = httpx.MockTransport(lambda _: answer)
     monkeypatch.setattr(load.httpx, "AsyncClient", lambda **_: real(transport=transport))
-    assert await read_load("http://server") == expected
+    assert await look("http://server") == expected
 
 
-async def test_a_server_that_does_not_answer_reports_nothing() -> None:
-    assert await read_load("http://127.0.0.1:9") == {}
+async def test_a_server_that_does_not_answer_is_down() -> None:
+    assert await look("http://127.0.0.1:9") is None
+
+
+async def test_a_look_at_the_server_is_noted_and_tinker_cloud_is_asked_only_while_requests_wait() -> None:
+    asked = list[str]()
+
+    class Down(Api):
+        async def load(self, url: str) -> None:
+            asked.append(url)
+
+    nothing: Any = None
+    own, cloud = (
+        Backend(nothing, nothing, kind, nothing, kind.name, None, nothing, api=Down()) for kind in (SELF_HOSTED, CLOUD)
+    )
+    for backend in (own, cloud):
+        backend.silences.looked({})
+        backend.silences._sign_at = asyncio.get_running_loop().time() - 30
+        assert await backend.load() == {}
+    assert asked == [own.url] and own.silences.silent_now >= 30 and not cloud.silences.silent_now
+    cloud.silences.asked()
+    assert await cloud.load() == {} and asked == [own.url, cloud.url]

@@ -1,71 +1,204 @@
-"""Which of a request's time the server is to blame for."""
+"""Which part of a trial's time the server is to blame for, in virtual time."""
 
-from dataclasses import dataclass
+import asyncio
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harbortrainer.policy.silence import Silences
+from harbortrainer.policy.clock import Clock
+from harbortrainer.policy.conversation import Conversation, user
+from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.silence import Silences, Spans
+from tests.support.scripted_agent import Rig, answer
+from tests.support.unsteady_server import Times, UnsteadyServer
+from tests.support.virtual_time import in_virtual_time
+from tests.support.wire_parts import exchange_of
+
+LIMIT, ANSWER = 90.0, 5.0
 
 
-@dataclass
-class Clock:
-    now: float = 100.0
+def turns(folder: Path, **stops: Times) -> int:
+    """How many turns an agent has that acts until its time is over."""
 
-    def monotonic(self) -> float:
-        return self.now
+    async def run() -> int:
+        rig = Rig(folder, [answer("ls\n")], max_turns=1000, context_limit=10**6)
+        server = UnsteadyServer([answer("ls\n")], ANSWER, **stops)
+        silences = Silences()
+        rig.sampler = PolicySampler(attempts=1, silences=silences)
+        rig.sampler.publish(server, 0)
+        rig.llm._sampler = rig.sampler
+        rig.llm.deadline = asyncio.get_running_loop().time() + LIMIT
+        async with server.looked_at(silences):
+            assert await rig.run() == "timeout"
+        assert rig.llm.fault is None
+        return len(rig.llm.turns)
 
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("harbortrainer.policy.silence.time", clock)
-    return clock
-
-
-def answers(silences: Silences, clock: Clock, *seconds: float) -> None:
-    for each in seconds:
-        began = clock.now
-        silences.asked(first=True)
-        clock.now += each
-        silences.answered(began)
+    folder.mkdir()
+    return in_virtual_time(run())
 
 
-def test_all_that_waited_learn_of_a_silence_that_the_first_answer_ended(clock: Clock) -> None:
-    silences = Silences()
-    silences.asked(first=True)
-    first = clock.now
-    clock.now += 70
-    silences.asked(first=False)
-    second = clock.now
-    clock.now += 20
-    assert (silences.since(first), silences.since(second)) == (90, 20)
-    silences.answered(first)
-    silences.answered(second)
-    clock.now += 5
-    assert (silences.since(first), silences.since(second), silences.since(clock.now)) == (90, 20, 0)
+def outages(seed: int) -> Times:
+    """Two, and the first answers after the first one enter what is usual."""
+    chance = random.Random(seed)
+    first, between = chance.uniform(0, 60), chance.uniform(5, 60)
+    lengths = [chance.uniform(60, 240) for _ in range(2)]
+    second = first + lengths[0] + between
+    return [(first, first + lengths[0]), (second, second + lengths[1])]
 
 
-def test_a_server_that_answers_others_or_was_not_asked_is_not_silent(clock: Clock) -> None:
-    silences = Silences()
-    silences.asked(first=True)
-    first = clock.now
-    for _ in range(4):
-        clock.now += 50
-        silences.answered(clock.now - 1)
-    assert silences.since(first) == 0
-    clock.now += 1000
-    silences.asked(first=True)
-    clock.now += 50
-    assert silences.since(first) == 0
+def test_two_outages_take_no_turn_from_an_agent(tmp_path: Path) -> None:
+    """The second one was taken for slowness: answers that the first one delayed had moved what is usual."""
+    usual = turns(tmp_path / "usual")
+    assert usual == pytest.approx(LIMIT / ANSWER, abs=1)
+    found = [turns(tmp_path / str(seed), frozen=outages(seed)) for seed in range(3)]
+    found += [turns(tmp_path / "seen", frozen=[(10, 82), (110, 215)])]
+    assert all(usual <= one <= usual + 2 for one in found), "two looks decide later than its time was over"
 
 
-def test_a_wait_within_twice_the_longest_of_the_newest_answers_is_usual(clock: Clock) -> None:
-    silences = Silences()
-    answers(silences, clock, 50.0)
-    began = clock.now
-    answers(silences, clock, 99.0)
-    assert silences.since(began) == 0
-    answers(silences, clock, *[1.0] * 128)
-    began = clock.now
-    answers(silences, clock, 99.0)
-    assert silences.since(began) == 99
+def test_an_outage_from_the_first_request_on_is_no_trial_without_a_turn(tmp_path: Path) -> None:
+    assert turns(tmp_path / "a", frozen=[(0, 105), (133, 238)]) >= turns(tmp_path / "usual")
+
+
+def test_time_that_the_server_compiles_is_not_the_agents(tmp_path: Path) -> None:
+    usual = turns(tmp_path / "usual")
+    assert usual <= turns(tmp_path / "a", compiles=[(1, 40), (50, 53), (60, 99), (130, 131.5)]) <= usual + 2
+
+
+def test_what_computes_answers_may_hang_twice_behind_an_api_that_works(tmp_path: Path) -> None:
+    usual = turns(tmp_path / "usual")
+    found = turns(tmp_path / "a", hangs=[(10, 115), (143, 248)])
+    assert found >= usual - 1
+
+
+def test_an_agent_with_a_client_of_its_own_has_the_same_clock() -> None:
+    async def run() -> float:
+        exchange, _ = exchange_of(["yes"])
+        server = UnsteadyServer(["yes"], ANSWER, frozen=[(10, 200)])
+        silences = Silences()
+        sampler = PolicySampler(attempts=1, silences=silences)
+        sampler.publish(server, 0)
+        exchange.conversation._sampler = sampler
+        exchange.deadline = asyncio.get_running_loop().time() + LIMIT
+        async with server.looked_at(silences):
+            history = [user("q")]
+            while not exchange.over:
+                said = asyncio.create_task(exchange.say(history))
+                await asyncio.wait({said})
+                if not said.cancelled() and said.exception() is None:
+                    history = [*history, {"role": "assistant", "content": said.result().text}, user("q")]
+        assert exchange.over == "timeout"
+        return server.now
+
+    assert LIMIT + 190 <= in_virtual_time(run()) <= LIMIT + 194
+
+
+def test_slow_answers_become_usual() -> None:
+    """A server that takes 100 s for every answer is not silent; the first ones may look so."""
+
+    async def run() -> list[bool]:
+        sampler, lost = PolicySampler(attempts=1), []
+        sampler.publish(UnsteadyServer([answer("ls\n")], 100.0), 0)
+        talk = Conversation(
+            sampler, UnsteadyServer([], 1.0).template, max_tokens=64, temperature=1.0, context_limit=99999
+        )
+        for _ in range(12):
+            before = talk.lost()
+            await talk.ask([user("q")])
+            lost.append(talk.lost() > before)
+        return lost
+
+    assert in_virtual_time(run()) == [True] * 8 + [False] * 4
+
+
+def of(work: Coroutine[Any, Any, Any]) -> Any:
+    return in_virtual_time(work)
+
+
+def test_a_server_that_nobody_looks_at_is_silent_after_a_minute() -> None:
+    async def run() -> None:
+        silences = Silences()
+        silences.asked()
+        await asyncio.sleep(59)
+        assert (silences.silent(0.0), silences.silent_now) == (0, 0)
+        await asyncio.sleep(11)
+        assert (silences.silent(0.0), silences.silent_now, silences.lost(20.0)) == (70, 70, 50)
+        silences.answered()
+        silences.ended()
+        await asyncio.sleep(500)
+        assert (silences.silent(0.0), silences.silent_now, silences.lost(60.0)) == (70, 0, 10)
+
+    of(run())
+
+
+def test_requests_that_all_fail_leave_what_they_waited_for() -> None:
+    async def run() -> None:
+        silences = Silences()
+        silences.asked()
+        await asyncio.sleep(100)
+        silences.ended()
+        assert silences.silent(50.0) == 50
+
+    of(run())
+
+
+def test_a_server_that_was_started_again_counts_its_compilations_from_its_start() -> None:
+    async def run() -> None:
+        silences = Silences()
+        silences.looked({"compile_seconds": 300.0})
+        await asyncio.sleep(2)
+        silences.looked({"compile_seconds": 300.5})
+        await asyncio.sleep(4)
+        silences.looked({"compile_seconds": 1.0, "compiling_seconds": 0.5})
+        assert silences.lost(0.0) == pytest.approx(2.0)
+        await asyncio.sleep(1)
+        assert silences.lost(0.0) == pytest.approx(3.0), "it compiles still, for all that is known"
+        silences.looked({})
+        assert silences.lost(0.0) == pytest.approx(2.0)
+
+    of(run())
+
+
+def test_no_time_is_counted_twice() -> None:
+    spans = Spans()
+    for begin, end in ((0, 10), (20, 30), (25, 35), (5, 35), (50, 60)):
+        spans.add(begin, end)
+    assert (spans.within(0, 100), spans.within(30, 55), spans.within(36, 40)) == (45, 10, 0)
+
+
+def test_a_clock_stands_still_while_time_is_lost() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def lost() -> float:
+            return min(30.0, loop.time())
+
+        clock = Clock.of(10.0, lost)
+        with pytest.raises(TimeoutError):
+            async with clock:
+                await asyncio.sleep(1000)
+        assert clock.expired() and loop.time() == pytest.approx(40)
+        async with Clock.of(0.0, lost) as none:
+            await asyncio.sleep(5)
+        assert none.due is None and not none.expired()
+
+    of(run())
+
+
+def test_a_request_that_was_never_answered_is_known() -> None:
+    async def run() -> tuple[bool, bool]:
+        sampler = PolicySampler(attempts=1)
+        server = UnsteadyServer(["yes"], ANSWER, hangs=[(6, 50)])
+        sampler.publish(server, 0)
+        talk = Conversation(sampler, server.template, max_tokens=64, temperature=1.0, context_limit=9999)
+        await talk.ask([user("q")])
+        answered = talk.unanswered
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10):
+                await talk.ask([user("q")])
+        await sampler.abandon()
+        return answered, talk.unanswered
+
+    assert of(run()) == (False, True)

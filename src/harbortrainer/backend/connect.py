@@ -15,7 +15,7 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Cont
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, silent, until_answering, watched
 from harbortrainer.backend.http import http_client
-from harbortrainer.backend.load import Load, read_load
+from harbortrainer.backend.load import Load, look
 from harbortrainer.backend.sessions import (
     KEY_HEADER,
     Session,
@@ -29,6 +29,7 @@ from harbortrainer.backend.sessions import (
 from harbortrainer.config import Endpoint, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
+from harbortrainer.policy.silence import Silences
 from harbortrainer.stopping import End, in_daemon_thread
 
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
@@ -43,7 +44,7 @@ class Api:
 
     check_health = staticmethod(check_health)
     until_answering = staticmethod(until_answering)
-    load = staticmethod(read_load)
+    load = staticmethod(look)
     rest = staticmethod(open_rest)
     session = staticmethod(open_session)
     base_model = staticmethod(read_base_model)
@@ -77,6 +78,7 @@ class Backend:
     limits: Limits
     about: Mapping[str, Any] = field(default_factory=dict)
     api: Api = field(default_factory=Api)
+    silences: Silences = field(default_factory=Silences)
 
     async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
         """Await an SDK call while the server answers. Raises BackendError; ServerLost if restoring may help."""
@@ -91,8 +93,17 @@ class Backend:
         await self.api.until_answering(self.url, limit_sec)
 
     async def load(self) -> Load:
-        """What the server reports about its work; {} = nothing."""
-        return {} if self.kind.needs_key else await self.api.load(self.url)
+        """What the server reports about its work, {} = nothing; notes whether it answers. Call it every 2 s.
+
+        Tinker cloud is asked only while a request waits.
+        """
+        idle = self.kind.needs_key and not self.silences.waiting
+        load = {} if idle else await self.api.load(self.url)
+        if silent := self.silences.looked(load):
+            _log.warning(
+                "the server was silent for %.0f s; the clocks of trials that waited for it stood still", silent
+            )
+        return load or {}
 
     async def reopen(self) -> None:
         """Open a new session and end the old one, which the server may have forgotten. Raises BackendError."""

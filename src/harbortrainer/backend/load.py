@@ -8,6 +8,7 @@ import httpx
 
 from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
 from harbortrainer.backend.http import http_client
+from harbortrainer.policy.silence import Silences
 
 Load = Mapping[str, Any]
 POLL_SEC = 2.0
@@ -15,14 +16,31 @@ SAY_AFTER_SEC, SAY_AGAIN_SEC = 3.0, 15.0
 
 
 async def read_load(url: str) -> Load:
-    """`load` of healthz: counters from the server's start. {} for a server that reports none or does not answer."""
+    """`load` of healthz: counters from the server's start. {} for a server that reports none or is down."""
+    return await look(url) or {}
+
+
+async def look(url: str) -> Load | None:
+    """Like `read_load`; None = the server is down."""
     try:
         async with http_client(HEALTH_LIMIT_SEC) as http:
-            body = (await http.get(f"{url}/api/v1/healthz")).json()
-    except (httpx.HTTPError, ValueError):
+            answer = await http.get(f"{url}/api/v1/healthz")
+        body = None if answer.is_server_error else answer.json()
+    except httpx.HTTPError:
+        return None
+    except ValueError:
         return {}
+    if body is None:
+        return None
     load = body.get("load") if isinstance(body, dict) else None
     return load if isinstance(load, dict) else {}
+
+
+async def look_on(url: str, silences: Silences) -> NoReturn:
+    """Note when the server at `url` cannot answer, for ever."""
+    while True:
+        silences.looked(await look(url))
+        await asyncio.sleep(POLL_SEC)
 
 
 async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[str], None]) -> NoReturn:

@@ -222,7 +222,8 @@ async def _run(
     if plan.args.retry_ungraded:  # trials of quarantined tasks too: faults have left them ungraded
         ledger.quarantined.clear()
     powers = backend is not None and backend.kind.answers_of_powers
-    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers)
+    silences = backend.silences if backend is not None else None
+    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers, silences=silences)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:

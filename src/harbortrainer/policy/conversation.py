@@ -109,7 +109,8 @@ class Conversation:
         self.segments: list[Segment] = []
         self.turns: list[Turn] = []
         self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
-        self.silent_sec = 0.0  # of the time of its answers, in which the server answered nobody
+        self._asked = self._waiting = 0  # requests: so far, now
+        self._waits_since = self._lost_sec = 0.0
         self.cpu_seconds = 0.0  # for templates, token ids and text
         self.special_strings = 0  # in what was not sampled, encoded as text
         self.parse_failures = 0
@@ -161,24 +162,42 @@ class Conversation:
         max_tokens = self._fitting(len(prompt_T), min(most or self.max_tokens, self.max_tokens))
         self._listener.asked()
         try:
-            sample = await self._sampler.sample(
-                prompt_T,
-                max_tokens=max_tokens,
-                temperature=self._temperature,
-                stop=self.template.stop_token_ids,
-                seed=self._seeds.getrandbits(31) if self._seeds is not None else None,
-            )
+            with self._waits():
+                sample = await self._sampler.sample(
+                    prompt_T,
+                    max_tokens=max_tokens,
+                    temperature=self._temperature,
+                    stop=self.template.stop_token_ids,
+                    seed=self._seeds.getrandbits(31) if self._seeds is not None else None,
+                )
         except SamplingError as error:
             self.fault = error
             raise
-        except asyncio.CancelledError as error:
-            if error.args and isinstance(error.args[0], SamplingError):  # its time was over, the server's fault
-                self.fault = error.args[0]
-            raise
         self._listener.answered(len(sample.tokens_T))
-        self.silent_sec += sample.silent_sec
         with self.clocked():
             return self._record(segment, prompt_T, new_T, sample)
+
+    def lost(self) -> float:
+        """Seconds so far in which it waited for a server that could not answer: they are not the policy's."""
+        return self._lost_sec + (self._sampler.lost_since(self._waits_since) if self._waiting else 0.0)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a request was given up: the policy was asked, and no answer came."""
+        return self._asked > len(self.turns)
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        if not self._waiting:
+            self._waits_since = asyncio.get_running_loop().time()
+        self._asked += 1
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            lost = self.lost()
+            self._waiting -= 1
+            self._lost_sec = lost if not self._waiting else self._lost_sec
 
     @contextmanager
     def clocked(self) -> Iterator[None]:

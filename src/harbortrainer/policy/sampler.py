@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import math
 import time
@@ -65,7 +64,6 @@ class Sample:
     truncated: bool  # stopped by max_tokens
     version: int  # of the weights
     seconds: float
-    silent_sec: float = 0.0  # of them, in which the server answered nobody
 
 
 class Limits(TypedDict):
@@ -89,6 +87,10 @@ class Sampler(Protocol):
         """One completion of the prompt. Raises SamplingError."""
         ...
 
+    def lost_since(self, began: float) -> float:
+        """Seconds since that event loop time in which the server could not answer."""
+        return 0.0
+
 
 class PolicySampler(Sampler):
     """Samples the client that was published last, and keeps its requests until they have ended.
@@ -104,8 +106,12 @@ class PolicySampler(Sampler):
         attempts: int = 3,
         longest_wait_sec: float = 10.0,
         powers_of_two: bool = False,
+        silences: Silences | None = None,
     ) -> None:
-        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two attempts."""
+        """`request_timeout_sec`: for one answer with its retries; `longest_wait_sec`: between two attempts.
+
+        `silences`: of the server, where the run looks at it.
+        """
         self.powers_of_two = powers_of_two
         self.version = -1  # of the published weights; -1 = none yet
         self._timeout = request_timeout_sec
@@ -118,7 +124,7 @@ class PolicySampler(Sampler):
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
         self._counted_at = 0.0  # clock time up to which both are counted
-        self._silences = Silences()
+        self._silences = silences or Silences()
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self._companions: list[PolicySampler] = []
         self._follower: Follower | None = None
@@ -140,6 +146,7 @@ class PolicySampler(Sampler):
             attempts=self._attempts,
             longest_wait_sec=self._longest_wait,
             powers_of_two=self.powers_of_two,
+            silences=self._silences,
         )
         self._companions.append(other)
         return other
@@ -249,10 +256,7 @@ class PolicySampler(Sampler):
     async def sample_from(
         self, client: SamplingClient, version: int, prompt_T: Sequence[int], **limits: Unpack[Limits]
     ) -> Sample:
-        """`sample` from the weights of `client`, which were published as `version`.
-
-        A caller that is cancelled while the server answers nobody gets a SamplingError as CancelledError's argument.
-        """
+        """`sample` from the weights of `client`, which were published as `version`."""
         params = types.SamplingParams(
             max_tokens=limits["max_tokens"],
             temperature=limits["temperature"],
@@ -260,19 +264,22 @@ class PolicySampler(Sampler):
             seed=limits.get("seed"),
         )
         self._count()
-        self._silences.asked(first=not self._in_flight)
+        self._silences.asked()
         task = asyncio.create_task(self._request(client, version, prompt_T, params))
         self._in_flight.add(task)
         self._users[version] += 1
         task.add_done_callback(functools.partial(self._finished, version))
-        began = time.monotonic()
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if silent := self._silences.since(began):
-                error = SamplingError(f"the server had answered no request for {silent:.0f} s")
-                raise asyncio.CancelledError(error) from None  # asyncio.timeout knows no other kind
-            raise
+        return await asyncio.shield(task)
+
+    def lost_since(self, began: float) -> float:
+        return self._silences.lost(began)
+
+    def server_away(self, began: float, limit_sec: float) -> bool:
+        """Whether the server was silent since that event loop time, or has lost the published weights.
+
+        A silence of more than `limit_sec` that lasts is no reason to wait for it any more.
+        """
+        return self.lost or (self._silences.silent(began) > 0 and self._silences.silent_now < limit_sec)
 
     async def drain(self) -> None:
         """Wait until no request is in flight. Each has a time limit, so this ends."""
@@ -308,9 +315,8 @@ class PolicySampler(Sampler):
             # ValueError: how the SDK reports a request that the server's engine refused
             message = next(iter(str(error).strip().splitlines()), "")[:300]
             raise SamplingError(f"{type(error).__name__}: {message}") from error
-        self._silences.answered(started)
+        self._silences.answered()
         sample = to_sample(response, params.max_tokens or 0, version, time.monotonic() - started)
-        sample = dataclasses.replace(sample, silent_sec=self._silences.since(started))
         self._counters["prompt_tokens"] += len(prompt_T)
         self._counters["sampled_tokens"] += len(sample.tokens_T)
         self._counters["truncated"] += sample.truncated
@@ -348,6 +354,7 @@ class PolicySampler(Sampler):
 
     def _finished(self, version: int, task: "asyncio.Task[Sample]") -> None:
         self._count()
+        self._silences.ended()
         self._users[version] -= 1
         self._in_flight.discard(task)
         self._counters["requests"] += 1
@@ -365,6 +372,9 @@ class _Kept(Sampler):
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
         self.held = self.held or self._base.hold()
         return await self._base.sample_from(*self.held, prompt_T, **limits)
+
+    def lost_since(self, began: float) -> float:
+        return self._base.lost_since(began)
 
 
 def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:

@@ -22,7 +22,7 @@ class TinkerLLM(Conversation, BaseLLM):
 
     # Filled in by the agent, as are `parse_failures`; read by the trial:
     stop_reason = ""
-    deadline: float | None = None  # event loop time at which the agent has to stop
+    deadline: float | None = None  # event loop time at which the agent has to stop, without what is lost
 
     @cached_property
     def _histories(self) -> list[list[Message]]:

@@ -1,6 +1,5 @@
 """Terminus-2 as a trainable agent: a fault of the policy ends the agent without an error, and its work is graded."""
 
-import asyncio
 import math
 import time
 from typing import Any, Literal, override
@@ -13,6 +12,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.harbor import boundary, without_litellm
 from harbortrainer.policy.chat_template import clean_text
+from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.tinker_llm import TinkerLLM, live_llm
 
 with without_litellm():
@@ -116,7 +116,7 @@ class TrainableTerminus2(Terminus2):
         """One attempt at the task. Raises SamplingError and RuntimeError (Docker), which the policy did not cause."""
         reason: StopReason = "interrupted"
         self._confirmed = False
-        deadline = asyncio.timeout_at(self._policy.deadline)
+        deadline = Clock(self._policy.deadline, self._policy.lost)
         try:
             async with deadline:
                 await super().run(instruction, environment, context)

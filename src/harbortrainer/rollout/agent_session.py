@@ -20,7 +20,7 @@ from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.rollout.agents import PORT, PYTHONS
-from harbortrainer.rollout.outcome import GRADED, SAMPLING, Verdict, read_reward, without_grade
+from harbortrainer.rollout.outcome import GRADED, SAMPLING, UNANSWERED, Verdict, read_reward, without_grade
 
 if TYPE_CHECKING:  # a web server, slow to import
     from harbor.models.trial.result import TrialResult
@@ -95,11 +95,10 @@ class AgentSession:
     def classify(self, result: "TrialResult") -> Verdict:
         """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
         exchange = self.exchange
-        # a conversation's own: its request was given up at the end of its time
         if (failed := exchange.fault or exchange.conversation.fault) is not None:
             prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
             return Outcome.INFRASTRUCTURE_ERROR, prefix + str(failed), None
-        if (lost := without_grade(result, self.stop_reason, exchange.conversation)) is not None:
+        if (lost := without_grade(result)) is not None:
             return lost
         if not any(turn.completion_tokens_T for turn in self.own_turns):
             return Outcome.INFRASTRUCTURE_ERROR, self._silent(), None
@@ -114,6 +113,8 @@ class AgentSession:
 
     def _silent(self) -> str:
         """Why nothing was sampled for the agent."""
+        if self.exchange.conversation.unanswered:
+            return UNANSWERED
         words, full = last_words(self.failure), self.exchange.full
         why = f"the agent's first prompt leaves no room for an answer: {full}" if full else NEVER_ASKED
         return f"{why}{': ' if words else ''}{words}"

@@ -13,11 +13,11 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.policy.judge import Judge
 from harbortrainer.rollout.gates import TrialState
-from harbortrainer.rollout.outcome import Quarantine
+from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.stopping import Stop, Stopped, run_until
 
-MAX_OUTAGES = 10  # of a venue's service in one slot; a trial hit by one is replaced and costs no attempt
+MAX_OUTAGES = 10  # of a venue's service or the server in one slot; a trial hit by one is replaced and costs no attempt
 log = logging.getLogger("harbortrainer")
 
 OnTrajectory = Callable[[Trajectory], None]
@@ -70,7 +70,8 @@ class Attempts:
         """The trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
 
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is recorded.
-        A trial that an outage of its venue's service hit costs no attempt. Once the run is to stop, none is started.
+        A trial that an outage of its venue's service or of the server hit costs no attempt. Once the run is to stop,
+        none is started.
         """
         attempt, failed = self.journal.attempts(first.name)
         outages = 0
@@ -106,7 +107,7 @@ class Attempts:
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
-        """The trial, and whether its host's service went away during it; None = it may not start any more."""
+        """The trial, and whether an outage of its host's service or the server hit it; None = it may not start."""
         room, observer = self.rooms[request.task.venue], self.settings.observer
         async with room.gate, contextlib.AsyncExitStack() as held:
             try:
@@ -115,7 +116,7 @@ class Attempts:
                 return None
             if request.task.name in self.quarantine.reasons or not self.stop.may_start():
                 return None
-            before, trajectory = host.outages, None
+            before, began, trajectory = host.outages, asyncio.get_running_loop().time(), None
             observer.moved(request.name, TrialState.WAITING)
             try:
                 await _in_thread(self._begin, request, host.name, room.agent)
@@ -130,7 +131,10 @@ class Attempts:
                 observer.moved(request.name, None)
         if reason := self.journal.suspicion(trajectory):
             trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
-        return trajectory, host.outages > before
+        return trajectory, host.outages > before or (lost_to_server(trajectory) and self._server_away(began))
+
+    def _server_away(self, began: float) -> bool:
+        return self.settings.sampler.server_away(began, self.settings.config.outage_limit_sec)
 
     async def _judged(self, request: TrialRequest, trajectory: Trajectory, disposition: str) -> Trajectory:
         """The trial with what the judge adds, once it holds no slot any more: of training, and with a grade."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ GRADED = {
 
 log = logging.getLogger("harbortrainer")
 SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
+UNANSWERED = f"{SAMPLING}the first request had no answer when the time was over"
 USER = "user: "  # begins that of one whose simulated user failed
 
 _NO_SPACE = "no space left on device"  # in the text of Docker's answers
@@ -39,31 +39,24 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     """Outcome, detail and reward of a finished trial; only trainable outcomes have a reward."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
-    if (lost := without_grade(result, llm.stop_reason, llm)) is not None:
+    if (lost := without_grade(result)) is not None:
         return lost
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     if reward is None:
         return Outcome.VERIFIER_ERROR, problem, None
     if not any(turn.completion_tokens_T for turn in llm.turns):
-        return Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None
+        detail = UNANSWERED if llm.unanswered else "nothing was sampled before the trial ended"
+        return Outcome.INFRASTRUCTURE_ERROR, detail, None
     detail = "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
     return GRADED[llm.stop_reason], detail, reward
 
 
-def without_grade(result: "TrialResult", stop_reason: str, conversation: Conversation) -> Verdict | None:
-    """The verdict on a trial whose grade an exception prevented, or the server made worthless; None = neither."""
-    if (fault := ungraded(result)) is not None:
-        detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
-        return _blame(result, fault), detail, None
-    return late_by_server(stop_reason, conversation)
-
-
-def late_by_server(stop_reason: str, conversation: Conversation) -> Verdict | None:
-    """The verdict on a trial whose time was over after the server had been silent for a part of it."""
-    if not conversation.silent_sec or GRADED.get(stop_reason) is not Outcome.AGENT_TIMEOUT:
+def without_grade(result: "TrialResult") -> Verdict | None:
+    """The verdict on a trial whose grade an exception prevented; None = none did."""
+    if (fault := ungraded(result)) is None:
         return None
-    silent = f"the server had answered no request for {conversation.silent_sec:.0f} s of the agent's time"
-    return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + silent, None
+    detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
+    return _blame(result, fault), detail, None
 
 
 def lost_to_server(trajectory: Trajectory) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.removals import removals
 from harbortrainer.harbor import boundary
+from harbortrainer.policy.clock import Clock
 from harbortrainer.rollout.agent_session import AgentSession, Policy, answering
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
 from harbortrainer.rollout.slots import Slots
@@ -40,7 +41,7 @@ class Phases:
     ) -> None:
         from harbor.trial.hooks import TrialEvent
 
-        self.clock = asyncio.timeout(limit_sec or None)
+        self.clock = Clock.of(limit_sec, answering(policy).lost if policy else lambda: 0.0)
         self.waited = self.prepared = 0.0
         self._trial = trial
         self._policy = policy
@@ -82,12 +83,21 @@ class Phases:
         await self._enter(self._gates.running)
         self._observed.moved(TrialState.COMMAND)
         self._n_agent_phases += 1
-        if self._policy is not None and (due := self.clock.when()) is not None:
-            answering(self._policy).deadline = due - self._reserve
+        if self._policy is not None:
+            answering(self._policy).deadline = self._agents_deadline()
         if environment := self._engine_environment():
             await environment.open_agent_phase()
             if isinstance(self._policy, AgentSession):
                 await self._policy.open(environment.container)
+
+    def _agents_deadline(self) -> float | None:
+        """By the task's own limit, and in time for the verifier; None = none."""
+        config, due = self._trial.task.config, self.clock.due
+        of_step = config.steps[self._n_agent_phases - 1].agent.timeout_sec if config.steps else None
+        own = config.agent.timeout_sec if of_step is None else of_step
+        ends = [] if due is None else [due - self._reserve]
+        ends += [] if own is None else [asyncio.get_running_loop().time() + own]
+        return min(ends, default=None)
 
     def _release_start(self) -> None:
         """Image and terminal are part of the time since it got its slot, so a container's own time counts."""
@@ -157,10 +167,10 @@ class Phases:
 
     async def _wait(self, turn: Awaitable[object]) -> None:
         """Await `turn` with the clock stopped."""
-        began, due = time.monotonic(), self.clock.when()
-        self.clock.reschedule(None)
+        began, due = time.monotonic(), self.clock.due
+        self.clock.due = None
         await turn
         waited = time.monotonic() - began
         self.waited += waited
         if due is not None:
-            self.clock.reschedule(due + waited)
+            self.clock.due = due + waited

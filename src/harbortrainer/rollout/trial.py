@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.result import TrialResult
     from harbor.trial.trial import Trial
 
+LATER = 1000.0  # times a task's limit on its agent, for Harbor, whose clock cannot stand still: `Phases` applies it
 CLEANUP_LIMIT_SEC = 120.0  # for a cancelled trial to remove its container; after that the reaper does
 
 
@@ -198,6 +200,7 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
         agent=_agent_config(request.name, config, key),
         verifier=VerifierConfig(env={MODE: request.mode}),
         environment=with_agent(environment, folder, config),
+        agent_timeout_multiplier=LATER,
     )
 
 
@@ -223,7 +226,7 @@ def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
     )
 
 
-async def run_to_end[T](work: Coroutine[Any, Any, T], clock: asyncio.Timeout) -> T:
+async def run_to_end[T](work: Coroutine[Any, Any, T], clock: AbstractAsyncContextManager[object]) -> T:
     """Result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
 
     A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.

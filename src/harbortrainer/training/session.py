@@ -116,7 +116,9 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
         sampler = PolicySampler(
-            request_timeout_sec=config.sample_timeout_sec, powers_of_two=backend.kind.answers_of_powers
+            request_timeout_sec=config.sample_timeout_sec,
+            powers_of_two=backend.kind.answers_of_powers,
+            silences=backend.silences,
         )
         judge, users = await _judge_and_users(prepared, backend, sampler, outside, stack)
         new = functools.partial(start_directory, plan, backend.contract.sampler)

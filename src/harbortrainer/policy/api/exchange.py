@@ -5,6 +5,7 @@ the ids that the policy saw and sampled. Only what is new is rendered. A history
 """
 
 import asyncio
+import functools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
+from harbortrainer.policy.clock import Alarm
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
 from harbortrainer.policy.tools import Message, Tool, signatures
 
@@ -130,7 +132,7 @@ class Exchange:
         self._max_turns, self._side_turns = max_turns, side_turns
         self._may_compact = may_compact
         self._deadline: float | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(functools.partial(self.end, "timeout"), conversation.lost)
         self._counts = Counter[str]({MATCHED: 0, JOINED: 0, REPLAYED: 0, TWINS: 0})
         self._nodes: dict[str, _Node] = {}  # by the digest of the conversation up to an answer
         self._newest: _Asked | None = None
@@ -185,17 +187,21 @@ class Exchange:
 
     # -- its limits
 
+    def lost(self) -> float:
+        """Seconds so far that are not the policy's."""
+        return self.conversation.lost()
+
     @property
     def deadline(self) -> float | None:
-        """Event loop time at which the trial is over; None = none. Answers in flight are given up then."""
+        """Event loop time at which the trial is over, without what is lost until then; None = none.
+
+        Answers in flight are given up then.
+        """
         return self._deadline
 
     @deadline.setter
     def deadline(self, at: float | None) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._deadline = at
-        self._alarm = asyncio.get_running_loop().call_at(at, self.end, "timeout") if at is not None else None
+        self._deadline = self._alarm.due = at
 
     def end(self, reason: Reason) -> None:
         """No request is answered from now on; the first reason stays. A limit lets samples in flight finish."""
@@ -225,8 +231,7 @@ class Exchange:
 
     async def close(self) -> None:
         """End samples in flight; the sampler finishes its own requests. `over` is "closed" if it had no reason."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.due = None
         running = list(self._running)
         self.end("closed")
         await asyncio.gather(*running, return_exceptions=True)

@@ -10,12 +10,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Never
 
 from harbortrainer.backend.health import check_health
+from harbortrainer.backend.load import look_on
 from harbortrainer.docker.images import image_ids, load_images, save_images
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.silence import Silences
 from harbortrainer.rollout.gates import Gates, TrialObserver, TrialState
 from harbortrainer.rollout.venue import Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.run.trajectories import packed
@@ -73,8 +76,12 @@ class Node:
         """`leave`, `look`, `guard`: a test's replacements of the process's end, its facts, and what outlives it."""
         self._job, self._venue, self._leave, self._look, self._guard = job, job.venue, leave, look, guard
         self._folder = Path(tempfile.mkdtemp(prefix="harbortrainer-host-"))
+        self._silences = Silences()
+        self._looking: asyncio.Task[Never] | None = None
         self._sampler = PolicySampler(
-            request_timeout_sec=job.config.sample_timeout_sec, powers_of_two=job.powers_of_two
+            request_timeout_sec=job.config.sample_timeout_sec,
+            powers_of_two=job.powers_of_two,
+            silences=self._silences,
         )
         self._images = self._folder / "images.tar"
         self._seen = Seen()
@@ -97,6 +104,7 @@ class Node:
         """Raises UserError when this machine does not reach the run's server."""
         if self._job.server:
             await check_health(self._job.server, self._job.config)
+            self._looking = asyncio.create_task(look_on(self._job.server, self._silences), name="look on")
 
     async def add(self, task: Task, packed: bytes) -> None:
         """Keep a task's folder, under its digest."""
@@ -238,6 +246,8 @@ class Node:
 
     async def _ended(self) -> None:
         self._sampler.withdraw()  # first: an update may come any time
+        if self._looking is not None:
+            self._looking.cancel()
         running = list(self._running.values())
         for run in running:
             run.cancel()

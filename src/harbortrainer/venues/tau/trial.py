@@ -11,11 +11,12 @@ from harbortrainer.durable.disk import disk_errors, require_writable
 from harbortrainer.durable.files import replace_text
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
+from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tools import Message
 from harbortrainer.policy.users import UserFault
-from harbortrainer.rollout.outcome import SAMPLING, USER, late_by_server
+from harbortrainer.rollout.outcome import SAMPLING, UNANSWERED, USER
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
 from harbortrainer.run.conversations import OWN_FILE
 from harbortrainer.venues.tau.domain import domain
@@ -173,7 +174,7 @@ def _write(file: Path, value: dict[str, Any]) -> None:
 async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
     """Raises TrialCancelled."""
     try:
-        async with asyncio.timeout(limit_sec or None):
+        async with Clock.of(limit_sec, talk.conversation.lost):
             return await talk.run()
     except TimeoutError:
         return Outcome.INFRASTRUCTURE_ERROR, _late(talk, limit_sec), None
@@ -186,10 +187,8 @@ async def _verdict(talk: Talk, limit_sec: float) -> Verdict:
 
 
 def _late(talk: Talk, limit_sec: float) -> str:
-    """Why a conversation was not over in time: a server that answered nobody, a user that was waited for."""
-    if talk.conversation.fault is not None:
-        return SAMPLING + str(talk.conversation.fault)
-    if (late := late_by_server("timeout", talk.conversation)) is not None:
-        return late[1]
+    """Why a conversation was not over in time: a server that never answered, a user that was waited for."""
+    if talk.conversation.unanswered and not talk.conversation.turns:
+        return UNANSWERED
     waited = talk.exchange.waits_for_user or talk.user_seconds > limit_sec / 2
     return f"{USER * waited}not over after trial_timeout_sec={limit_sec:g}"
