@@ -88,7 +88,7 @@ try:
 except Exception:
     print("1 failed")
 """
-_PASSED = "'import sys; sys.exit(\"1 passed\\n\" not in open(\"/logs/verifier/verdict.txt\"))'"
+_PASSED = '\'import sys; sys.exit("1 passed\\n" not in open("/logs/verifier/verdict.txt"))\''
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ TASKS = {
         "cd /tests; python3 -m unittest -q test_outputs",
         {
             "test_outputs.py": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n"
-            f'        self.assertEqual(open("/app/hello.txt").read(), "Hello\\n")\n'
+            '        self.assertEqual(open("/app/hello.txt").read(), "Hello\\n")\n'
         },
     ),
     "grep": CauseTask(_WRITE_HELLO, _HELLO_SOLVE, "grep -qx Hello /app/hello.txt"),
@@ -167,7 +167,7 @@ TASKS = {
         "Write the sum of the numbers in /app/numbers.txt to /app/sum.txt.\n",
         "awk '{s += $1} END {print s}' /app/numbers.txt > /app/sum.txt\n",
         f"python3 -m http.server -b 127.0.0.1 -d /tests {REFERENCE_PORT} > /dev/null 2>&1 & server=$!; sleep 0.6\n"
-        f'curl -s 127.0.0.1:{REFERENCE_PORT}/expected.txt > /tmp/expected; kill $server; sum=$(cat /app/sum.txt)\n'
+        f"curl -s 127.0.0.1:{REFERENCE_PORT}/expected.txt > /tmp/expected; kill $server; sum=$(cat /app/sum.txt)\n"
         '[ -n "$sum" ] && [ "$(cat /tmp/expected)" = "$sum" ]',
         {"expected.txt": "5050\n"},
     ),
@@ -190,6 +190,15 @@ TASKS = {
         f"cd /app; python3 double.py 9 > /tmp/doubled; {_PYTHON}",
         {"test_outputs.py": _START + 'assert open("/tmp/doubled").read() == "18\\n"\n'},
     ),
+    "called": CauseTask(
+        _DOUBLE,
+        _FIX,
+        _PYTHON,
+        {
+            "test_outputs.py": "import subprocess\n"
+            'assert subprocess.check_output(["python3", "/app/double.py", "9"]) == b"18\\n"\n'
+        },
+    ),
     "cases": CauseTask(_DOUBLE, _FIX, f"cd /app; b=0; {_CASES}; done; [ $b = 0 ]"),
     "lint": CauseTask(_DOUBLE, _FIX, "[ ! -x /usr/local/bin/lint ] || lint /app/double.py"),
     "git": CauseTask(
@@ -200,7 +209,7 @@ TASKS = {
     "zone": CauseTask(
         "/app/time.txt has a time of UTC. Write that of Tokyo to it.\n",
         "TZ=Asia/Tokyo date -d '1970-01-01 00:00 UTC' '+%F %R' > /app/time.txt\n",
-        "[ \"$(TZ=Asia/Tokyo date -d @0 '+%F %R')\" = \"$(cat /app/time.txt)\" ]",
+        '[ "$(TZ=Asia/Tokyo date -d @0 \'+%F %R\')" = "$(cat /app/time.txt)" ]',
     ),
     "todo": CauseTask(
         "Set all entries of `done` in /app/todo.json to true.\n",
@@ -225,8 +234,8 @@ TASKS = {
 }
 
 
-def cause_task(folder: Path, name: str, user: str = "root", toml: str = "") -> Path:
-    """The task in `folder`, whose agent is this user. All tasks have the same image."""
+def cause_task(folder: Path, name: str, user: str = "root", limit: float = 60.0) -> Path:
+    """The task in `folder`, whose agent is this user. `limit`: of its verifier. All have the same image."""
     task = TASKS[name]
     files = {f"environment/{given}": text for given, text in GIVEN.items()}
     files |= {f"tests/{more}": text for more, text in task.more.items()}
@@ -235,7 +244,7 @@ def cause_task(folder: Path, name: str, user: str = "root", toml: str = "") -> P
     return write_task(
         folder,
         dockerfile=DOCKERFILE,
-        toml=f"{own}[verifier]\ntimeout_sec = 60.0\n{toml}",
+        toml=f"{own}[verifier]\ntimeout_sec = {limit}\n",
         solve=task.solve,
         test=f"cd /app\n{task.test}\n{_REWARD}",
         files=files,

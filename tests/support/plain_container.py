@@ -21,7 +21,18 @@ from tests.support.cause_tasks import TASKS, cause_task
 from tests.support.docker_parts import a_run, remove_run
 
 # The rights that the product gives a container.
-_CAPABILITIES = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE SETFCAP SETGID SETUID SYS_CHROOT".split()
+_CAPABILITIES = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+]
 _LOGS = "mkdir -p /logs/verifier /logs/agent; chmod 777 /logs/verifier /logs/agent"
 _VERIFY = "chmod +x /tests/test.sh; (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
 
@@ -102,7 +113,9 @@ def plain_reward(task: Path, script: str, user: str = "root") -> float | None:
 
 def earns_in_plain_container(attack: Attack) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        return plain_reward(cause_task(Path(folder) / "task", attack.task, attack.user), attack.script, attack.user) == 1
+        return (
+            plain_reward(cause_task(Path(folder) / "task", attack.task, attack.user), attack.script, attack.user) == 1
+        )
 
 
 def honest_in_plain_container(name: str) -> tuple[float | None, float | None]:
@@ -112,10 +125,18 @@ def honest_in_plain_container(name: str) -> tuple[float | None, float | None]:
         return plain_reward(task, "true"), plain_reward(task, TASKS[name].solve)
 
 
-async def product_trial(task: Path, script: str) -> QualificationTrial:
-    """A real trial of an agent that runs this script."""
+async def product_trial(task: Path, script: str, *, keep: bool = False) -> QualificationTrial:
+    """A real trial of an agent that runs this script. `keep`: its processes go on beside verification."""
     run_id = a_run("test-cause")
-    config = Config(model_name="", tasks_dir="", n_parallel_envs=1, n_warm_envs=0, trial_timeout_sec=300.0)
+    kwargs = {"keep_processes": "*"} if keep else {}
+    config = Config(
+        model_name="",
+        tasks_dir="",
+        n_parallel_envs=1,
+        n_warm_envs=0,
+        trial_timeout_sec=300.0,
+        environment_kwargs=kwargs,
+    )
     daemon = Daemon(config.outage_limit_sec)
     trials = QualificationTrials(config, run_id, task.parent / "trials", Gates.of(config), daemon)
     try:
@@ -126,6 +147,7 @@ async def product_trial(task: Path, script: str) -> QualificationTrial:
         remove_run(run_id)
 
 
-async def product_outcome(attack: Attack) -> QualificationTrial:
+async def product_outcome(attack: Attack, *, keep: bool = False) -> QualificationTrial:
     with tempfile.TemporaryDirectory() as folder:
-        return await product_trial(cause_task(Path(folder) / "task", attack.task, attack.user), attack.script)
+        task = cause_task(Path(folder) / "task", attack.task, attack.user)
+        return await product_trial(task, attack.script, keep=keep)
