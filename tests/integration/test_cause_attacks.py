@@ -17,10 +17,30 @@ from tests.support.void_attacks import LIMIT_SEC, MOST_LAG_SEC, MOST_MB, TASK, T
 
 pytestmark = [pytest.mark.usefixtures("docker_ready"), pytest.mark.nightly]
 AT_ONCE = 3
-# The product pays these today.
-PAID_TODAY: frozenset[str] = frozenset()
+# The product pays these today. It ends all processes before verification.
+PAID_TODAY = {
+    "cases-deleted",
+    "clean-by-the-cache",
+    "excluded-from-a-repository",
+    "folder-of-no-rules",
+    "matching-bytecode-of-the-work",
+    "matching-bytecode-of-the-work-as-dev",
+    "optional-import-beside-the-work",
+    "repository-of-somebody-else",
+    "skeleton-of-accounts",
+}
 # These are ungraded, or disturb the trainer, today.
-VOID_TODAY: frozenset[str] = frozenset()
+VOID_TODAY = {
+    "log-is-sparse",
+    "log-is-sparse-as-dev",
+    "nested-3000-times",
+    "nested-3000-times-as-dev",
+    "number-of-5000-digits",
+    "settings-are-sparse",
+    "work-is-a-pipe",
+    "work-is-a-pipe-as-dev",
+}
+TRIES = 3  # a race may be lost, and a pause be another process's, on a busy machine
 
 
 async def test_tasks_pay_their_solution_only() -> None:
@@ -39,7 +59,7 @@ async def test_attacks_earn_in_a_plain_container() -> None:
 
     async def earns(name: str) -> bool:
         async with few:
-            for _ in range(3):  # a race may be lost on a busy machine
+            for _ in range(TRIES):
                 if await asyncio.to_thread(earns_in_plain_container, ATTACKS[name]):
                     return True
         return False
@@ -65,14 +85,17 @@ async def test_the_product_pays_no_attack(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def wrong(folder: Path, name: str) -> str:
     """What a trick does to its grade or to the trainer; "" = nothing."""
-    trick = TRICKS[name]
-    async with watched() as seen:
-        trial = await product_trial(cause_task(folder / name, TASK, trick.user, LIMIT_SEC), trick.script)
-    if trial.reward != 0:
-        return f"{trial.reward}: {trial.fault}"
-    if seen.mb > MOST_MB or seen.lag_sec > MOST_LAG_SEC:
-        return f"{seen.mb:.0f} MB, {seen.lag_sec * 1000:.0f} ms"
-    return ""
+    trick, lost = TRICKS[name], ""
+    for number in range(TRIES):
+        task = cause_task(folder / str(number) / name, TASK, trick.user, LIMIT_SEC)
+        async with watched() as seen:
+            trial = await product_trial(task, trick.script)
+        if trial.reward != 0:
+            return f"{trial.reward}: {trial.fault}"
+        if seen.mb <= MOST_MB and seen.lag_sec <= MOST_LAG_SEC:
+            return ""
+        lost = f"{seen.mb:.0f} MB, {seen.lag_sec * 1000:.0f} ms"
+    return lost
 
 
 async def test_tricks_do_not_turn_a_reward_of_0_into_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,4 +104,5 @@ async def test_tricks_do_not_turn_a_reward_of_0_into_a_fault(tmp_path: Path, mon
     first = await product_trial(cause_task(tmp_path / "first", TASK), "true")  # builds, imports
     assert first.reward == 0, first.fault
     found = {name: await wrong(tmp_path, name) for name in TRICKS}
-    assert {name: what for name, what in found.items() if what and name not in VOID_TODAY} == {}
+    faults = {name: what for name, what in found.items() if what}
+    assert faults.keys() == VOID_TODAY, faults

@@ -244,7 +244,7 @@ def cause_task(folder: Path, name: str, user: str = "root", limit: float = 60.0)
     return write_task(
         folder,
         dockerfile=DOCKERFILE,
-        toml=f"{own}[verifier]\ntimeout_sec = {limit}\n",
+        toml=f"{own}[verifier]\ntimeout_sec = {limit}\n[environment]\nmemory_mb = 512\n",
         solve=task.solve,
         test=f"cd /app\n{task.test}\n{_REWARD}",
         files=files,

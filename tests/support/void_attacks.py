@@ -1,7 +1,6 @@
 """Tricks that would turn a certain reward of 0 into a fault: verification hangs, breaks, or takes the memory.
 
-The task is `hello` of `cause_tasks.py`; none of these does its work, so that each has earned 0. Sparse files are of a
-size that the trainer's machine survives if they are read.
+The task is `hello` of `cause_tasks.py`; none of these does its work, so that each has earned 0.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from tests.support.cause_attacks import living
 
 TASK, LIMIT_SEC = "hello", 20.0  # of the verifier
 MOST_MB, MOST_LAG_SEC = 50.0, 0.1  # that a trial may take from the trainer
-_SPARSE = "truncate -s 3G"
+_SPARSE = "truncate -s 256M"  # far above MOST_MB; with 3 GB the daemon answers nobody for minutes
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ TRICKS = {
     "work-is-a-pipe": Void("a named pipe", "mkfifo /app/hello.txt"),
     "work-is-a-pipe-as-dev": Void("a named pipe", "mkfifo /app/hello.txt", user="dev"),
     "work-is-endless": Void("a link to a device", "ln -s /dev/zero /app/hello.txt"),
-    "work-is-sparse": Void("a sparse file", f"{_SPARSE} /app/hello.txt"),
+    "work-is-sparse": Void("a sparse file", "truncate -s 3G /app/hello.txt"),
     "settings-are-sparse": Void("a sparse file", f"{_SPARSE} /app/setup.cfg"),
     "settings-are-a-pipe": Void("a named pipe", "mkfifo /app/pyproject.toml /app/setup.cfg /app/tox.ini"),
     "number-of-5000-digits": Void("a file that no parser takes", _toml('"9" * 5000')),
