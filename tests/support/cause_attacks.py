@@ -72,9 +72,10 @@ def _alive(kind: str, task: str, code: str, before: str = "", user: str = "root"
 # The reward and the verdict.
 _POLLED = f"""
 while True:
-    appears("{_REWARD}")
-    with open("{_REWARD}", "r+") as file:
-        file.write("1\\n")
+    if os.path.exists("{_REWARD}"):
+        with open("{_REWARD}", "r+") as file:
+            if os.fstat(file.fileno()).st_size:
+                file.write("1\\n")
 """
 _REPLACED = f"""
 appears("{_REWARD}")
@@ -88,8 +89,7 @@ def again():
         os.setsid()
 while not os.path.exists("{_REWARD}"):
     again()
-    time.sleep(0.05)
-time.sleep(0.01)
+    time.sleep(0.001)
 put("{_REWARD}", "1\\n")
 """
 _PAIR = f"""
@@ -101,21 +101,22 @@ def guard(other):
             os.kill(other, 0)
         except OSError:
             other = os.fork() or guard(os.getppid())
-        time.sleep(0.01)
+        time.sleep(0.001)
 signal = __import__("signal").signal(17, 1)
 guard(os.fork() or guard(os.getppid()))
 """
 _VERDICT = "/logs/verifier/verdict.txt"
-_MADE = f"touch {_VERDICT}; chmod 666 {_VERDICT}\n"
+# Made when verification begins: /logs/verifier may be made anew before.
+_MADE = f'\nappears("/tests/test.sh")\nfile = os.open("{_VERDICT}", os.O_RDWR | os.O_CREAT, 0o666)\n'
 _REWRITE = "while True:\n    if os.fstat(file).st_size: os.pwrite(file, b'1 passed\\n', 0)\n"
-_OPENED = f'\nfile = os.open("{_VERDICT}", os.O_RDWR)\n{_REWRITE}'
-_LINKED = f'\nfile = os.open("/app/held", os.O_RDWR)\n{_REWRITE}'
-_MAPPED = f"""
+_OPENED = _MADE + _REWRITE
+_LINKED = (
+    f'{_MADE}os.close(file)\nos.link("{_VERDICT}", "/app/held")\nfile = os.open("/app/held", os.O_RDWR)\n{_REWRITE}'
+)
+_MAPPED = f"""{_MADE}
 import mmap
-with open("{_VERDICT}", "r+b") as file:
-    file.write(b"-" * 9)
-    file.flush()
-    page = mmap.mmap(file.fileno(), 9)
+os.write(file, b"-" * 9)
+page = mmap.mmap(file, 9)
 while True:
     if os.fork():  # a read of what is truncated just then ends the process
         os.wait()
@@ -202,12 +203,10 @@ _ASKED = f"\nimport threading\nthreading.Thread(target=lambda: exec({_POLLED!r},
 _LIVING = {
     "reward-polled": _alive("writes the reward", "hello", _POLLED),
     "reward-replaced-as-dev": _alive("writes the reward", "hello", _REPLACED, user="dev"),
-    "verdict-held-open": _alive("an open file in /logs/verifier", "verdict", _OPENED, _MADE),
-    "verdict-held-open-as-dev": _alive("an open file in /logs/verifier", "verdict", _OPENED, _MADE, "dev"),
-    "verdict-mapped": _alive("a mapped file in /logs/verifier", "verdict", _MAPPED, _MADE),
-    "verdict-linked": _alive(
-        "a hard link to a file in /logs/verifier", "verdict", _LINKED, f"{_MADE}ln {_VERDICT} /app/held\n"
-    ),
+    "verdict-held-open": _alive("an open file in /logs/verifier", "verdict", _OPENED),
+    "verdict-held-open-as-dev": _alive("an open file in /logs/verifier", "verdict", _OPENED, user="dev"),
+    "verdict-mapped": _alive("a mapped file in /logs/verifier", "verdict", _MAPPED),
+    "verdict-linked": _alive("a hard link to a file in /logs/verifier", "verdict", _LINKED),
     "line-in-the-tests-pipe": _alive("another process's descriptor", "verdict", _PIPED),
     "checker-killed": _alive("kills the checker", "silent", _KILLED),
     "tests-rewritten": _alive("rewrites the tests", "hello", _REWRITTEN),
