@@ -1,0 +1,153 @@
+"""A task's container as Harbor grades it, without protection; and real trials of the same scripts in the product."""
+
+import contextlib
+import hashlib
+import io
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker.errors
+
+from harbortrainer.config import Config
+from harbortrainer.docker import cleaning
+from harbortrainer.docker.daemon import Daemon, engine
+from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
+from harbortrainer.rollout.gates import Gates
+from tests.support.cause_attacks import Attack
+from tests.support.cause_tasks import TASKS, cause_task
+from tests.support.docker_parts import a_run, remove_run
+
+# The rights that the product gives a container.
+_CAPABILITIES = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+]
+_LOGS = "mkdir -p /logs/verifier /logs/agent; chmod 777 /logs/verifier /logs/agent"
+_VERIFY = "chmod +x /tests/test.sh; (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
+
+
+class Plain:
+    """A container of a task. What it runs ends with it after `seconds`."""
+
+    def __init__(self, task: Path, seconds: float) -> None:
+        self._task = task
+        host = engine().create_host_config(
+            cap_drop=["ALL"], cap_add=_CAPABILITIES, security_opt=["no-new-privileges"], pids_limit=512,
+            mem_limit="512m", memswap_limit="512m", shm_size="64m", network_mode="none",
+        )  # fmt: skip
+        command = ["sh", "-c", "sleep 9999"]
+        self.id: str = engine().create_container(_image(task / "environment"), command, host_config=host)["Id"]
+        self._timer = threading.Timer(seconds, self.remove)
+
+    def start(self) -> None:
+        engine().start(self.id)
+        self._timer.start()
+
+    def remove(self) -> None:
+        self._timer.cancel()
+        with contextlib.suppress(docker.errors.APIError):
+            engine().remove_container(self.id, force=True)
+
+    def run(self, script: str, user: str = "root") -> int | None:
+        """The exit status."""
+        made = engine().exec_create(self.id, ["bash", "-c", script], user=user)["Id"]
+        engine().exec_start(made)
+        return engine().exec_inspect(made)["ExitCode"]
+
+    def verify(self) -> float | None:
+        """The reward of the task's tests, run as Harbor does; None = they left none."""
+        self.run("rm -f -- /logs/verifier/reward.txt /logs/verifier/reward.json")
+        held = io.BytesIO()
+        with tarfile.open(fileobj=held, mode="w") as tar:
+            tar.add(self._task / "tests", "tests")
+        engine().put_archive(self.id, "/", held.getvalue())
+        self.run(_VERIFY)
+        with contextlib.suppress(docker.errors.NotFound, ValueError, AttributeError):
+            chunks, _ = engine().get_archive(self.id, "/logs/verifier/reward.txt")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+                return float(tar.extractfile("reward.txt").read())  # pyright: ignore[reportOptionalMemberAccess]
+        return None
+
+
+def _image(context: Path) -> str:
+    """It is built once for each content, and kept."""
+    files = sorted(path for path in context.rglob("*") if path.is_file())
+    text = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
+    tag = f"harbortrainer-test-plain:{hashlib.sha256(text).hexdigest()[:16]}"
+    if not engine().images(tag):
+        lines = list(engine().build(path=str(context), tag=tag, rm=True, decode=True))
+        assert engine().images(tag), lines[-1]
+    return tag
+
+
+@contextlib.contextmanager
+def plain(task: Path, seconds: float = 60.0) -> Iterator[Plain]:
+    container = Plain(task, seconds)
+    try:
+        container.start()
+        container.run(_LOGS)
+        yield container
+    finally:
+        container.remove()
+
+
+def plain_reward(task: Path, script: str, user: str = "root") -> float | None:
+    """The reward of an agent that runs this script; None = there is none, as after a minute."""
+    with contextlib.suppress(docker.errors.APIError), plain(task) as container:
+        status = container.run(script, user)
+        assert status == 0, (task.name, status)
+        return container.verify()
+    return None
+
+
+def earns_in_plain_container(attack: Attack) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        return (
+            plain_reward(cause_task(Path(folder) / "task", attack.task, attack.user), attack.script, attack.user) == 1
+        )
+
+
+def honest_in_plain_container(name: str) -> tuple[float | None, float | None]:
+    """Rewards of doing nothing, and of the solution."""
+    with tempfile.TemporaryDirectory() as folder:
+        task = cause_task(Path(folder) / "task", name)
+        return plain_reward(task, "true"), plain_reward(task, TASKS[name].solve)
+
+
+async def product_trial(task: Path, script: str, *, keep: bool = False) -> QualificationTrial:
+    """A real trial of an agent that runs this script. `keep`: its processes go on beside verification."""
+    run_id = a_run("test-cause")
+    kwargs = {"keep_processes": "*"} if keep else {}
+    config = Config(
+        model_name="",
+        tasks_dir="",
+        n_parallel_envs=1,
+        n_warm_envs=0,
+        trial_timeout_sec=300.0,
+        environment_kwargs=kwargs,
+    )
+    daemon = Daemon(config.outage_limit_sec)
+    trials = QualificationTrials(config, run_id, task.parent / "trials", Gates.of(config), daemon)
+    try:
+        return await trials.script(task, "attack", script, repeats=0)
+    finally:
+        daemon.close()
+        await cleaning.drain()
+        remove_run(run_id)
+
+
+async def product_outcome(attack: Attack, *, keep: bool = False) -> QualificationTrial:
+    with tempfile.TemporaryDirectory() as folder:
+        task = cause_task(Path(folder) / "task", attack.task, attack.user)
+        return await product_trial(task, attack.script, keep=keep)
