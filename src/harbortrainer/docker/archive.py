@@ -1,7 +1,8 @@
 """Reads the daemon's archives of a container's files, with limits, and writes what is in them below a folder.
 
-The agent made those files. Links and special files are left out, with all that would lie below them. Nothing is written
-through a link: each part of a name is opened below the one before it. All functions block.
+The agent made those files. Special files are left out, and links that lead out of the folder, with all that would lie
+below them. Nothing is written through a link: each part of a name is opened below the one before it, and links come
+last. All functions block.
 """
 
 import contextlib
@@ -79,6 +80,11 @@ class Target:
             os.fchmod(file.fileno(), mode if mode & 0o100 else mode & ~0o011)
             _set_time(file.fileno(), time_ns)
 
+    def add_link(self, parts: Parts, to: str) -> None:
+        """Make a symbolic link, where nothing of that name is. `to`: relative, without "..": it leads further down."""
+        with contextlib.suppress(FileExistsError):
+            os.symlink(to, parts[-1], dir_fd=self._enter(parts[:-1]))
+
     def read(self, parts: Parts) -> IO[bytes]:
         """A file that was added."""
         return open(os.open(parts[-1], READ, dir_fd=self._enter(parts[:-1])), "rb")
@@ -141,8 +147,8 @@ def fetch_file(container: str, source: str, target: Path) -> None:
 
 
 def unpack(tar: tarfile.TarFile, into: Target, exclude: Sequence[str] = ()) -> None:
-    """Write an archive's files and folders. A hard link to a file that it has brought becomes a copy."""
-    left_out, files = set[Parts](), set[Parts]()
+    """Write an archive's files, folders, and links that lead further down. A hard link to a file of it becomes a copy."""
+    left_out, files, links = set[Parts](), set[Parts](), dict[Parts, str]()
     while (member := tar.next()) is not None:
         tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] it would keep all
         into.count(member.name)
@@ -161,6 +167,10 @@ def unpack(tar: tarfile.TarFile, into: Target, exclude: Sequence[str] = ()) -> N
                 into.add_file(parts, member.mode, _time_ns(member), os.fstat(file.fileno()).st_size, file)
         else:
             left_out.add(parts)
+            if member.issym() and _parts(member.linkname):
+                links[parts] = member.linkname
+    for parts, to in links.items():
+        into.add_link(parts, to)
     into.finish()
 
 
