@@ -147,7 +147,7 @@ def fetch_file(container: str, source: str, target: Path) -> None:
 
 
 def unpack(tar: tarfile.TarFile, into: Target, exclude: Sequence[str] = ()) -> None:
-    """Write an archive's files, folders, and links that lead further down. A hard link to a file of it becomes a copy."""
+    """Write an archive's files, folders, and links that lead further down. Hard links to files of it become copies."""
     left_out, files, links = set[Parts](), set[Parts](), dict[Parts, str]()
     while (member := tar.next()) is not None:
         tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue] it would keep all
