@@ -103,7 +103,7 @@ async def _attack_together(
 ) -> dict[str, float | None]:
     """Run a group's attacks in one trial; each on its own only if that trial earned something or was not graded."""
     scripts = {kind: attack.script(task) for kind, attack in ATTACKS.items() if attack.group == group}
-    again = {"repeats": ATTACK_REPEATS if trials.keeps_processes(task) else 0, "pause": ATTACK_PAUSE_SEC}
+    again = {"repeats": ATTACK_REPEATS, "pause": ATTACK_PAUSE_SEC}
     every = _earned(await trials.script(task, group, together(scripts.values()), **again))
     if every is not None and every <= no_op:
         return {}
