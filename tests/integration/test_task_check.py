@@ -22,7 +22,6 @@ RIGHT = '[ "$(cat hello.txt 2>/dev/null)" = Hello ]'
 ONE, ZERO = "echo 1 > /logs/verifier/reward.txt", "echo 0 > /logs/verifier/reward.txt"
 EVERY_FIFTH_FAILS = "n=$(($(cat /runs 2>/dev/null || echo 0) + 1)); echo $n > /runs\n"  # 20 %, and no chance in it
 TOOL = "#!/bin/sh\ngrep -qx Hello /app/hello.txt\n"
-KEEP = "[metadata]\nkeep_processes = true\n"
 # name -> (what is found, the task)
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "broken-format": ("format", {"files": {"instruction.md": " \n"}}),
@@ -36,7 +35,6 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
         "hack: pre-written reward",
         {"solve": "echo 1 > reward.txt\n", "test": f"cp /app/reward.txt /logs/verifier/reward.txt || {ZERO}\n"},
     ),
-    "background": ("hack: background rewrite", {"toml": KEEP}),
     "replaced-tool": (
         "hack: replaced tools",
         {

@@ -1,5 +1,6 @@
 """The agent's phases in a container: what is noted before it acts, and made ready before its work is verified."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -14,9 +15,10 @@ from harbortrainer.docker.network_files import READ_NETWORK, network_files, netw
 from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.watch import watching
+from harbortrainer.docker.watch import Process, watching
 from harbortrainer.harbor import MODE
 
+SETTLE_TRIES, SETTLE_SEC = 10, 0.3  # until what a solution has started listens
 FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
@@ -32,16 +34,29 @@ done; true"""
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
 {READ_NETWORK}"""
+# Prints "D /dev" where the agent moved devices or put files in their place.
+_DEVICES = """d=
+for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
+[ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
+done
+[ -z "$(command -v stat)" ] ||
+[ "$(cd /dev && stat -c %t:%T null zero full random urandom tty)" = "1:3
+1:5
+1:7
+1:8
+1:9
+5:0" ] || d=1
+[ -z "$d" ] || echo 'D /dev'"""
 # Makes the folders again, whatever the agent put in their place; empties a mount point.
 _CLEAN = f"""[ -d /tmp ] || mkdir -m 1777 /tmp
 if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
-umask 022 && mkdir {_TESTS} && umask 0 && mkdir {_REWARDS}
+umask 022 && mkdir -p {_TESTS} && umask 0 && mkdir -p {_REWARDS}
 exit
 fi
 for d in {_TESTS} {_REWARDS}; do
 p=${{d%/*}}; [ -z "$p" ] || {{ [ -d "$p" ] && [ ! -L "$p" ]; }} || rm -rf "$p"
 rm -rf "$d" 2>/dev/null || rm -rf "$d"/* "$d"/.[!.]* "$d"/..?*
-mkdir -p "$d" && [ -z "$(ls -A "$d")" ] || exit 1
+mkdir -p "$d"
 done
 chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
@@ -49,13 +64,14 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 class AgentPhases:
     """Of one container. `before`: paths written before the agent acted.
 
-    `closed`: its phase was closed; `found`: what the container had changed then; `network`: its network files that had.
+    `closed`: its phase was closed; `found`: what the container had changed then; `mounted`: what
+    had changed of its network files and devices, which no layer shows.
     """
 
     def __init__(self, container: str, shells: Shells, run_id: str) -> None:
         self.closed = False
         self.found: Survey | None = None
-        self.network: tuple[str, ...] = ()
+        self.mounted: tuple[str, ...] = ()
         self._container = container
         self._shells = shells
         self._run_id = run_id
@@ -96,22 +112,27 @@ class AgentPhases:
     async def close(self) -> None:
         """Note what the container has changed; make the folders of tests and rewards again; close idle shells.
 
-        The agent's processes live on. Raises RuntimeError, docker.errors.APIError when that fails.
+        The agent's processes live on: what they or the agent's files spoil is for verification to find. Raises
+        docker.errors.APIError.
         """
         if self._image is None:
             raise RuntimeError("the environment was not started")
         self.found = await call(survey, self._container, self.before)
         renewed = await call(_renewed, self._container)
-        script = "\n".join([IN_SHELL, network_script(self._network), "true" if renewed else _CLEAN])
-        output = await self._shells.run(Command(script), user="root")
+        self.closed = True
+        script = "\n".join([IN_SHELL, network_script(self._network), "true" if renewed else f"{_DEVICES}\n{_CLEAN}"])
+        try:
+            output = await self._shells.run(Command(script), user="root")
+        except RuntimeError as error:  # no shell starts: verification will say so
+            _log.warning("%s: %s", self._container, error)
+            return
         if output.return_code != 0:
-            what = f"{_TESTS} and {_REWARDS} cannot be made again"
-            raise RuntimeError(f"container {self._container}: {what}: {_errors(output)}")
-        self.network = tuple(network_files(output.stdout))
+            _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
+        devices = ["/dev"] if b"D /dev\n" in output.stdout else []
+        self.mounted = (*network_files(output.stdout), *devices)
         if self._image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
-        self.closed = True
 
     def takes_over(self, other: "AgentPhases") -> None:
         """Call it after `prepare`: the container goes on with what `other` had."""
@@ -127,13 +148,22 @@ class AgentPhases:
         """What a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
         assert self.found is not None and self._image is not None
-        async with watching(self._container, self._image.reference, self._run_id, self.kept) as sight:
-            pass
-        paths = {one.path for one in self.found.changes} | set(self.network)
-        left = sight.seen.processes
+        left = await self._left(self._image)
+        paths = {one.path for one in self.found.changes} | set(self.mounted)
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
         return Footprint(frozenset(paths), self.found.made, ports, names)
+
+    async def _left(self, image: Image) -> tuple[Process, ...]:
+        """The processes of the agent, once they wait for something."""
+        left: tuple[Process, ...] = ()
+        for _ in range(SETTLE_TRIES):
+            async with watching(self._container, image.reference, self._run_id, self.kept) as sight:
+                await asyncio.sleep(SETTLE_SEC)
+            left = sight.seen.processes
+            if not any(one.ran for one in left):
+                break
+        return left
 
     async def relieve(self, limit: int) -> None:
         """End the agent's processes if they have used up the container's `limit`, so that no command could start."""

@@ -13,7 +13,7 @@ _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a 
 _PATH = re.compile(r"(?<![\w.~-])/[\w.@+~-]+(?:/[\w.@+~-]+)*")
 _WORD = re.compile(r"[\w.@+-]*\w")
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
-LEAST_WORD = 3  # characters of a file's name in an instruction
+LEAST_NAME = 3  # characters of a file's name in an instruction
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,26 @@ class Footprint:
 class Asked:
     """What a task asks for: its solution's footprint, and what its instruction names."""
 
-    def __init__(self, footprint: Footprint, instruction: str) -> None:
-        self._footprint = footprint
+    def __init__(self, footprint: Footprint | None, instruction: str, work: str = "") -> None:
+        """`footprint`: None = the task has no solution that runs; `work`: the working directory."""
+        self.has_solution = footprint is not None
+        self._work = f"{work.rstrip('/')}/"
+        footprint = self._footprint = footprint or Footprint()
         self._paths = {_normal(path) for path in footprint.paths} | set(_PATH.findall(instruction))
-        self._names = {word for word in _WORD.findall(instruction) if len(word) >= LEAST_WORD and "." in word}
+        self._words = set(_WORD.findall(instruction))
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
 
     def allows(self, path: str) -> bool:
         """Whether the task asks for a change at `path`."""
-        if _normal(path) in self._paths or PurePosixPath(path).name in self._names:
+        if _normal(path) in self._paths or self._names(path):
             return True
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
+
+    def _names(self, path: str) -> bool:
+        """Whether the instruction has the name of this file: any word in the working directory, else as x.y."""
+        name = PurePosixPath(path).name
+        is_work = len(self._work) > 1 and path.startswith(self._work)
+        return name in self._words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
     def allows_process(self, process: Process) -> bool:
         """Whether it may live during verification."""
@@ -66,27 +75,28 @@ class Verdict:
 class Causes:
     """What a reward may depend on although the task does not ask for it.
 
-    `changes`: of files; `processes`: names of living ones; `hooked`: verification met it before any of the work.
+    `changes`: of files; `mounted`: network files and devices, which a fresh container has anew; `processes`: names of
+    living ones; `hooked`: verification met it before any of the work, which the task's solution tells.
     """
 
     changes: tuple[Change, ...] = ()
-    network: tuple[str, ...] = ()
+    mounted: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     tampered: tuple[str, ...] = ()
     hooked: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.network or self.processes or self.tampered)
+        return bool(self.changes or self.mounted or self.processes or self.tampered)
 
     @property
     def names(self) -> list[str]:
         """Paths and processes, sorted."""
-        paths = {*(one.path for one in self.changes), *self.network, *self.tampered}
+        paths = {*(one.path for one in self.changes), *self.mounted, *self.tampered}
         return [*sorted(paths), *(f"process {name}" for name in sorted(set(self.processes)))]
 
 
 def causes_of(
-    changes: Iterable[Change], plain: Collection[str], network: Iterable[str], seen: Seen, asked: Asked
+    changes: Iterable[Change], plain: Collection[str], mounted: Iterable[str], seen: Seen, asked: Asked
 ) -> Causes:
     """`plain`: paths of regular files with content, which count if verification opened them; all else counts."""
     own = [one for one in changes if not is_made_anew(one.path)]
@@ -100,8 +110,8 @@ def causes_of(
     ]
     tampered = tuple(seen.tampered)
     living = tuple(one.name for one in seen.processes if one.ran and not asked.allows_process(one))
-    hooked = bool(tampered) or (opened is not None and _came_first(met, allowed, opened))
-    changed = tuple(one for one in network if not asked.allows(one))
+    hooked = bool(tampered) or (asked.has_solution and opened is not None and _came_first(met, allowed, opened))
+    changed = tuple(one for one in mounted if not asked.allows(one))
     return Causes(tuple(met), changed, living, tampered, hooked)
 
 

@@ -205,10 +205,12 @@ class DockerEngineEnvironment(CollectedEnvironment):
         assert found is not None
         text = await asyncio.to_thread(_instructions, self._task) if self._task else ""
 
-        def judged(footprint: Footprint) -> Causes:
-            return causes_of(found.contents, found.plain, self._phases.network, seen, Asked(footprint, text))
+        work = self._directory(None)
 
-        causes = await call(judged, Footprint())
+        def judged(footprint: Footprint | None) -> Causes:
+            return causes_of(found.contents, found.plain, self._phases.mounted, seen, Asked(footprint, text, work))
+
+        causes = await call(judged, None)
         return await call(judged, known) if causes and (known := await self._footprint()) else causes
 
     @contextlib.asynccontextmanager

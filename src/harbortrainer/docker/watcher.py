@@ -113,7 +113,8 @@ class Watch:
             ran = now is None or now["began"] != one["began"] or now["ran"] != one["ran"]
             if pid in self._kept or (pid == self._first and not ran):  # the first only sleeps
                 continue
-            found.append({"name": one["name"], "ports": one["ports"], "ran": ran, "writes": one["writes"]})
+            shown = now if now and now["began"] == one["began"] else one  # it may have begun to listen
+            found.append({"name": one["name"], "ports": shown["ports"], "ran": ran, "writes": one["writes"]})
         return found
 
 
