@@ -42,6 +42,7 @@ async def test_the_verifier_sees_the_mode_and_the_policy_does_not(
     tmp_path: Path, mode: Literal["train", "eval"]
 ) -> None:
     task = make_task(tmp_path, name="judged", test=JUDGE.format(mode=mode, numbers=NUMBERS))
+    (folder_of(task) / "instruction.md").write_text("Write what you see to /app/seen; make /app/watches.\n")
 
     def policy(request: Request) -> str:
         """It looks until it has seen what it wants: the watcher goes on, so that no prompt ends a turn early."""

@@ -59,7 +59,7 @@ INSTALLS: dict[str, Any] = {
 }
 # Every finding about a task's own parts, and attacks of two kinds; beside them a task that is good. Then the others.
 PLANTED = [
-    (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky", "background"), ("plain",)),
+    (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky"), ("plain",)),
     (("no-reward", "pre-written", "replaced-tool", "readable"), ("user", "separate-verifier")),
 ]
 
@@ -111,7 +111,7 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     assert left() == []
     recorded = [json.loads(file.read_text()) for file in (tmp_path / "cache/harbortrainer/footprints").iterdir()]
     paths = [list(one["paths"]) for one in recorded]
-    assert ["/usr/bin/new-program"] in paths and [] in paths, paths
+    assert ["/app/hello.txt", "/usr/bin/new-program"] in paths and ["/app/hello.txt"] in paths, paths
     again, cached = check(folder, "n_parallel=4", "n_oracle=2")
     assert again == 1 and all(task["cached"] for task in cached.values())
     assert {name: task["findings"] for name, task in cached.items()} == {n: t["findings"] for n, t in tasks.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from harbor.models.trial.paths import EnvironmentPaths
 
-from harbortrainer.docker.cause import Footprint
+from harbortrainer.docker.cause import Footprint, is_made_anew
 from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images import Image
@@ -149,7 +149,7 @@ class AgentPhases:
         await self.close()
         assert self.found is not None and self._image is not None
         left = await self._left(self._image)
-        paths = {one.path for one in self.found.changes} | set(self.mounted)
+        paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
         return Footprint(frozenset(paths), self.found.made, ports, names)

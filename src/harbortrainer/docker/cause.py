@@ -41,9 +41,9 @@ class Asked:
         self._words = set(_WORD.findall(instruction))
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
 
-    def allows(self, path: str) -> bool:
-        """Whether the task asks for a change at `path`."""
-        if _normal(path) in self._paths or self._names(path):
+    def allows(self, path: str, *, by_name: bool = True) -> bool:
+        """Whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
+        if _normal(path) in self._paths or (by_name and self._names(path)):
             return True
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
 
@@ -75,11 +75,13 @@ class Verdict:
 class Causes:
     """What a reward may depend on although the task does not ask for it.
 
-    `changes`: of files; `mounted`: network files and devices, which a fresh container has anew; `processes`: names of
-    living ones; `hooked`: verification met it before any of the work, which the task's solution tells.
+    `changes`: of files, those of the `unasked` ones that count; the others may count without them. `mounted`: network
+    files and devices, which a fresh container has anew. `processes`: names of living ones. `hooked`: verification met
+    it before any of the work, which the task's solution tells.
     """
 
     changes: tuple[Change, ...] = ()
+    unasked: tuple[Change, ...] = ()
     mounted: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     tampered: tuple[str, ...] = ()
@@ -100,8 +102,8 @@ def causes_of(
 ) -> Causes:
     """`plain`: paths of regular files with content, which count if verification opened them; all else counts."""
     own = [one for one in changes if not is_made_anew(one.path)]
-    allowed = [one.path for one in own if asked.allows(one.path)]
-    unasked = [one for one in own if not asked.allows(one.path)]
+    unasked = [one for one in own if not asked.allows(one.path, by_name=not one.shallow)]
+    allowed = {one.path for one in own} - {one.path for one in unasked}
     opened, held = seen.opened, {path for one in seen.processes if asked.allows_process(one) for path in one.writes}
     met = [
         one
@@ -112,7 +114,7 @@ def causes_of(
     living = tuple(one.name for one in seen.processes if one.ran and not asked.allows_process(one))
     hooked = bool(tampered) or (asked.has_solution and opened is not None and _came_first(met, allowed, opened))
     changed = tuple(one for one in mounted if not asked.allows(one))
-    return Causes(tuple(met), changed, living, tampered, hooked)
+    return Causes(tuple(met), tuple(unasked), changed, living, tampered, hooked)
 
 
 def _came_first(met: Iterable[Change], allowed: Iterable[str], opened: Mapping[str, int]) -> bool:

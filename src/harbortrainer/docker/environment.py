@@ -244,7 +244,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         now = await call(survey, other.container, other._phases.before)
         known = {one.path for one in other._phases.found.changes}
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
-        undone = [*causes.changes, *new]
+        undone = [*causes.unasked, *new]
         removed = await call(put_back, self.container, undone, other.container, other._image, self._run_id)
         self._phases.takes_over(other._phases)
         for script in removal_script(removed):
