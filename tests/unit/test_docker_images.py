@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.images import build_with_cli, buildkit_feature, content_digest
+from harbortrainer.docker.builds import build_with_cli, buildkit_feature
+from harbortrainer.docker.images import content_digest
 from harbortrainer.stopping import in_daemon_thread
 
 

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import requests
+from docker.errors import DockerException
 from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
+from harbortrainer.docker.inventory import missing_images, missing_note
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
@@ -24,15 +27,16 @@ _SHORT = 12  # digits of a digest in a table
 
 
 async def list_tasks(args: ListArgs) -> int:
-    """Print a row a task: fault or quarantine, family, digest, metadata."""
+    """Print a row a task: fault or quarantine, family, digest, metadata; then which images Docker lacks."""
     rows = [_row(path) for path in task_folders(args.dirs)]
+    image_lines = await asyncio.to_thread(_add_images, rows)
     family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
     for row in rows:
         row["family"] = Path(family[row["path"]]).name
     if not give_json(json.dumps(rows, indent=2), args.json):
         _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
         count = len({row["family"] for row in rows})
-        print(f"{len(rows)} tasks in {count} families")
+        print(f"{len(rows)} tasks in {count} families", *image_lines, sep="\n")
     return 0
 
 
@@ -134,7 +138,19 @@ def _row(path: Path) -> dict[str, Any]:
         "category": str(metadata.get("category") or metadata.get("kind") or ""),
         "difficulty": str(metadata.get("difficulty") or ""),
         "fault": fault,
+        "image": "",
     }
+
+
+def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Write into each row what its image needs. Returns lines on it; one also where Docker does not answer. Blocks."""
+    whole = [row for row in rows if not row["fault"]]
+    try:
+        for row in whole:
+            row["image"] = missing_images(Path(row["path"]))
+    except (DockerException, requests.RequestException):
+        return ["task images: not looked at, Docker does not answer"]
+    return missing_note({row["name"]: row["image"] for row in whole})
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harbortrainer.backend.health import check_health
-from harbortrainer.docker.images import image_ids, load_images, save_images
+from harbortrainer.docker.inventory import image_ids, load_images, save_images
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.sampler import PolicySampler
