@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from harbortrainer.docker.inventory import missing_images, missing_note
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
-from harbortrainer.tasks.fetch import DIGESTS, check_digests, fetch_dataset
+from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
 from harbortrainer.tasks.split import families, split_record, split_tasks
 from harbortrainer.tasks.task import Task
@@ -80,8 +79,11 @@ async def split(args: SplitArgs) -> int:
 
 async def get(args: GetArgs) -> int:
     """Fetch a dataset, or check the one that was fetched. Raises UserError."""
-    if len(args.dirs) != 1 or not re.fullmatch(r"[^/@]+@[^/@]+", args.dirs[0]):
-        raise UserError(f"{','.join(args.dirs)}: give one NAME@VERSION, such as terminal-bench@2.0")
+    if len(args.dirs) != 1 or not DATASET.fullmatch(args.dirs[0]):
+        raise UserError(
+            f"{','.join(args.dirs)}: give one NAME@VERSION or ORG/NAME@VERSION, such as terminal-bench@2.0 or "
+            "terminal-bench/terminal-bench-2-1@latest"
+        )
     folder = Path(args.to).expanduser()
     if (folder / DIGESTS).is_file():
         await asyncio.to_thread(check_digests, folder)
