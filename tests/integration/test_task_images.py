@@ -9,6 +9,7 @@ from harbortrainer.docker import cleaning, images
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.inventory import image_ids, missing_images
+from harbortrainer.docker.preflight import check_docker
 from harbortrainer.errors import UserError
 from tests.support.docker_parts import BASE, a_run, remove_run, up, write_task
 
@@ -27,6 +28,7 @@ async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_p
     task = write_task(tmp_path / "named", dockerfile=f"{BASE}ENV MARK={tmp_path}\n", toml=NAMED)
     bare = write_task(tmp_path / "bare", dockerfile=None, toml=NAMED)
     assert [missing_images(one) for one in (task, bare)] == ["to pull", "to pull"]
+    assert check_docker([task, bare], 1, {})[-1] == "task images that are missing here: 2 to pull (named, bare)"
     with pytest.raises(UserError, match=f"^task bare: cannot pull image {NOWHERE}: [^\n]*$"):
         await prepare_images([bare])
     with pytest.raises(UserError, match=f"^task named: cannot pull image {NOWHERE}: [^\n]*$"):
