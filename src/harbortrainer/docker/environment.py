@@ -67,8 +67,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
     images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets the agent's processes run while its work is graded,
     for tasks that ask for a server: such a process could rewrite the reward, so a task should rather start the server
     in its test, or declare a separate verifier. `own_network` gives the container a network namespace that no other
-    trial has used. `records_footprint`: the agent is the task's solution; its trial's
-    folder gets FOOTPRINT.
+    trial has used. `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
+    `records_footprint`: the agent is the task's solution; its trial's folder gets FOOTPRINT.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         cap_add: Sequence[str] = (),
         keep_processes: bool = False,
         own_network: bool = False,
+        prebuilt_only: bool = False,
         records_footprint: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -87,7 +88,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._limits: dict[str, Any] = {  # of its container
             "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": tuple(cap_add), "own_network": own_network,
         }  # fmt: skip
-        self._given = args, {**kwargs, **self._limits, "run_id": run_id}
+        self._given = args, {**kwargs, **self._limits, "run_id": run_id, "prebuilt_only": prebuilt_only}
+        self._prebuilt_only = prebuilt_only
         self._records_footprint = records_footprint
         self._run_id = run_id
         self._pids_limit = pids_limit
@@ -127,14 +129,15 @@ class DockerEngineEnvironment(CollectedEnvironment):
             self.environment_dir, docker_image=self.task_env_config.docker_image, force_build=force_build
         )
         image_name = self.task_env_config.docker_image if prebuilt else None
-        image = await images.task_image(self.environment_dir, image_name, force=force_build)
+        find = partial(images.task_image, self.environment_dir, image_name, prebuilt_only=self._prebuilt_only)
+        image = await find(force=force_build)
         await removals().room()
         with removals().starting() as start:
             try:
                 await self._create(image)
             except ImageNotFound:  # it was removed since
                 images.forget(image)
-                image = await images.task_image(self.environment_dir, image_name)
+                image = await find()
                 await self._create(image)
             if image.healthcheck:
                 await call(wait_healthy, self.container, self.task_env_config.build_timeout_sec)

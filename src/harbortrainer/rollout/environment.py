@@ -20,7 +20,7 @@ from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
 
-KEEP = "keep_processes"
+KEEP, PREBUILT_ONLY = "keep_processes", "prebuilt_only"
 
 
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -28,7 +28,10 @@ _Words = Annotated[list[_Word], BeforeValidator(lambda value: value.split(",") i
 
 
 class EngineOptions(BaseModel):
-    """`cap_add`: as Docker names them; it refuses one that it does not know. `keep_processes`: globs of task names."""
+    """`cap_add`: as Docker names them; it refuses one that it does not know. `keep_processes`: globs of task names.
+
+    `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
+    """
 
     model_config = ConfigDict(strict=True)
 
@@ -37,6 +40,7 @@ class EngineOptions(BaseModel):
     cap_add: _Words = []
     keep_processes: _Words = []
     own_network: bool = False
+    prebuilt_only: bool = False
 
 
 ENGINE_ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"
