@@ -125,8 +125,8 @@ class TrialSettings(ModelSettings):
 
     # -- tasks
     tasks_dir: str = field(
-        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER], NAME@VERSION of Harbor's registry or tau:DOMAIN[@SIDE]; "
-        "several: a,b",
+        doc="folder of Harbor tasks, git+URL[@REV][#FOLDER], NAME@VERSION or ORG/NAME@VERSION of Harbor's registry, or "
+        "tau:DOMAIN[@SIDE]; several: a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(

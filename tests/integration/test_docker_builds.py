@@ -28,14 +28,14 @@ async def test_no_image_stands_under_what_its_folder_held_before(
     """The folder changes between its digest and the build that reads it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     task = write_task(tmp_path / "edited", dockerfile=f"{BASE}ENV MARK={tmp_path}\nRUN false\n")
-    dockerfile, build = task / "environment" / "Dockerfile", images._build
+    dockerfile, build = task / "environment" / "Dockerfile", images.build
     reference = images.task_reference(task / "environment")
 
     def edited(*arguments: Any) -> None:
         dockerfile.write_text(f"{BASE}ENV MARK={tmp_path}\n")
         build(*arguments)
 
-    monkeypatch.setattr(images, "_build", edited)
+    monkeypatch.setattr(images, "build", edited)
     with pytest.raises(images.ImageError, match="was changed while its image was built"):
         await images.task_image(task / "environment", None)
     assert not images.is_here(reference)

@@ -157,8 +157,8 @@ async def test_a_working_directory_that_is_not_there_is_told(tmp_path: Path) -> 
 
 async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[str] = []
-    build = images._build
-    monkeypatch.setattr(images, "_build", lambda *args: (builds.append(args[1]), build(*args)))
+    build = images.build
+    monkeypatch.setattr(images, "build", lambda *args: (builds.append(args[1]), build(*args)))
     tasks = [write_task(tmp_path / name, dockerfile=f"{BASE}RUN echo {tmp_path} > /made\n") for name in ("one", "two")]
     reference = f"harbortrainer/task:{content_digest(tasks[0] / 'environment')[:12]}"
     try:

@@ -289,7 +289,15 @@ class FakeHost(RemoteHost):
         self._note("docker", parallel=n_containers)
         return []
 
-    async def build(self, tasks: Sequence[Path], progress: Callable[[str, int, int], None], run_id: str) -> int:
+    async def build(
+        self,
+        tasks: Sequence[Path],
+        progress: Callable[[str, int, int], None],
+        run_id: str,
+        say: Callable[[str], None],
+        *,
+        prebuilt_only: bool,
+    ) -> int:
         self._note("images", tasks=sorted(folder.name for folder in tasks))
         return 0
 

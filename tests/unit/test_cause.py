@@ -27,7 +27,7 @@ INSTRUCTION = "Fix `/etc/app.conf` and write /srv/motd, answer.txt and Makefile;
         ("/usr/bin/jq2", False),
         ("/opt/tool/bin/x", True),  # in a folder that the solution made
         ("/opt/toolbox", False),
-        ("/app/out/x", False),  # the solution changed the folder alone
+        ("/app/out/other", False),  # the solution changed the folder alone
         ("/etc/app.conf", True),  # the instruction's path
         ("/srv/motd", True),
         ("/etc/motd", False),  # a name without a dot, elsewhere
@@ -80,8 +80,8 @@ LOG = Change("/var/log/x", Kind.ADDED)
 PLAIN = ("/usr/x", "/app/out")
 
 
-def found(opened: Mapping[str, int] | None, *changes: Change, **seen: tuple[Process, ...]) -> Causes:
-    return causes_of(changes, PLAIN, (), Seen(opened, **seen), Asked(SOLUTION, "", "/app"))
+def found(opened: Mapping[str, int] | None, *changes: Change, processes: tuple[Process, ...] = ()) -> Causes:
+    return causes_of(changes, PLAIN, (), Seen(opened, processes=processes), Asked(SOLUTION, "", "/app"))
 
 
 @pytest.mark.parametrize(

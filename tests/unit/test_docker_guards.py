@@ -90,11 +90,12 @@ def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:
 
 
 def test_options_of_our_environment_are_read(make_task: MakeTask) -> None:
-    given = {"allow_sudo": True, "cap_add": "NET_RAW, SYS_PTRACE"}
+    given = {"allow_sudo": True, "cap_add": "NET_RAW, SYS_PTRACE", "prebuilt_only": True}
     assert environment_config("docker", given, make_task(), "r").kwargs == {
         "run_id": "r",
         "allow_sudo": True,
         "cap_add": ["NET_RAW", "SYS_PTRACE"],
+        "prebuilt_only": True,
     }
 
 

@@ -1,9 +1,14 @@
+import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.images import build_with_cli, buildkit_feature, content_digest
+from harbortrainer.docker.builds import build_with_cli, buildkit_feature
+from harbortrainer.docker.images import Image, _notes, content_digest
+from harbortrainer.docker.inventory import missing_note
+from harbortrainer.docker.tmux_image import _dockerfile, _last_line, tmux_reference
 from harbortrainer.stopping import in_daemon_thread
 
 
@@ -74,3 +79,31 @@ async def test_a_thread_hands_on_results_and_errors() -> None:
     assert await in_daemon_thread(divmod, 7, 2) == (3, 1)
     with pytest.raises(KeyError):
         await in_daemon_thread(fail)
+
+
+def test_lines_on_images_count_them_and_name_one() -> None:
+    plain = Image("r", "", "/", (), False)
+    given = [("b", replace(plain, instead="no network")), ("a", replace(plain, instead="no such image")), ("c", plain)]
+    (line,) = _notes(given)
+    assert line.startswith("2 of 3 images are built") and "such as of task a: no such image; " in line
+    (line,) = _notes([("a", replace(plain, no_tmux="no package manager")), ("b", plain)])
+    assert line.startswith("1 of 2 images stay without tmux") and line.endswith("such as of task a: no package manager")
+
+
+def test_missing_images_are_counted_and_named() -> None:
+    missing = dict.fromkeys("abcd", "to pull") | {"e": "", "f": "to build"}
+    assert missing_note(missing) == ["task images that are missing here: 4 to pull (a, b, c, …), 1 to build (f)"]
+    assert missing_note({"e": ""}) == missing_note({}) == []
+
+
+def test_tmux_is_added_as_root_and_the_user_stays() -> None:
+    _, root, run, user = _dockerfile("base:1", "me:1000").splitlines()
+    assert (root, user) == ("USER root", "USER me:1000")
+    _, alone = _dockerfile("base:1", "").splitlines()
+    assert alone == run and json.loads(run.removeprefix("RUN "))[:2] == ["/bin/sh", "-c"]
+    assert tmux_reference("sha256:a") != tmux_reference("sha256:b")
+
+
+def test_why_tmux_is_not_added_is_the_last_line_of_the_script() -> None:
+    log = ": '/bin/sh' returned 1\n ---> Running in 5\n\x1b[91mE: no tmux\n\x1b[0mRemoving intermediate container 5\n"
+    assert _last_line(log) == "E: no tmux"

@@ -1,10 +1,13 @@
 """`python -m src.tasks list` and the lines of a check, as a script reads them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from harbortrainer.cli.main import main
+from harbortrainer.docker.inventory import missing_images
+from harbortrainer.qualify import commands
 from harbortrainer.qualify.check import Cache, _keeping
 from harbortrainer.qualify.findings import Finding, Level, TaskReport
 from tests.support.task_folder import write_task
@@ -28,6 +31,21 @@ def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["tasks", "list", str(tmp_path / "set")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(LONG)]
     assert "c" * 90 in line
+
+
+def test_a_list_names_missing_images_and_does_without_docker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed(tmp_path)
+    monkeypatch.setattr(commands, "missing_images", lambda task: "to pull" if task.name == "short" else "")
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
+    assert capsys.readouterr().out.endswith("families\ntask images that are missing here: 1 to pull (short)\n")
+    assert main(["tasks", "list", str(tmp_path / "set"), "--json"]) == 0
+    assert [row["image"] for row in json.loads(capsys.readouterr().out)] == ["", "to pull"]
+    monkeypatch.setattr(commands, "missing_images", missing_images)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
+    assert capsys.readouterr().out.endswith("task images: not looked at, Docker does not answer\n")
 
 
 def test_brackets_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

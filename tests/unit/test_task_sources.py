@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from harbor.registry.client import package
+from harbor.registry.client.json import JsonRegistryClient
 
 from harbortrainer.cli.main import main
 from harbortrainer.durable.files import cache_folder
@@ -114,14 +117,15 @@ def test_git(tmp_path: Path) -> None:
         find_sources("git+file:///nowhere")
 
 
-def registry(tmp_path: Path) -> Path:
-    """A registry of one dataset with both tasks of a repository."""
+def registry(tmp_path: Path, *names: str) -> Path:
+    """A registry of datasets with both tasks of a repository."""
     address, commit = repository(tmp_path / "repository")
     tasks = [
         {"name": name, "git_url": address, "git_commit_id": commit, "path": f"sets/small/{name}"} for name in ("a", "b")
     ]
     file = tmp_path / "registry.json"
-    file.write_text(json.dumps([{"name": "tiny", "version": "1.0", "description": "x", "tasks": tasks}]))
+    sets = [{"name": name, "version": "1.0", "description": "x", "tasks": tasks} for name in names or ("tiny",)]
+    file.write_text(json.dumps(sets))
     return file
 
 
@@ -134,6 +138,30 @@ def test_a_registrys_dataset_is_fetched_once_and_stays_as_it_was(tmp_path: Path)
     (Path(source.path) / "a" / "instruction.md").write_text("other")
     with pytest.raises(UserError, match="not as it was fetched: a; remove it and fetch it again"):
         find_sources("tiny@1.0")
+
+
+def test_a_dataset_of_an_organisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Harbor's newer registry; a folder of that name goes before it."""
+    client = JsonRegistryClient(path=registry(tmp_path, "org/tiny-2.1"))
+    monkeypatch.setattr(package, "PackageDatasetClient", lambda: client)
+    monkeypatch.chdir(tmp_path)
+    (source,) = find_sources("org/tiny-2.1@1.0")
+    assert (source.name, source.version) == ("tiny-2.1@1.0", "org/tiny-2.1@1.0")
+    assert names(load_sources([source])) == ["a", "b"]
+    write_task(tmp_path / "org" / "tiny-2.1@1.0" / "mine")
+    assert names(load_sources(find_sources("org/tiny-2.1@1.0"))) == ["mine"]
+    for given in ("./org/other@1.0", "a/b/other@1.0", "/org/other@1.0", "org/other", "org/@1.0"):
+        with pytest.raises(UserError, match="is not a folder"):
+            load_sources(find_sources(given))
+
+
+def test_several_faults_of_a_download_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise ExceptionGroup("tasks", [ExceptionGroup("one", [OSError("the disk is full")]), ValueError("x")])
+
+    monkeypatch.setattr(package.PackageDatasetClient, "download_dataset", fail)
+    with pytest.raises(UserError, match=r"^org/tiny@1: cannot be fetched \(OSError: the disk is full\)[^\n]*$"):
+        fetch_dataset("org/tiny@1", None, tmp_path / "tiny")
 
 
 def test_get_writes_a_folder_with_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

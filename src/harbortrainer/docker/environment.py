@@ -69,8 +69,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
     `run_id` labels the container. `pids_limit` is its largest number of processes, 0 = no limit. `allow_sudo` lets
     setuid programs (sudo, su, ping) work for users other than root. `cap_add` adds capabilities to those that ordinary
     images need (NET_RAW, SYS_PTRACE, ...). `own_network` gives the container a network namespace that no other
-    trial has used. `records_footprint`: the agent is the task's solution; its trial's
-    folder gets FOOTPRINT.
+    trial has used. `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
+    `records_footprint`: the agent is the task's solution; its trial's folder gets FOOTPRINT.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         allow_sudo: bool = False,
         cap_add: Sequence[str] = (),
         own_network: bool = False,
+        prebuilt_only: bool = False,
         records_footprint: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -88,7 +89,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._limits: dict[str, Any] = {  # of its container
             "pids_limit": pids_limit, "allow_sudo": allow_sudo, "cap_add": tuple(cap_add), "own_network": own_network,
         }  # fmt: skip
-        self._given = args, {**kwargs, **self._limits, "run_id": run_id}
+        self._given = args, {**kwargs, **self._limits, "run_id": run_id, "prebuilt_only": prebuilt_only}
+        self._prebuilt_only = prebuilt_only
         self._records_footprint = records_footprint
         self._run_id = run_id
         self._pids_limit = pids_limit
@@ -128,14 +130,15 @@ class DockerEngineEnvironment(CollectedEnvironment):
             self.environment_dir, docker_image=self.task_env_config.docker_image, force_build=force_build
         )
         image_name = self.task_env_config.docker_image if prebuilt else None
-        image = self._given_image or await images.task_image(self.environment_dir, image_name, force=force_build)
+        find = partial(images.task_image, self.environment_dir, image_name, prebuilt_only=self._prebuilt_only)
+        image = self._given_image or await find(force=force_build)
         await removals().room()
         with removals().starting() as start:
             try:
                 await self._create(image)
             except ImageNotFound:  # it was removed since
                 images.forget(image)
-                image = await images.task_image(self.environment_dir, image_name)
+                image = await find()
                 await self._create(image)
             if image.healthcheck:
                 await call(wait_healthy, self.container, self.task_env_config.build_timeout_sec)

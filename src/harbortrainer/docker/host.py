@@ -41,8 +41,13 @@ class Host(Protocol):
         """The most environments of these tasks at once, and what bounds them. Blocking. Raises UserError."""
         return REMOTE, f"{REMOTE} environments of a service"
 
-    async def build(self, tasks: Sequence[Path], progress: Progress, run_id: str) -> int:
-        """Make the tasks' images that are missing. Returns how many were made."""
+    async def build(
+        self, tasks: Sequence[Path], progress: Progress, run_id: str, say: Say, *, prebuilt_only: bool
+    ) -> int:
+        """Make the tasks' images that are missing. Returns how many were made.
+
+        `prebuilt_only`: build none in place of one that cannot be pulled.
+        """
         return 0
 
     def open_network(self, tasks: Sequence[Path]) -> None:
@@ -96,9 +101,11 @@ async def cleaned(host: Host, run_id: str, say: Say) -> AsyncIterator[None]:
             say("Docker does not answer, containers of this run may be left; the next run removes them")
 
 
-async def build_images(host: Host, tasks: Sequence[Path], run_id: str, progress: Progress, say: Say) -> None:
+async def build_images(
+    host: Host, tasks: Sequence[Path], run_id: str, progress: Progress, say: Say, *, prebuilt_only: bool
+) -> None:
     """Open the trials' network and make the tasks' images; say how many, and how long it took."""
     await in_daemon_thread(host.open_network, tasks)
     started = time.monotonic()
-    if built := await host.build(tasks, progress, run_id):
+    if built := await host.build(tasks, progress, run_id, say, prebuilt_only=prebuilt_only):
         say(f"{built} task images built in {time.monotonic() - started:.1f} s")

@@ -18,9 +18,11 @@ import requests
 from docker.errors import DockerException
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
 
+from harbortrainer.docker.builds import buildkit_feature, is_here
 from harbortrainer.docker.compose import COMPOSE, MAIN, read_compose
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import buildkit_feature, is_here, task_reference
+from harbortrainer.docker.images import task_reference
+from harbortrainer.docker.inventory import missing_images, missing_note
 from harbortrainer.errors import EnvironmentFault, UserError
 
 MIN_API = (1, 40)  # Docker 19.03
@@ -87,7 +89,7 @@ def check_docker(
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
-    return findings.warnings
+    return findings.warnings + missing_note({task.name: missing_images(task) for task in tasks})
 
 
 def docker_capacity(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harbortrainer.config import Config
-from harbortrainer.docker.images import image_ids
+from harbortrainer.docker.inventory import image_ids
 from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.one_off import start_problem
 from harbortrainer.docker.preflight import task_needs

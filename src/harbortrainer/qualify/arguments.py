@@ -47,6 +47,6 @@ class CheckArgs(ListArgs):
 
 @chz.chz
 class GetArgs:
-    dirs: tuple[str, ...] = field(doc="NAME@VERSION of the registry")
+    dirs: tuple[str, ...] = field(doc="NAME@VERSION or ORG/NAME@VERSION of the registry")
     to: str = field(doc="folder to create; if it exists, check its digests instead")
     registry: str | None = field(None, "JSON file or URL of the registry; None = Harbor's")

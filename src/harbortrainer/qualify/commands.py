@@ -2,19 +2,21 @@
 
 import asyncio
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import requests
+from docker.errors import DockerException
 from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
+from harbortrainer.docker.inventory import missing_images, missing_note
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
-from harbortrainer.tasks.fetch import DIGESTS, check_digests, fetch_dataset
+from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
 from harbortrainer.tasks.split import families, split_record, split_tasks
 from harbortrainer.tasks.task import Task
@@ -24,15 +26,16 @@ _SHORT = 12  # digits of a digest in a table
 
 
 async def list_tasks(args: ListArgs) -> int:
-    """Print a row a task: fault or quarantine, family, digest, metadata."""
+    """Print a row a task: fault or quarantine, family, digest, metadata; then which images Docker lacks."""
     rows = [_row(path) for path in task_folders(args.dirs)]
+    image_lines = await asyncio.to_thread(_add_images, rows)
     family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
     for row in rows:
         row["family"] = Path(family[row["path"]]).name
     if not give_json(json.dumps(rows, indent=2), args.json):
         _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
         count = len({row["family"] for row in rows})
-        print(f"{len(rows)} tasks in {count} families")
+        print(f"{len(rows)} tasks in {count} families", *image_lines, sep="\n")
     return 0
 
 
@@ -76,8 +79,11 @@ async def split(args: SplitArgs) -> int:
 
 async def get(args: GetArgs) -> int:
     """Fetch a dataset, or check the one that was fetched. Raises UserError."""
-    if len(args.dirs) != 1 or not re.fullmatch(r"[^/@]+@[^/@]+", args.dirs[0]):
-        raise UserError(f"{','.join(args.dirs)}: give one NAME@VERSION, such as terminal-bench@2.0")
+    if len(args.dirs) != 1 or not DATASET.fullmatch(args.dirs[0]):
+        raise UserError(
+            f"{','.join(args.dirs)}: give one NAME@VERSION or ORG/NAME@VERSION, such as terminal-bench@2.0 or "
+            "terminal-bench/terminal-bench-2-1@latest"
+        )
     folder = Path(args.to).expanduser()
     if (folder / DIGESTS).is_file():
         await asyncio.to_thread(check_digests, folder)
@@ -134,7 +140,19 @@ def _row(path: Path) -> dict[str, Any]:
         "category": str(metadata.get("category") or metadata.get("kind") or ""),
         "difficulty": str(metadata.get("difficulty") or ""),
         "fault": fault,
+        "image": "",
     }
+
+
+def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Write into each row what its image needs. Returns lines on it; one also where Docker does not answer. Blocks."""
+    whole = [row for row in rows if not row["fault"]]
+    try:
+        for row in whole:
+            row["image"] = missing_images(Path(row["path"]))
+    except (DockerException, requests.RequestException):
+        return ["task images: not looked at, Docker does not answer"]
+    return missing_note({row["name"]: row["image"] for row in whole})
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

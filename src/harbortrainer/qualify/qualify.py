@@ -13,6 +13,7 @@ from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import ATTACKS, CODE, files_below, together
 from harbortrainer.qualify.findings import Level, TaskReport
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
+from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
 
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
@@ -46,13 +47,16 @@ async def _build(
     if trials.config.environment_type != "docker":
         return True
     async with building:
-        began = time.monotonic()
+        began, only = time.monotonic(), bool(trials.config.environment_kwargs.get(PREBUILT_ONLY))
+        notes: list[str] = []
         try:
-            await prepare_images([task], run_id=trials.run_id)
+            await prepare_images([task], run_id=trials.run_id, say=notes.append, prebuilt_only=only)
         except UserError as error:
             report.add("build", Level.ERROR, " ".join(str(error).split())[-300:])
             return False
         report.build_sec = time.monotonic() - began
+    for note in notes:
+        report.add("image", Level.WARNING, note)
     if report.build_sec > args.slow_build_sec:
         report.add("slow build", Level.WARNING, f"its image took {report.build_sec:.0f} s to build")
     return True

@@ -19,12 +19,18 @@ from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
 
+PREBUILT_ONLY = "prebuilt_only"
+
+
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Words = Annotated[list[_Word], BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)]
 
 
 class EngineOptions(BaseModel):
-    """`cap_add`: as Docker names them; it refuses one that it does not know."""
+    """`cap_add`: as Docker names them; it refuses one that it does not know.
+
+    `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
+    """
 
     model_config = ConfigDict(strict=True)
 
@@ -32,6 +38,7 @@ class EngineOptions(BaseModel):
     allow_sudo: bool = False
     cap_add: _Words = []
     own_network: bool = False
+    prebuilt_only: bool = False
 
 
 ENGINE_ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"

@@ -15,6 +15,7 @@ from harbortrainer.docker.host import build_images, cleaned
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.agents import program_of
+from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.gates import UNOBSERVED
 from harbortrainer.rollout.trial import LocalHost, NewTrial
@@ -66,9 +67,11 @@ class HarborRoom:
             cleaned(self._docker, self._run_id, say),
         ):
             folders = list(map(folder_of, tasks))
-            images = build_images(self._docker, folders, self._run_id, progress, say)
+            config = self.local.parts.config
+            only = bool(config.environment_kwargs.get(PREBUILT_ONLY))
+            images = build_images(self._docker, folders, self._run_id, progress, say, prebuilt_only=only)
             try:
-                await asyncio.gather(warm_up(self.local.parts.config), images)
+                await asyncio.gather(warm_up(config), images)
                 yield
             finally:
                 await self.aclose()

@@ -6,17 +6,24 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import subprocess
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.errors import UserError
 from harbortrainer.stopping import daemon_future
 from harbortrainer.tasks.folders import digest, looks_like_task
 
+if TYPE_CHECKING:
+    from harbor.registry.client.base import BaseRegistryClient
+
 DIGESTS = "DIGESTS"  # beside fetched tasks: a line `SHA256  NAME` for each, and their origin
+DATASET = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[^/@]+@[^/@]+")  # NAME@VERSION and ORG/NAME@VERSION of a registry
 _log = logging.getLogger("harbortrainer")
 _OFFLINE = "this needs the internet, or give a folder that holds the tasks already"
 
@@ -31,8 +38,7 @@ def find_folder(given: str) -> tuple[str, str]:
     if given.startswith("git+"):
         path, commit = fetch_git(given, cache)
         return str(path), commit
-    name, at, version = given.partition("@")
-    if not at or "/" in given or not name or not version:
+    if not DATASET.fullmatch(given):
         return given, ""  # `task_paths` reports the missing folder
     path = cache / "registry" / given
     if path.is_dir():
@@ -65,7 +71,7 @@ def fetch_git(given: str, cache: Path) -> tuple[Path, str]:
 
 
 def fetch_dataset(name: str, registry: str | None, folder: Path) -> str:
-    """Fetch all tasks of `NAME@VERSION` into `folder`, which must not exist, with their DIGESTS; returns a summary.
+    """Fetch all tasks of a DATASET into `folder`, which must not exist, with their DIGESTS; returns a summary.
 
     When another process fetched it meanwhile, its folder is used. `registry`: JSON file or URL; None = Harbor's.
     Raises UserError when it is not found or cannot be reached.
@@ -107,23 +113,45 @@ def _put(partial: Path, folder: Path) -> None:
 async def _download(name: str, registry: str | None, folder: Path) -> int:
     import httpx
     import requests
-    from harbor.registry.client.factory import RegistryClientFactory
+    from harbor.registry.client.base import UnavailableDatasetTasksError
+    from postgrest.exceptions import APIError
+    from storage3.utils import StorageException
 
     try:
-        if registry is None:
-            client = RegistryClientFactory.create()
-        elif "://" in registry:
-            client = RegistryClientFactory.create(registry_url=registry)
-        else:
-            client = RegistryClientFactory.create(registry_path=Path(registry).expanduser())
+        client = _client(name, registry)
         folder.mkdir(parents=True)
-        return len(await client.download_dataset(name, output_dir=folder, export=True))
+        return len(await _first_fault(client.download_dataset(name, output_dir=folder, export=True)))
     except (httpx.HTTPError, requests.RequestException, OSError, subprocess.SubprocessError) as error:
         raise UserError(f"{name}: cannot be fetched ({_line(error)}); {_OFFLINE}") from error
-    except (ValueError, RuntimeError) as error:  # Harbor wraps every fault of its registry in one of these
+    except (APIError, StorageException, UnavailableDatasetTasksError) as error:  # of ORG/NAME
+        raise UserError(f"{name}: {_line(error)}") from error
+    except (ValueError, RuntimeError) as error:  # Harbor wraps every other fault of its registry in one of these
         if isinstance(reason := error.__context__, httpx.HTTPError | OSError):
             raise UserError(f"{name}: cannot be fetched ({_line(reason)}); {_OFFLINE}") from error
         raise UserError(f"{name}: {_line(error)}") from error
+
+
+def _client(name: str, registry: str | None) -> "BaseRegistryClient":
+    """As Harbor's own command chooses it: a name with an organisation is in its newer registry."""
+    from harbor.registry.client.factory import RegistryClientFactory
+    from harbor.registry.client.package import PackageDatasetClient
+
+    if registry is None:
+        return PackageDatasetClient() if "/" in name else RegistryClientFactory.create()
+    if "://" in registry:
+        return RegistryClientFactory.create(registry_url=registry)
+    return RegistryClientFactory.create(registry_path=Path(registry).expanduser())
+
+
+async def _first_fault[T](work: Awaitable[T]) -> T:
+    """The result of `work`. Of several faults at once, raises the first."""
+    try:
+        return await work
+    except ExceptionGroup as group:
+        fault: Exception = group
+    while isinstance(fault, ExceptionGroup):
+        fault = fault.exceptions[0]
+    raise fault  # after the block, which would become its context
 
 
 def _fetched(given: str, store: Path, url: str, revision: str) -> str:

@@ -21,6 +21,7 @@ _TABLES = ("metadata", "environment", "solution")  # of task.toml, that are read
 _HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
 FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-bench-2": "fetch it with scripts/get_terminal_bench.sh",
+    "terminal-bench-2-1": "fetch it with scripts/get_terminal_bench.sh 2.1",
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
 _log = logging.getLogger("harbortrainer")

@@ -30,7 +30,8 @@ class Source:
 
 
 def find_sources(tasks_dir: str) -> list[Source]:
-    """The sources in `a,b`: VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `NAME@VERSION`, fetched if missing.
+    """The sources in `a,b`: VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `[ORG/]NAME@VERSION`, fetched
+    if missing. A folder goes before a name of the registry.
 
     Raises UserError.
     """

@@ -12,9 +12,9 @@ from pathlib import Path
 import requests
 from docker.errors import DockerException
 
+from harbortrainer.docker.builds import ImageError
 from harbortrainer.docker.cleaning import GB
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import ImageError
 from harbortrainer.errors import UserError, one_line
 from harbortrainer.venues.hosts.messages import Facts
 

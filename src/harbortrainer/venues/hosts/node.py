@@ -14,7 +14,7 @@ from typing import Never
 
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.load import look_on
-from harbortrainer.docker.images import image_ids, load_images, save_images
+from harbortrainer.docker.inventory import image_ids, load_images, save_images
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.sampler import PolicySampler

@@ -182,7 +182,7 @@ class RayCluster:
     async def _give_images(self, host: RemoteHost, first: RemoteHost) -> None:
         """Copy the images that an earlier host has built: built twice, they may differ."""
         built, here = await first.ask("images"), await host.ask("images")
-        if not (missing := [name for name, image in built.items() if image and not here[name]]):
+        if not (missing := [name for name, image in built.items() if image and not here.get(name)]):
             return
         size = await first.ask("save_images", missing)
         for offset in range(0, size, CHUNK):
@@ -190,9 +190,9 @@ class RayCluster:
         await host.ask("load_images")
 
     async def _compare_images(self, host: RemoteHost, first: RemoteHost) -> None:
-        theirs = await first.ask("images")
-        different = [name for name, image in (await host.ask("images")).items() if image != theirs[name]]
-        if different:
+        theirs, here = await first.ask("images"), await host.ask("images")
+        if any(here.get(name) != image for name, image in theirs.items()):
+            different = [name for name, image in here.items() if image != theirs.get(name)]
             raise UserError(
                 f"host {host.name}: has other images than host {first.name}: {', '.join(different)}; rewards would "
                 f"depend on the machine; remove them there: docker rmi {' '.join(different)}"

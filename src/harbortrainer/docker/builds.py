@@ -1,0 +1,117 @@
+"""Builds and pulls images: by the Engine API, or by the docker CLI where a Dockerfile needs BuildKit."""
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError, ImageNotFound
+from docker.errors import BuildError as DockerBuildError
+
+from harbortrainer.docker.daemon import engine
+
+REPOSITORY = "harbortrainer/task"  # of the images that are built here
+_LOG_TAIL_LINES = 20
+_log = logging.getLogger(__name__)
+_FEATURES = {
+    "# syntax=": re.compile(r"\A(?:\s*#[^\n]*\n)*\s*#\s*syntax\s*=", re.IGNORECASE),
+    "RUN --mount/--network/--security": re.compile(r"^\s*RUN\s+(?:--\S+\s+)*--(?:mount|network|security)", re.M | re.I),
+    "COPY/ADD --link/--chmod/--parents/--exclude/--checksum": re.compile(
+        r"^\s*(?:COPY|ADD)\s+(?:--\S+\s+)*--(?:link|chmod|parents|exclude|checksum|keep-git-dir)", re.M | re.I
+    ),
+    "heredoc": re.compile(r"^\s*(?:RUN|COPY|ADD)\s+(?:[^\n]*\s)?<<-?[\"']?[A-Za-z_]\w*[\"']?", re.M | re.I),
+}
+
+
+class ImageError(RuntimeError):
+    """An image could not be built or pulled, because of the task or the registry. Retrying rarely helps."""
+
+
+def is_here(reference: str) -> bool:
+    try:
+        engine().inspect_image(reference)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def pull(reference: str, stop: threading.Event) -> None:
+    """Raises ImageError."""
+    try:
+        events = engine().pull(reference, stream=True, decode=True)
+        follow(events, f"cannot pull image {reference}", stop)
+    except APIError as error:
+        raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
+
+
+def build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event) -> None:
+    """Build the Dockerfile of a folder. Raises ImageError."""
+    what = f"cannot build {environment_dir}"
+    _log.info("building %s from %s", reference, environment_dir)
+    if feature := buildkit_feature((environment_dir / "Dockerfile").read_text()):
+        follow(build_with_cli(environment_dir, reference, labels, feature, stop), what, stop)
+        return
+    try:
+        events = engine().build(
+            path=str(environment_dir), tag=reference, labels=dict(labels), rm=True, forcerm=True, decode=True
+        )
+        follow(events, what, stop)
+    except (APIError, DockerBuildError) as error:
+        raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
+
+
+def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) -> None:
+    """Read a build's or pull's events to their end. Raises ImageError with the tail of the log."""
+    log: list[str] = []
+    for event in events:
+        if stop.is_set():
+            raise ImageError(f"{what}: cancelled")
+        if "error" in event:
+            tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
+            raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
+        log.append(event.get("stream", ""))
+
+
+def buildkit_feature(dockerfile: str) -> str | None:
+    """The first BuildKit-only construct in a Dockerfile's text; None = the classic builder can build it."""
+    return next((name for name, pattern in _FEATURES.items() if pattern.search(dockerfile)), None)
+
+
+def build_with_cli(
+    context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
+) -> Iterator[dict[str, str]]:
+    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
+
+    Setting `stop` ends it; set it afterwards in any case, since a thread waits for it.
+    """
+    if shutil.which("docker") is None:
+        yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
+        return
+    command = ["docker", "build", "--progress=plain", "--tag", reference]
+    command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    with subprocess.Popen(
+        [*command, str(context)],
+        env={**os.environ, "DOCKER_BUILDKIT": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
+        for line in process.stdout:
+            yield {"stream": line}
+        code = process.wait()
+    if code != 0:
+        yield {"error": f"docker build (the Dockerfile uses {feature}) ended with code {code}"}
+
+
+def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:
+    stop.wait()
+    process.kill()  # does nothing if it has ended
