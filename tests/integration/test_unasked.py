@@ -92,7 +92,6 @@ async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> No
     solve = attacks.INSTALL.format(version="1.0", text="of-the-solution") + "echo Hello > hello.txt\n"
     policy = attacks.INSTALL.format(version="1.0", text="of-the-policy") + "echo Hello > /app/hello.txt\n"
     assert (await work(tmp_path, policy, solve=solve)).reward == 1
-    assert not list((tmp_path / "trials").glob(f"*/{CAUSES}"))
 
 
 async def test_a_program_in_place_of_the_work_is_no_reward_and_no_reward_of_0(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from harbortrainer.docker.watch import Process, Seen
 
 _MADE_ANEW = re.compile(r"/(tests|logs|dev|proc|sys)(/.*)?|/solution(/.*)?")
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
-_PATH = re.compile(r"(?<![\w.~-])/[\w.@+~-]+(?:/[\w.@+~-]+)*")
+_PATH = re.compile(r"(?<![\w.~-])(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
 _WORD = re.compile(r"[\w.@+-]*\w")
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
 LEAST_NAME = 3  # characters of a file's name in an instruction
@@ -37,7 +37,7 @@ class Asked:
         self.has_solution = footprint is not None
         self._work = f"{work.rstrip('/')}/"
         footprint = self._footprint = footprint or Footprint()
-        self._paths = {_normal(path) for path in footprint.paths} | set(_PATH.findall(instruction))
+        self._paths = {_normal(path) for path in (*footprint.paths, *_PATH.findall(instruction))}
         self._words = set(_WORD.findall(instruction))
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
 

@@ -19,6 +19,7 @@ from docker.types import LogConfig
 from harbortrainer.docker.cleaning import labels, remove_container
 from harbortrainer.docker.daemon import call, engine, first_process
 from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, frames
+from harbortrainer.docker.inside import first_of
 from harbortrainer.errors import one_line
 
 READY_SEC, END_SEC = 20.0, 60.0
@@ -154,7 +155,7 @@ async def _program(container: str, image: str, run_id: str, kept: Collection[int
 
 
 def _first(container: str) -> int:
-    return first_process(engine().inspect_container(container))
+    return first_of(container) or first_process(engine().inspect_container(container))
 
 
 def _helper(image: str, words: list[str], run_id: str) -> str:

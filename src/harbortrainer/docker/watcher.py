@@ -21,7 +21,7 @@ AT_FDCWD = -100
 EVENT = struct.Struct("=IBBHQii")
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_FILES, MOST_WRITES = 4096, 64  # of a process
-OWN = ("/tests", "/logs/verifier")  # what verification alone writes
+OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
 _NOT_MARKED = ("sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "devtmpfs")
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
@@ -79,7 +79,9 @@ class Watch:
 
     def _note(self, path: str, mask: int, pid: int) -> None:
         own = path.startswith(OWN)
-        if ((own and mask & CLOSE_WRITE) or path.endswith("/mem")) and self._is_policys(pid):
+        if ((own and mask & CLOSE_WRITE) or (path.startswith("/proc/") and path.endswith("/mem"))) and self._is_policys(
+            pid
+        ):
             self.tampered.add(path if own else "/proc/PID/mem")
         if path in (self.written if mask & CLOSE_WRITE else self.opened):
             return
