@@ -1,10 +1,10 @@
-"""What the protection of rewards adds to a trial before its verifier runs.
+"""What the protection of rewards adds to an honest trial's verification.
 
     python -m bench.verification [--parallel 8] [--rounds 10]
 
-Three kinds of containers take turns: nothing put back and nothing looked at (the agent's processes end and the folders
-of tests and rewards are made again, no more), an honest trial, and one in which twenty system paths are put back.
-Seconds are medians of the trials; CPU is this process' own, a trial. Leave the machine alone meanwhile.
+Two kinds of containers take turns: one whose phase is closed and whose verification is watched, and one that is
+verified as it is. Seconds are medians of the trials; CPU is this process' own, a trial. Leave the machine alone
+meanwhile.
 """
 
 import argparse
@@ -15,24 +15,20 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 from bench import report
-from harbortrainer.docker import agent_phases, cleaning
+from harbortrainer.docker import cleaning
 from harbortrainer.docker.cleaning import reap
 from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.layer import layer_of
-from harbortrainer.docker.restore import Stamps, Survey
-from harbortrainer.docker.system import Place
 from tests.support.docker_parts import started
 from tests.support.task_folder import write_task
 
 RUN_ID = "bench-verification"
 HEADINGS = ("", "s a trial", "slowest", "own CPU ms a trial")
 WORK = "echo Hello > hello.txt; mkdir -p /app/src; for i in $(seq 200); do echo x > /app/src/$i.txt; done"
-ATTACK = f"{WORK}; for i in $(seq 19); do echo x > /usr/local/bin/tool-$i; done; echo x > /usr/bin/tac"
-UNPROTECTED = "unprotected"
-KINDS = {UNPROTECTED: WORK, "honest": WORK, "twenty paths put back": ATTACK}
+TESTS = "for i in $(seq 50); do cat /app/hello.txt; done > /dev/null"  # of the verifier
+PLAIN, WATCHED = "not watched", "watched"
+KINDS = (PLAIN, WATCHED)
 
 
 def main() -> None:
@@ -53,8 +49,8 @@ async def _run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         task = write_task(Path(folder) / "task")
         for number in range(-1, arguments.rounds):  # the first builds the image and fills caches
-            for kind, script in KINDS.items():
-                took, own = await _batch(task, kind, script, arguments.parallel)
+            for kind in KINDS:
+                took, own = await _batch(task, kind, arguments.parallel)
                 if number >= 0:
                     seconds[kind] += took
                     cpu[kind].append(1000 * own / len(took))
@@ -66,30 +62,27 @@ async def _run(arguments: argparse.Namespace) -> None:
     report.publish("bench.verification", "protection of rewards", HEADINGS, rows, None)
 
 
-async def _batch(task: Path, kind: str, script: str, parallel: int) -> tuple[list[float], float]:
-    """Seconds of each trial, all closed at once, and the CPU seconds of this process meanwhile."""
+async def _batch(task: Path, kind: str, parallel: int) -> tuple[list[float], float]:
+    """Seconds of each trial, all verified at once, and the CPU seconds of this process meanwhile."""
     async with AsyncExitStack() as stack:
         running = [await stack.enter_async_context(started(task, RUN_ID)) for _ in range(parallel)]
         for environment in running:
-            await environment.exec(script, user="root")
-        if kind == UNPROTECTED:
-            stack.enter_context(patch.object(agent_phases, "survey", _nothing))
-            stack.enter_context(patch.object(agent_phases, "_DEVICES", ""))
+            await environment.exec(WORK, user="root")
         cpu = time.process_time()
-        took = await asyncio.gather(*map(_closed, running))
+        took = await asyncio.gather(*(_verified(one, watched=kind == WATCHED) for one in running))
         return took, time.process_time() - cpu
 
 
-async def _closed(environment: DockerEngineEnvironment) -> float:
+async def _verified(environment: DockerEngineEnvironment, *, watched: bool) -> float:
     began = time.monotonic()
-    await environment.close_agent_phase(final=True)
+    if watched:
+        await environment.close_agent_phase(final=True)
+        async with environment.watched() as sight:
+            await environment.exec(TESTS, user="root")
+        await environment.causes(sight.seen)
+    else:
+        await environment.exec(TESTS, user="root")
     return time.monotonic() - began
-
-
-def _nothing(container: str, place: Place, _: Stamps) -> Survey:
-    layer = layer_of(container)
-    assert layer is not None
-    return Survey(layer, place, ())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ RIGHT = '[ "$(cat hello.txt 2>/dev/null)" = Hello ]'
 ONE, ZERO = "echo 1 > /logs/verifier/reward.txt", "echo 0 > /logs/verifier/reward.txt"
 EVERY_FIFTH_FAILS = "n=$(($(cat /runs 2>/dev/null || echo 0) + 1)); echo $n > /runs\n"  # 20 %, and no chance in it
 TOOL = "#!/bin/sh\ngrep -qx Hello /app/hello.txt\n"
-KEEP = "[metadata]\nkeep_processes = true\n"
 # name -> (what is found, the task)
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "broken-format": ("format", {"files": {"instruction.md": " \n"}}),
@@ -36,7 +35,6 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
         "hack: pre-written reward",
         {"solve": "echo 1 > reward.txt\n", "test": f"cp /app/reward.txt /logs/verifier/reward.txt || {ZERO}\n"},
     ),
-    "background": ("hack: background rewrite", {"toml": KEEP}),
     "replaced-tool": (
         "hack: replaced tools",
         {
@@ -61,7 +59,7 @@ INSTALLS: dict[str, Any] = {
 }
 # Every finding about a task's own parts, and attacks of two kinds; beside them a task that is good. Then the others.
 PLANTED = [
-    (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky", "background"), ("plain",)),
+    (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky"), ("plain",)),
     (("no-reward", "pre-written", "replaced-tool", "readable"), ("user", "separate-verifier")),
 ]
 
@@ -113,7 +111,7 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     assert left() == []
     recorded = [json.loads(file.read_text()) for file in (tmp_path / "cache/harbortrainer/footprints").iterdir()]
     paths = [list(one["paths"]) for one in recorded]
-    assert ["/usr/bin/new-program"] in paths and [] in paths, paths
+    assert ["/app/hello.txt", "/usr/bin/new-program"] in paths and ["/app/hello.txt"] in paths, paths
     again, cached = check(folder, "n_parallel=4", "n_oracle=2")
     assert again == 1 and all(task["cached"] for task in cached.values())
     assert {name: task["findings"] for name, task in cached.items()} == {n: t["findings"] for n, t in tasks.items()}

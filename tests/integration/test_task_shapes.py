@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.cleaning import drain
-from harbortrainer.docker.environment import PUT_BACK
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.environment import environment_config
+from harbortrainer.rollout.grading import CAUSES
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run, containers
@@ -46,7 +46,7 @@ async def test_the_oracle_earns_the_reward_on_every_shape(tmp_path: Path) -> Non
     assert rewards == {name: {"reward": 1} for name in SHAPES} | {"reward-json": {"reward": 1, "style": 0.5}}
     await drain()
     assert containers(RUN) == []
-    assert not list((tmp_path / "trials").glob(f"*/{PUT_BACK}")), "honest work was taken for an attack"
+    assert not list((tmp_path / "trials").glob(f"*/{CAUSES}")), "honest work was taken for an attack"
     made = list((tmp_path / "trials").glob("artifacts-*/artifacts/**/file"))
     assert [path.read_text() for path in made] == ["kept\n"]
 

@@ -125,17 +125,15 @@ def honest_in_plain_container(name: str) -> tuple[float | None, float | None]:
         return plain_reward(task, "true"), plain_reward(task, TASKS[name].solve)
 
 
-async def product_trial(task: Path, script: str, *, keep: bool = False) -> QualificationTrial:
-    """A real trial of an agent that runs this script. `keep`: its processes go on beside verification."""
+async def product_trial(task: Path, script: str) -> QualificationTrial:
+    """A real trial of an agent that runs this script."""
     run_id = a_run("test-cause")
-    kwargs = {"keep_processes": "*"} if keep else {}
     config = Config(
         model_name="",
         tasks_dir="",
         n_parallel_envs=1,
         n_warm_envs=0,
         trial_timeout_sec=300.0,
-        environment_kwargs=kwargs,
     )
     daemon = Daemon(config.outage_limit_sec)
     trials = QualificationTrials(config, run_id, task.parent / "trials", Gates.of(config), daemon)
@@ -147,7 +145,7 @@ async def product_trial(task: Path, script: str, *, keep: bool = False) -> Quali
         remove_run(run_id)
 
 
-async def product_outcome(attack: Attack, *, keep: bool = False) -> QualificationTrial:
+async def product_outcome(attack: Attack) -> QualificationTrial:
     with tempfile.TemporaryDirectory() as folder:
         task = cause_task(Path(folder) / "task", attack.task, attack.user)
-        return await product_trial(task, attack.script, keep=keep)
+        return await product_trial(task, attack.script)

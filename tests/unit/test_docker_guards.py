@@ -90,31 +90,13 @@ def test_a_dockerfile_task_gets_our_environment(make_task: MakeTask) -> None:
 
 
 def test_options_of_our_environment_are_read(make_task: MakeTask) -> None:
-    given = {"allow_sudo": True, "cap_add": "NET_RAW, SYS_PTRACE", "keep_processes": ["web-*"], "prebuilt_only": True}
+    given = {"allow_sudo": True, "cap_add": "NET_RAW, SYS_PTRACE", "prebuilt_only": True}
     assert environment_config("docker", given, make_task(), "r").kwargs == {
         "run_id": "r",
         "allow_sudo": True,
         "cap_add": ["NET_RAW", "SYS_PTRACE"],
-        "keep_processes": False,
         "prebuilt_only": True,
     }
-
-
-@pytest.mark.parametrize(
-    ("metadata", "patterns", "kept"),
-    [("true", None, True), ("false", None, None), ("false", "other", False), ("false", "*", True)],
-)
-def test_a_tasks_processes_are_kept_by_its_metadata_or_its_name(
-    make_task: MakeTask, metadata: str, patterns: str | None, kept: bool | None
-) -> None:
-    task = make_task(f"[metadata]\nkeep_processes = {metadata}\n")
-    given = {"keep_processes": patterns} if patterns else {}
-    assert environment_config("docker", given, task, "r").kwargs.get("keep_processes") is kept
-
-
-def test_metadata_that_is_no_truth_value_is_named(make_task: MakeTask) -> None:
-    with pytest.raises(UserError, match=r"metadata.keep_processes='yes' in its task.toml: true or false"):
-        environment_config("docker", {}, make_task('[metadata]\nkeep_processes = "yes"\n'), "r")
 
 
 def test_all_tasks_are_checked_at_once(tmp_path: Path) -> None:
@@ -173,7 +155,7 @@ def test_other_environments_pass_through(make_task: MakeTask) -> None:
         ("docker", {"allow_sudo": 1}, "environment_kwargs.allow_sudo=1: Input should be a valid boolean"),
         ("docker", {"cap_add": "NET_RAW, "}, "environment_kwargs.cap_add.1=' ': String should have at least 1"),
         ("docker", {"cap_add": 3}, "environment_kwargs.cap_add=3: Input should be a valid list"),
-        ("docker", {"keep_processes": True}, "environment_kwargs.keep_processes=True: Input should be a valid list"),
+        ("docker", {"keep_processes": "*"}, "environment_kwargs.keep_processes: unknown for docker"),
     ],
 )
 def test_wrong_settings_are_named(

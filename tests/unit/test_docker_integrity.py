@@ -10,9 +10,8 @@ import pytest
 from harbortrainer.docker import layer
 from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
-from harbortrainer.docker.place import network_files, network_script, parse_facts, removal_script, writing_script
+from harbortrainer.docker.network_files import network_files, network_script, parse_network, removal_script
 from harbortrainer.docker.processes import _parse, _Process, _services, _with_descendants
-from harbortrainer.docker.system import Place
 from harbortrainer.harbor import MODE
 
 
@@ -107,6 +106,27 @@ def test_fingerprints_tell_kinds_and_contents_apart(overlay: tuple[Path, Path, O
     assert found.fingerprint("/b") != OverlayLayer(str(upper), []).fingerprint("/a")
 
 
+def test_a_plain_file_has_content_and_the_images_rights(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, lower, found = overlay
+    for name in ("new", "same", "other", "empty"):
+        (upper / name).write_text("" if name == "empty" else "x")
+    for name in ("same", "other"):
+        (lower / name).touch()
+    (lower / "other").chmod(0o755)
+    (upper / "link").symlink_to("new")
+    (upper / "root").mkdir()
+    names = ("new", "same", "other", "empty", "link", "root", "none")
+    assert [name for name in names if found.is_plain(f"/{name}")] == ["new", "same"]
+
+
+def test_new_rights_of_an_old_folder_are_a_change(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    (upper / "root").mkdir()
+    assert list(found.changes("/root")) == []
+    (upper / "root").chmod(0o700)
+    assert [(one.path, one.kind, one.shallow) for one in found.changes("/root")] == [("/root", Kind.CHANGED, True)]
+
+
 def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"/usr": 0, "/usr/bin": 0, "/usr/bin/cat": 0, "/usr/bin/new": 1, "/usr/bin/new/x": 1, "/bin": 0, "/opt": 2}
     listed = ListedLayer("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
@@ -125,18 +145,12 @@ def test_a_path_is_taken_apart() -> None:
     assert layer.way("/a/b/c") == ("/a", "/a/b", "/a/b/c") and layer.way("/") == ()
 
 
-def test_facts_of_a_container_are_read() -> None:
-    listed = "/tests\nW /app\nH /root\nH /usr/sbin\nH /home/dev\nH /root\n"
-    listed += "P /usr/bin\nP relative\nP /usr/bin\nY /lib/own\nL /opt/lib\n"
-    network = "N/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
-    expected = (
-        Place(("/usr/bin",), ("/root", "/home/dev"), ("/app", "/lib/own"), ("/opt/lib",)),
-        {"/etc/hosts": "127.0.0.1 localhost\n\n"},
-    )
-    assert parse_facts(listed + network) == expected
+def test_network_files_are_read() -> None:
+    listed = "/tests\nN/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
+    assert parse_network(listed) == {"/etc/hosts": "127.0.0.1 localhost\n\n"}
 
 
-def test_network_files_are_compared_and_written(tmp_path: Path) -> None:
+def test_network_files_are_compared(tmp_path: Path) -> None:
     import subprocess
 
     file = tmp_path / "hosts"
@@ -146,8 +160,6 @@ def test_network_files_are_compared_and_written(tmp_path: Path) -> None:
             content = {str(file): "a b\n\\c\n"}
             ran = subprocess.run([shell, "-c", network_script(content)], capture_output=True, check=False)
             assert (f"N {file}".encode() in ran.stdout) == differs
-            subprocess.run([shell, "-c", writing_script(content)], check=True)
-            assert file.read_text() == "a b\n\\c\n"
         for own, differs in [("172.17.0.9\tharbor\n", False), ("1.2.3.4 x\tharbor\n", True), ("1.2.3.4\tx\n", True)]:
             file.write_text(f"a b\n{own}")
             script = network_script({str(file): "172.17.0.2\tharbor\na b\n"})

@@ -25,8 +25,8 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
     "docker", "doctor", "harbor", "policy.tinker_llm", "qualify", "rollout.agent", "rollout.agent_session",
-    "rollout.agents", "rollout.environment", "rollout.harbor_room", "rollout.installed", "rollout.outcome",
-    "rollout.phases", "rollout.terminal", "rollout.trial", "rollout.verifier_network",
+    "rollout.agents", "rollout.environment", "rollout.grading", "rollout.harbor_room", "rollout.installed",
+    "rollout.outcome", "rollout.phases", "rollout.terminal", "rollout.trial", "rollout.verifier_network",
     "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
     "venues.hosts.afterwards", "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node",
     "venues.hosts.ray_cluster",

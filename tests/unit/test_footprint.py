@@ -7,16 +7,16 @@ import requests
 from docker.errors import APIError
 
 from harbortrainer.docker import footprint as footprints
-from harbortrainer.docker.system import Footprint
+from harbortrainer.docker.cause import Footprint
 
-FOOTPRINT = Footprint({"/usr/bin/jq": "PROGRAM"})
+FOOTPRINT = Footprint(frozenset({"/usr/bin/jq"}), frozenset({"/app/out"}), frozenset({80}), frozenset({"redis"}))
 
 
 @pytest.mark.parametrize("error", [requests.ConnectionError("away"), APIError("no")])
 async def test_a_daemon_that_fails_says_nothing_about_a_solution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Without its footprint what the policy had to install is put back, and its work earns 0 until the run ends."""
+    """Without its footprint what the policy had to install is unasked for until the run ends."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     failures = [error] * 3  # of four tries
 
@@ -30,3 +30,4 @@ async def test_a_daemon_that_fails_says_nothing_about_a_solution(
     with pytest.raises(type(error)):
         await footprints.learned(key, "task", learn)
     assert await footprints.learned(key, "task", learn) == FOOTPRINT, "the second of two tries"
+    assert footprints.stored(key) == FOOTPRINT

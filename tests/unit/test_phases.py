@@ -11,6 +11,7 @@ from harbor.models.task.config import TaskConfig
 from harbor.trial.hooks import TrialEvent
 
 from harbortrainer.config import Config
+from harbortrainer.docker.cause import Verdict
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.rollout.gates import Gates
@@ -24,7 +25,7 @@ SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
 class Environment:
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.put_back: tuple[str, ...] = ()
+        self.verdict = Verdict()
         self.start_seconds: float | None = 0.1
         self.start_disturbed = False
         self.lost = ""
@@ -33,7 +34,6 @@ class Environment:
         self.calls.append("open")
 
     async def close_agent_phase(self, *, final: bool) -> None:
-        self.put_back = ("/usr/bin/curl",)
         await asyncio.sleep(0.02)
         self.calls.append("end" if final else "stop")
 
@@ -216,15 +216,16 @@ async def test_a_separate_verifier_does_not_grade_what_was_lost_with_its_contain
     phases.leave()
 
 
-async def test_what_was_put_back_and_how_long_that_took_is_known() -> None:
+async def test_what_a_reward_depends_on_and_how_long_the_preparation_took_are_known() -> None:
     trial = FakeTrial()
     phases, _ = phases_of(trial, gates_of())
     async with phases.clock:
         await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
-        assert (phases.put_back, phases.prepared) == ((), 0.0)
+        assert (phases.unasked, phases.prepared) == ((), 0.0)
         await trial.reach(TrialEvent.VERIFICATION_START)
     phases.leave()
-    assert phases.put_back == ("/usr/bin/curl",) and 0.02 <= phases.prepared < 600
+    trial.agent_environment.verdict.unasked = ("/usr/bin/curl",)
+    assert phases.unasked == ("/usr/bin/curl",) and 0.02 <= phases.prepared < 600
     fake: Any = trial
     fake.agent_environment = None  # one of Harbor's own
-    assert phases.put_back == ()
+    assert phases.unasked == ()

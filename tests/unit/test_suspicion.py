@@ -22,7 +22,6 @@ from harbortrainer.learning.suspicion import (
     described,
     jump,
     marked,
-    restored_paths,
 )
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, TrialName, Turn, group_trajectories
 from harbortrainer.learning.treatment import outcome_policy, outcome_problems
@@ -59,12 +58,6 @@ def kept(path: Path, groups: list[TrajectoryGroup]) -> Ledger:
             ledger.started(one.trial_name, "t", 1)
             ledger.ended(one, "graded")
     return ledger
-
-
-def test_paths_that_were_put_back_are_the_reason_and_odd_names_stay_one_line() -> None:
-    assert restored_paths(()) == ""
-    assert restored_paths(["/usr/bin/curl"]) == "system paths put back: /usr/bin/curl"
-    assert restored_paths(["/a\n\udcff", "/b", "/c"]) == "system paths put back: /a\\n\\udcff, /b and 1 more"
 
 
 def usual(*seconds: float) -> Verifications:
@@ -283,7 +276,7 @@ def test_a_mark_is_counted_and_described_in_one_line() -> None:
 
 def test_the_report_has_a_column_and_counts_of_suspect_trials(tmp_path: Path) -> None:
     ledger = kept(tmp_path, [batch(step, [0.0] * 8) for step in range(4)])
-    held = trial(str(TrialName("eval", 4, 0, 0)), 1.0, 0.0, "system paths put back: /usr/bin/curl")
+    held = trial(str(TrialName("eval", 4, 0, 0)), 1.0, 0.0, "verified in 0.20 s, usually 4.00 s")
     ledger.ended(held, "graded")
     (tmp_path / "config.json").write_text(json.dumps({"model_name": "m"}))
     assert "suspect" not in read_run(tmp_path).shown["funnel"]["training"]
@@ -294,7 +287,7 @@ def test_the_report_has_a_column_and_counts_of_suspect_trials(tmp_path: Path) ->
     shown = read_run(tmp_path).shown
     assert (shown["funnel"]["training"]["suspect"], shown["funnel"]["evaluation"]["suspect"]) == (8, 1)
     reasons = {shown["trials"]["texts"][index] for index in shown["trials"]["suspect"]}
-    assert {reason.partition(":")[0] for reason in reasons if reason} == {
-        "system paths put back",
+    assert {reason for reason in reasons if reason} == {
+        "verified in 0.20 s, usually 4.00 s",
         "mean reward of the task jumped from 0.00 to 1.00",
     }

@@ -16,7 +16,7 @@ from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import ATTACKS, empty_work, imported_work, prewritten, replaced_tools, together
 from harbortrainer.qualify.check import Cache
 from harbortrainer.qualify.findings import Finding, Level, TaskReport, reward_of
-from harbortrainer.qualify.qualify import ATTACK_REPEATS, _attack, readable, searching
+from harbortrainer.qualify.qualify import _attack, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.folders import (
     QUARANTINE_FILE,
@@ -84,29 +84,24 @@ def test_an_attack_counts_when_it_earns_more_than_doing_nothing() -> None:
 class FakeTrials:
     """Each trial earns by what its script contains."""
 
-    def __init__(self, rewards: dict[str, float | None], keeps: bool = False) -> None:
+    def __init__(self, rewards: dict[str, float | None]) -> None:
         self.ran: list[tuple[str, int]] = []
-        self._rewards, self._keeps = rewards, keeps
+        self._rewards = rewards
 
-    def keeps_processes(self, task: Path) -> bool:
-        return self._keeps
-
-    async def script(self, task: Path, kind: str, script: str, *, repeats: int, pause: float) -> QualificationTrial:
+    async def script(self, task: Path, kind: str, script: str, *, repeats: int) -> QualificationTrial:
         self.ran.append((kind, repeats))
         found = [reward for words, reward in self._rewards.items() if words in script]
         return QualificationTrial(None if None in found else max([0.0, *(one or 0.0 for one in found)]))
 
 
-async def attacked(task: Path, rewards: dict[str, float | None], **keeps: bool) -> tuple[dict[str, Any], list[Any]]:
-    trials: Any = FakeTrials(rewards, **keeps)
+async def attacked(task: Path, rewards: dict[str, float | None]) -> tuple[dict[str, Any], list[Any]]:
+    trials: Any = FakeTrials(rewards)
     return await _attack(task, trials, 0.0), trials.ran
 
 
 async def test_a_task_that_no_attack_wins_costs_one_trial_a_group(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t")
     assert await attacked(task, {}) == ({}, [("hooks", 0), ("programs", 0)])
-    _, ran = await attacked(task, {}, keeps=True)
-    assert ran == [("hooks", ATTACK_REPEATS), ("programs", ATTACK_REPEATS)]
 
 
 async def test_the_attack_that_earns_is_named_by_trials_of_its_group_alone(tmp_path: Path) -> None:

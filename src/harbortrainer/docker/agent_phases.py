@@ -1,33 +1,24 @@
-"""Opens and closes the agent's phases in a container: before grading its processes end and the system is put back."""
+"""The agent's phases in a container: what is noted before it acts, and made ready before its work is verified."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from docker.errors import DockerException
 from harbor.models.trial.paths import EnvironmentPaths
 
+from harbortrainer.docker.cause import Footprint, is_made_anew
 from harbortrainer.docker.command import IN_SHELL, Command
-from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images import Image
 from harbortrainer.docker.inside import Unusual, renew
-from harbortrainer.docker.place import (
-    FACTS,
-    NETWORK,
-    network_files,
-    network_script,
-    parse_facts,
-    place_of,
-    removal_script,
-    writing_script,
-)
+from harbortrainer.docker.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.processes import Processes
-from harbortrainer.docker.restore import Plan, Stamps, Survey, put_back, restore_folder, stamps, survey
+from harbortrainer.docker.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.system import Footprint, Place
+from harbortrainer.docker.watch import Process, watching
 from harbortrainer.harbor import MODE
 
-SHOWN_PATHS = 10
+SETTLE_TRIES, SETTLE_SEC = 10, 0.3  # until what a solution has started listens
 FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
@@ -42,8 +33,8 @@ done 2>/dev/null
 done; true"""
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
-{FACTS}"""
-# A root agent may move devices or put files in their place; none can be made again from inside.
+{READ_NETWORK}"""
+# Prints "D /dev" where the agent moved devices or put files in their place.
 _DEVICES = """d=
 for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
 [ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
@@ -55,57 +46,40 @@ done
 1:8
 1:9
 5:0" ] || d=1
-[ -z "$d" ] || { echo 'D /dev'; exit 1; }"""
-# After its processes are gone: makes the folders again, whatever it put in their place; empties a mount point.
+[ -z "$d" ] || echo 'D /dev'"""
+# Makes the folders again, whatever the agent put in their place; empties a mount point.
 _CLEAN = f"""[ -d /tmp ] || mkdir -m 1777 /tmp
 if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
-umask 022 && mkdir {_TESTS} && umask 0 && mkdir {_REWARDS}
+umask 022 && mkdir -p {_TESTS} && umask 0 && mkdir -p {_REWARDS}
 exit
 fi
 for d in {_TESTS} {_REWARDS}; do
 p=${{d%/*}}; [ -z "$p" ] || {{ [ -d "$p" ] && [ ! -L "$p" ]; }} || rm -rf "$p"
 rm -rf "$d" 2>/dev/null || rm -rf "$d"/* "$d"/.[!.]* "$d"/..?*
-mkdir -p "$d" && [ -z "$(ls -A "$d")" ] || exit 1
+mkdir -p "$d"
 done
 chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 
 class AgentPhases:
-    """Of one container. `keep_processes`: the agent's processes run on while its work is graded.
+    """Of one container. `before`: paths written before the agent acted.
 
-    `task`: its folder; None = unknown. `solution` gives the footprint of the task's solution, None without one.
-    `put_back`: system paths that were restored, of all phases so far. `ended`: no process of the agent runs any more.
-    `acting`: some may.
+    `closed`: its phase was closed; `found`: what the container had changed then; `mounted`: what
+    had changed of its network files and devices, which no layer shows.
     """
 
-    def __init__(
-        self,
-        container: str,
-        shells: Shells,
-        run_id: str,
-        keep_processes: bool,
-        *,
-        task: Path | None,
-        solution: Callable[[], Awaitable[Footprint | None]],
-    ) -> None:
-        self.put_back: list[str] = []
-        self.ended = self.acting = False
+    def __init__(self, container: str, shells: Shells, run_id: str) -> None:
+        self.closed = False
+        self.found: Survey | None = None
+        self.mounted: tuple[str, ...] = ()
         self._container = container
         self._shells = shells
         self._run_id = run_id
-        self._keep_processes = keep_processes
-        self._task = task
-        self._solution = solution
         self._processes = Processes(container, shells)
         self._image: Image | None = None
-        self._place = Place()
         self._network: Mapping[str, str] = {}  # the content of each file that Docker mounts
-        self._before: Stamps = {}
-        self._image_has_tests = False
-        self._noted = self._frozen = False
-
-    def created(self, container_id: str) -> None:
-        self._processes.container_id = container_id
+        self.before: Stamps = {}
+        self._image_has_tests = self._noted = False
 
     async def prepare(self, image: Image, directory: str, make: str) -> None:
         """Make Harbor's folders by the command `make`, and note what the image has, in one round trip.
@@ -123,81 +97,73 @@ class AgentPhases:
         if not made:
             raise RuntimeError(f"container {self._container}: cannot make Harbor's folders: {_errors(output)}")
         self._image_has_tests = facts.startswith(f"{_TESTS}\n")
-        folders, self._network = parse_facts(facts)
-        self._place = await call(place_of, folders, image, self._task)
+        self._network = parse_network(facts)
 
     async def open(self) -> None:
-        """Note which services run (first phase), or continue the agent's own processes (later ones)."""
+        """Note services and files of the image (first phase); end what a verifier left (later ones)."""
         if self._noted:
             await self._end_verifier()
-        if self._frozen:
-            await self._processes.thaw()
-            self._frozen = False
         elif self._image:
-            await self._processes.watch()
             if self._image.entrypoint:
                 await self._processes.note()
-            self._before = await call(stamps, self._container, self._place)
-        self._noted = self.acting = True
+            self.before = await call(stamps, self._container)
+        self._noted, self.closed = True, False
 
-    async def close(self, *, final: bool) -> None:
-        """Prepare the container for a verifier.
+    async def close(self) -> None:
+        """Note what the container has changed; make the folders of tests and rewards again; close idle shells.
 
-        Ends the agent's processes, or stops them until its next phase (`final` false); puts back the system paths that
-        are no work of the task; empties the folders of tests and rewards. If its processes resist, the container is
-        restarted, which keeps its files. Raises RuntimeError and docker.errors.APIError when even that fails.
+        The agent's processes live on: what they or the agent's files spoil is for verification to find. Raises
+        docker.errors.APIError.
         """
         if self._image is None:
             raise RuntimeError("the environment was not started")
-        self.acting = self._keep_processes
-        settled = self._keep_processes or await self._settle(final)
-        if self._processes.first_changed:
-            self._note(["/proc/1"])
-        if not settled:
-            await call(engine().stop, self._container, timeout=0)
-        plan = await self._put_back(self._image, stopped=not settled)
+        self.found = await call(survey, self._container, self.before)
+        renewed = await call(_renewed, self._container)
+        self.closed = True
+        script = "\n".join([IN_SHELL, network_script(self._network), "true" if renewed else f"{_DEVICES}\n{_CLEAN}"])
+        try:
+            output = await self._shells.run(Command(script), user="root")
+        except RuntimeError as error:  # no shell starts: verification will say so
+            _log.warning("%s: %s", self._container, error)
+            return
+        if output.return_code != 0:
+            _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
+        devices = ["/dev"] if b"D /dev\n" in output.stdout else []
+        self.mounted = (*network_files(output.stdout), *devices)
+        if self._image_has_tests:
+            await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
-        if settled:
-            try:
-                await self._clean(self._image, plan)
-                return await self._end_jobs(final)
-            except (RuntimeError, DockerException):  # /dev was changed, or no shell starts
-                await call(engine().stop, self._container, timeout=0)
-                await self._put_back(self._image, stopped=True)
-        await self._start_again(self._image)
-        await self._clean(self._image, plan)
+
+    def takes_over(self, other: "AgentPhases") -> None:
+        """Call it after `prepare`: the container goes on with what `other` had."""
+        self._image, self._image_has_tests = other._image, other._image_has_tests
+        self._network, self.before = other._network, {}
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Processes of the image, as the daemon's machine numbers them."""
+        return self._processes.kept
 
     async def observe(self) -> Footprint:
-        """End the processes of a task's solution that ran as the agent. Returns the system paths that it changed."""
-        await self._settle(final=True)
-        found = await call(survey, self._container, self._place, self._before)
-        return await self._footprint_of(found)
+        """What a task's solution has changed and leaves, which ran as the agent."""
+        await self.close()
+        assert self.found is not None and self._image is not None
+        left = await self._left(self._image)
+        paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
+        ports = frozenset(port for one in left for port in one.ports)
+        names = frozenset(one.name for one in left if not one.ports)
+        return Footprint(frozenset(paths), self.found.made, ports, names)
 
-    async def _footprint_of(self, found: Survey) -> Footprint:
-        footprint = await call(found.footprint)
-        script = f"{IN_SHELL}\n{network_script(self._network)}"
-        output = await self._shells.run(Command(script), user="root")
-        changed = dict.fromkeys(network_files(output.stdout), NETWORK)
-        return Footprint({**footprint.paths, **changed}, footprint.made)
-
-    async def _put_back(self, image: Image, *, stopped: bool) -> Plan:
-        """What was put back. `stopped`: no shell can remove anything before the image's entrypoint runs."""
-        found = await call(survey, self._container, self._place, self._before)
-        allowed = await self._allowed() if found.needs_footprint else Footprint()
-        plan = await call(put_back, self._container, found, allowed, image, self._run_id, stopped=stopped)
-        self._note(plan.paths)
-        if plan.copies or plan.texts:  # from here on these are the image's
-            self._before = self._before | await call(stamps, self._container, self._place, plan)
-        return plan
-
-    async def _allowed(self) -> Footprint:
-        """What the task's solution may change; nothing without one."""
-        return await self._solution() or Footprint()
-
-    def _note(self, paths: list[str]) -> None:
-        if new := sorted(set(paths) - set(self.put_back)):
-            self.put_back += new
-            _log.warning("%s: put back before verification: %s", self._container, _shown(new))
+    async def _left(self, image: Image) -> tuple[Process, ...]:
+        """The processes of the agent, once they wait for something."""
+        left: tuple[Process, ...] = ()
+        for _ in range(SETTLE_TRIES):
+            async with watching(self._container, image.reference, self._run_id, self.kept) as sight:
+                await asyncio.sleep(SETTLE_SEC)
+            left = sight.seen.processes
+            if not any(one.ran for one in left):
+                break
+        return left
 
     async def relieve(self, limit: int) -> None:
         """End the agent's processes if they have used up the container's `limit`, so that no command could start."""
@@ -205,60 +171,11 @@ class AgentPhases:
             _log.warning("%s: all %d processes are in use; the agent's are ended", self._container, limit)
             await self._processes.end()
 
-    async def _settle(self, final: bool) -> bool:
-        if final:
-            self.ended = await self._processes.end()
-            return self.ended
-        self._frozen = await self._processes.freeze()
-        return self._frozen
-
     async def _end_verifier(self) -> None:
         """End what the last step's verifier left, and the shells that ran it: the next phase could read the mode."""
         for user in self._shells.users:
             await self._shells.run(Command(_END_VERIFIER), user=user)
         self._shells.drop()
-
-    async def _end_jobs(self, final: bool) -> None:
-        """A service of the image, such as cron, may have begun a job of the agent before its table was put back."""
-        if self._processes.starts_others and not self._keep_processes:
-            if not await self._settle(final):
-                raise RuntimeError(f"container {self._container}: a job of the agent does not end")
-            self._shells.drop()
-
-    async def _start_again(self, image: Image) -> None:
-        self._frozen = False
-        await call(engine().start, self._container)
-        await self._processes.watch()
-        _log.warning(
-            "%s: restarted: the agent's processes did not end, PID 1 or /dev was changed, or no shell could start",
-            self._container,
-        )
-        if image.entrypoint:
-            await self._processes.note()
-
-    async def _clean(self, image: Image, plan: Plan) -> None:
-        network = network_script(self._network)
-        if not plan.removed and await call(_renewed, self._container):
-            script = "\n".join([IN_SHELL, network, "true"])
-        else:
-            script = "\n".join([IN_SHELL, *removal_script(plan.removed), _DEVICES, network, _CLEAN])
-        output = await self._shells.run(Command(script), user="root")
-        if output.stdout.endswith(b"D /dev\n"):
-            self._note(["/dev"])
-        if output.return_code != 0:
-            what = f"{_TESTS} and {_REWARDS} cannot be made again"
-            raise RuntimeError(f"container {self._container}: {what}: {_errors(output)}")
-        if changed := network_files(output.stdout):
-            await self._restore_network(changed)
-        if self._image_has_tests:
-            await call(restore_folder, self._container, image, _TESTS, self._run_id)
-
-    async def _restore_network(self, changed: list[str]) -> None:
-        """Write these network files again, but for those that are work of the task."""
-        work = (await self._allowed()).paths
-        texts = {file: self._network[file] for file in changed if file not in work}
-        await self._shells.run(Command(f"{IN_SHELL}\n{writing_script(texts)}"), user="root")
-        self._note(list(texts))
 
 
 def _renewed(container: str) -> bool:
@@ -272,10 +189,3 @@ def _renewed(container: str) -> bool:
 
 def _errors(output: Output) -> str:
     return output.stderr.decode(errors="replace").strip()
-
-
-def _shown(paths: list[str]) -> str:
-    """A name is bytes that the policy chose: what no log can hold is escaped."""
-    rest = len(paths) - SHOWN_PATHS
-    names = ", ".join(paths[:SHOWN_PATHS]).encode("utf-8", "backslashreplace").decode()
-    return names + (f" and {rest} more" if rest > 0 else "")

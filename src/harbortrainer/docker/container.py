@@ -14,7 +14,7 @@ import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
-from harbortrainer.docker.cleaning import RUN_ID, TRIAL, remove_container
+from harbortrainer.docker.cleaning import RUN_ID, TRIAL, labels, remove_container
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.holders import Holders, Key
 from harbortrainer.docker.images import Image
@@ -223,6 +223,12 @@ def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
 def is_running(name: str) -> bool:
     """Raises docker.errors.APIError when the container was removed."""
     return engine().inspect_container(name)["State"]["Running"]
+
+
+def committed(name: str, run_id: str) -> str:
+    """The ID of an image of the container as it is now. Raises docker.errors.APIError."""
+    made = engine().commit(name, conf={"Labels": labels(run_id)})
+    return made["Id"]
 
 
 def wait_healthy(name: str, seconds: float) -> None:

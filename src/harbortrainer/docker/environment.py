@@ -1,10 +1,11 @@
 """Harbor environments for `environment_type=docker`: one container a trial by the Engine API, or Docker Compose."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.artifacts import CollectedEnvironment, Downloads
+from harbortrainer.docker.cause import Asked, Causes, Footprint, Verdict, causes_of, is_made_anew
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.command import Command, cheap
 from harbortrainer.docker.compose import MAIN, overlay, service_containers
@@ -33,6 +35,7 @@ from harbortrainer.docker.container import (
     ROOT,
     ContainerSpec,
     Started,
+    committed,
     container_ended,
     container_name,
     is_running,
@@ -40,18 +43,19 @@ from harbortrainer.docker.container import (
     start_container,
     wait_healthy,
 )
-from harbortrainer.docker.daemon import call
+from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.files import Files
 from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.network import isolate_compose
+from harbortrainer.docker.network_files import removal_script
 from harbortrainer.docker.removals import removals
+from harbortrainer.docker.restore import put_back, survey
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.system import Footprint
-from harbortrainer.durable.files import make_folder, replace_text, write_json
+from harbortrainer.docker.watch import Seen, Sight, watching
+from harbortrainer.durable.files import replace_text
 from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
-PUT_BACK, RECORDED_PATHS = "put_back.json", 200  # in the trial's folder; the most paths that it names
 SOLUTION_SEC = 600.0  # for the solution of a task without a time limit for its agent
 _LOGS = EnvironmentPaths.agent_dir  # the oracle writes its log there
 NO_PROCESS = 254  # exit code of a command that could not be started
@@ -64,9 +68,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     `run_id` labels the container. `pids_limit` is its largest number of processes, 0 = no limit. `allow_sudo` lets
     setuid programs (sudo, su, ping) work for users other than root. `cap_add` adds capabilities to those that ordinary
-    images need (NET_RAW, SYS_PTRACE, ...). `keep_processes` lets the agent's processes run while its work is graded,
-    for tasks that ask for a server: such a process could rewrite the reward, so a task should rather start the server
-    in its test, or declare a separate verifier. `own_network` gives the container a network namespace that no other
+    images need (NET_RAW, SYS_PTRACE, ...). `own_network` gives the container a network namespace that no other
     trial has used. `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
     `records_footprint`: the agent is the task's solution; its trial's folder gets FOOTPRINT.
     """
@@ -78,7 +80,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
         pids_limit: int = DEFAULT_PIDS_LIMIT,
         allow_sudo: bool = False,
         cap_add: Sequence[str] = (),
-        keep_processes: bool = False,
         own_network: bool = False,
         prebuilt_only: bool = False,
         records_footprint: bool = False,
@@ -95,6 +96,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._pids_limit = pids_limit
         self.container = container_name(self.session_id)
         self._image: images.Image | None = None
+        self._given_image: images.Image | None = None
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
         self.start_disturbed = False  # several removals at once may have made it slow
@@ -103,9 +105,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._files = Files(self.container, self._shells)
         folder = self.environment_dir.parent
         self._task = folder if (folder / "task.toml").is_file() else None
-        self._phases = AgentPhases(
-            self.container, self._shells, run_id, keep_processes, task=self._task, solution=self._footprint
-        )
+        self._phases = AgentPhases(self.container, self._shells, run_id)
+        self.verdict = Verdict()
 
     @staticmethod
     def type() -> str:
@@ -130,7 +131,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         )
         image_name = self.task_env_config.docker_image if prebuilt else None
         find = partial(images.task_image, self.environment_dir, image_name, prebuilt_only=self._prebuilt_only)
-        image = await find(force=force_build)
+        image = self._given_image or await find(force=force_build)
         await removals().room()
         with removals().starting() as start:
             try:
@@ -165,7 +166,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
         # Cancelled or not, `stop` waits for it and removes the container.
         started = await asyncio.shield(self._creation)
         self.start_seconds = started.seconds
-        self._phases.created(started.id)
         if self._spec.has_shell:
             await self._shells.take_first()
 
@@ -174,8 +174,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         """Remove the container in the background (`cleaning.drain` waits for it). Images are kept."""
         self._shells.close()
         if self._creation is not None:
-            gone = partial(container_ended, self._spec) if self._spec else None
-            in_background(remove_after(self.container, self._creation, gone, first=not self._phases.ended))
+            gone = partial(_ended, self._spec, self._given_image) if self._spec else None
+            in_background(remove_after(self.container, self._creation, gone, first=True))
             self._creation = None
 
     @boundary
@@ -187,25 +187,81 @@ class DockerEngineEnvironment(CollectedEnvironment):
         await self._phases.open()
 
     async def close_agent_phase(self, *, final: bool) -> None:
-        """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close.
-
-        The trial's folder gets PUT_BACK, the system paths that were restored, where any were.
-        """
+        """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close."""
         if self._records_footprint and final:
             await self._record()
-        await self._phases.close(final=final)
-        if paths := self._phases.put_back:
-            shown = {"number": len(paths), "paths": paths[:RECORDED_PATHS]}
-            await asyncio.to_thread(self._write_put_back, shown)
-
-    def _write_put_back(self, shown: dict[str, Any]) -> None:
-        make_folder(self.trial_paths.trial_dir)
-        write_json(self.trial_paths.trial_dir / PUT_BACK, shown)
+        await self._phases.close()
 
     @property
-    def put_back(self) -> tuple[str, ...]:
-        """System paths that were restored before verification."""
-        return tuple(self._phases.put_back)
+    def is_watchable(self) -> bool:
+        """Whether the agent's phase is closed, so that a verification here can be judged."""
+        return self._phases.closed
+
+    def watched(self) -> contextlib.AbstractAsyncContextManager[Sight]:
+        """Watch a verification."""
+        assert self._image is not None
+        return watching(self.container, self._image.reference, self._run_id, self._phases.kept)
+
+    async def causes(self, seen: Seen) -> Causes:
+        """What a reward may depend on although the task does not ask for it."""
+        found = self._phases.found
+        assert found is not None
+        text = await asyncio.to_thread(_instructions, self._task) if self._task else ""
+
+        work = self._directory(None)
+
+        def judged(footprint: Footprint | None) -> Causes:
+            return causes_of(found.contents, found.plain, self._phases.mounted, seen, Asked(footprint, text, work))
+
+        causes = await call(judged, None)
+        return await call(judged, known) if causes and (known := await self._footprint()) else causes
+
+    @contextlib.asynccontextmanager
+    async def fresh(self, causes: Causes | None) -> AsyncIterator["DockerEngineEnvironment"]:
+        """An environment with what this container's agent left, without `causes` and processes; None = untouched.
+
+        Raises as `start` does.
+        """
+        assert self._image is not None and self._phases.found is not None
+        async with self._twin("again") as twin:
+            made = None if causes is None else await call(committed, self.container, self._run_id)
+            try:
+                if made:
+                    twin._given_image = replace(self._image, reference=made)
+                    twin._limits["own_network"] = True  # a holder of its namespace would keep the image
+                await twin.start(force_build=False)
+                if self.network_policy != twin.network_policy:
+                    await twin.set_network_policy(self.network_policy)
+                if causes is not None:
+                    await twin._take_over(self, causes)
+                await twin.open_agent_phase()
+                await twin.close_agent_phase(final=False)
+                twin.default_user = self.default_user
+                yield twin
+            finally:
+                await twin.stop(delete=True)
+
+    async def _take_over(self, other: "DockerEngineEnvironment", causes: Causes) -> None:
+        """Undo the causes, and what the first verification left."""
+        assert other._phases.found is not None and other._image is not None
+        now = await call(survey, other.container, other._phases.before)
+        known = {one.path for one in other._phases.found.changes}
+        new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
+        undone = [*causes.unasked, *new]
+        removed = await call(put_back, self.container, undone, other.container, other._image, self._run_id)
+        self._phases.takes_over(other._phases)
+        for script in removal_script(removed):
+            await self.exec(script, user="root")
+
+    @contextlib.asynccontextmanager
+    async def _twin(self, kind: str) -> AsyncIterator["DockerEngineEnvironment"]:
+        """Another environment of the task, not started, with a folder of its own."""
+        args, kwargs = self._given
+        with tempfile.TemporaryDirectory(prefix=f"harbortrainer-{kind}-") as folder:
+            paths = TrialPaths(Path(folder))
+            paths.agent_dir.mkdir(parents=True, exist_ok=True)
+            name = self._task.name if self._task else self.environment_name
+            yield DockerEngineEnvironment(*args, **{**kwargs, "session_id": f"{name}__{kind}", "trial_paths": paths})
 
     async def _record(self) -> None:
         if (key := await self._footprint_key()) is not None:
@@ -229,21 +285,17 @@ class DockerEngineEnvironment(CollectedEnvironment):
         RuntimeError, OSError, docker.errors.APIError when it cannot run.
         """
         assert self._task is not None
-        args, kwargs = self._given
+        _, kwargs = self._given
         policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
         task = Task(self._task, disable_verification=True)
-        with tempfile.TemporaryDirectory(prefix="harbortrainer-solution-") as folder:
-            paths = TrialPaths(Path(folder))
-            paths.agent_dir.mkdir(parents=True, exist_ok=True)
-            given = {**kwargs, "session_id": f"{self._task.name}__solution", "trial_paths": paths}
-            twin = DockerEngineEnvironment(*args, **given)
+        async with self._twin("solution") as twin:
             try:
                 await twin.start(force_build=False)
                 if policy != twin.network_policy:
                     await twin.set_network_policy(policy)
                 await twin.exec(f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", user="root")
                 await twin.open_agent_phase()
-                agent = OracleAgent(paths.agent_dir, self._task, paths)
+                agent = OracleAgent(twin.trial_paths.agent_dir, self._task, twin.trial_paths)
                 async with asyncio.timeout(task.config.agent.timeout_sec or SOLUTION_SEC):
                     with twin.with_default_user(task.config.agent.user):
                         for _ in task.config.steps or [None]:
@@ -277,7 +329,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         # the agent may have killed the shell; a verifier's reward that stands there already may not be its last word
-        if output.shell_died and not (self._phases.acting and await call(is_running, self.container)):
+        if output.shell_died and not (not self._phases.closed and await call(is_running, self.container)):
             raise RuntimeError(
                 f"container {self.container} or the connection to it went down while a command ran in it"
             )
@@ -325,6 +377,19 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     def _container_runs(self, service: str | None) -> bool:
         return is_running(self.container)
+
+
+def _ended(spec: ContainerSpec, given: images.Image | None) -> None:
+    """Call it once the container of `spec` is gone, and of an image that was made for it alone."""
+    container_ended(spec)
+    if given is not None:
+        with contextlib.suppress(ImageNotFound):
+            engine().remove_image(given.reference)
+
+
+def _instructions(task: Path) -> str:
+    files = [task / "instruction.md", *sorted(task.glob("steps/*/instruction.md"))]
+    return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
 
 
 def found_no_process(output: Output) -> bool:

@@ -6,19 +6,20 @@ import json
 import logging
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import requests
 from docker.errors import DockerException
 
+from harbortrainer.docker.cause import Footprint
 from harbortrainer.docker.daemon import engine, ping_docker, shared
 from harbortrainer.docker.images import Image, content_digest
-from harbortrainer.docker.system import Footprint
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
-_METHOD = 1  # raise it when footprints are recorded in another way
+_METHOD = 2  # raise it when footprints are recorded in another way
 N_AT_ONCE = 4  # solutions
 _DAEMONS = (DockerException, requests.RequestException)  # errors that no solution causes
 _log = logging.getLogger("harbortrainer")
@@ -40,15 +41,14 @@ def footprint_key(task: Path, image: Image) -> str | None:
 def stored(key: str) -> Footprint | None:
     try:
         found = json.loads(_file(key).read_text())
-        return Footprint(found["paths"], frozenset(found["made"]))
+        return Footprint(*(frozenset(found[one.name]) for one in fields(Footprint)))
     except (OSError, ValueError, KeyError):
         return None
 
 
 def dump(footprint: Footprint, key: str) -> str:
     """As JSON."""
-    known = {"key": key, "made": sorted(footprint.made), "paths": dict(footprint.paths)}
-    return json.dumps(known, indent=0, sort_keys=True)
+    return json.dumps({"key": key, **{name: sorted(known) for name, known in asdict(footprint).items()}}, indent=0)
 
 
 def adopt(file: Path) -> None:
@@ -87,8 +87,8 @@ async def _learn(key: str, task: str, learn: Callable[[], Awaitable[Footprint]])
         _failed.add(key)
         reason = one_line(f"{type(error).__name__}: {error}")
         _log.warning(
-            "task %s: its solution could not run to show which system paths the task needs (%s); "
-            "every changed system path is put back before verification",
+            "task %s: its solution could not run to show what the task needs (%s); only what its instruction names "
+            "counts as asked for",
             task, reason,
         )  # fmt: skip
         return None

@@ -79,6 +79,11 @@ def remember_root(name: str, pid: int) -> None:
         _roots[name] = _Root(pid, began, root.st_dev, root.st_ino)
 
 
+def first_of(name: str) -> int | None:
+    """The container's first process, as this machine numbers it; None = it was not noted."""
+    return noted.pid if (noted := _roots.get(name)) else None
+
+
 def copy_out(name: str, source: str, target: Path) -> None:
     """Copy the contents of the container's folder `source` into `target`, as `fetch_folder` does.
 

@@ -80,6 +80,10 @@ class Layer(Protocol):
         """
         ...
 
+    def is_plain(self, path: str) -> bool:
+        """Whether a regular file with content is there, with the mode and owner that it has in the image, if any."""
+        ...
+
     @property
     def image(self) -> "ImageFiles | None":
         """The image's files; None = they cannot be read from here."""
@@ -200,9 +204,17 @@ class OverlayLayer:
             elif self._is_new(path):
                 for name in sorted(self.image.names(path) - set(names)):
                     yield Change(f"{path}/{name}", Kind.REMOVED)
+            if was_folder and found is not None and _rights(entry) != _rights(os.lstat(found)):
+                yield Change(path, Kind.CHANGED, folder=True, stamp=stamp, shallow=True)
             below = (f"{path}/{name}" for name in reversed(names))
             # no program opens a longer path; the folders above it are new, and listed
             waiting += [(one, not was_folder) for one in below if len(os.fsencode(self._upper + one)) < _PATH_MAX]
+
+    def is_plain(self, path: str) -> bool:
+        if not stat.S_ISREG(self._mode(path)):
+            return False
+        entry, found = os.lstat(self._upper + path), self.image.find(path)
+        return entry.st_size > 0 and (found is None or _rights(entry) == _rights(os.lstat(found)))
 
     def names(self, folder: str) -> list[str]:
         return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
@@ -302,11 +314,19 @@ class ListedLayer:
         except FileNotFoundError:
             return GONE
 
+    def is_plain(self, path: str) -> bool:
+        found = self._stat(path)
+        return found is not None and found["mode"] >> 16 == 0 and found["size"] > 0
+
     def _is_folder(self, path: str) -> bool:
+        found = self._stat(path)
+        return found is not None and bool(found["mode"] & _GO_DIRECTORY)
+
+    def _stat(self, path: str) -> dict[str, Any] | None:
         client = engine()
         url = f"{client.base_url}/v{client.api_version}/containers/{self._container}/archive"
         status = client.head(url, params={"path": path}).headers.get("X-Docker-Container-Path-Stat")
-        return status is not None and bool(decode_json_header(status)["mode"] & _GO_DIRECTORY)
+        return None if status is None else decode_json_header(status)
 
 
 @contextlib.contextmanager
@@ -332,6 +352,10 @@ def _of_file(file: IO[bytes], mode: int, size: int) -> str:
     for _ in range(size // _PIECE + 1):  # it may grow
         digest.update(file.read(_PIECE))
     return f"{PROGRAM if start == b'\x7fELF' else FILE}:{mode & 0o7777:o}:{digest.hexdigest()[:32]}"
+
+
+def _rights(entry: os.stat_result) -> tuple[int, int, int]:
+    return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid
 
 
 def _mode(path: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 
 VERIFICATION = "verification_seconds"  # in a trajectory's `stats`: of the verifier, without waiting for a slot
-SHOWN_PATHS, SHOWN_CHARACTERS, SHOWN_TRIALS = 2, 80, 3
+SHOWN_TRIALS = 3
 
 # A quick verification
 LEAST_TIMES, NEWEST_TIMES = 8, 64  # rewarded trials of the task
@@ -30,15 +30,6 @@ LEARNING = 1.0  # in log-odds: what a task may gain between two of its batches, 
 FALSE_ALARM = 1e-3
 LEAST_RISE = 0.25
 _GRID = np.linspace(0.0005, 0.9995, 1000)  # success rates
-
-
-def restored_paths(paths: Sequence[str]) -> str:
-    """The reason for a rewarded trial whose verification began with system paths put back; "" = none were."""
-    if not paths:
-        return ""
-    shown = [path.encode("unicode_escape").decode("ascii")[:SHOWN_CHARACTERS] for path in paths[:SHOWN_PATHS]]
-    more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
-    return f"system paths put back: {', '.join(shown)}{more}"
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ class Outcome(StrEnum):
     CONTEXT_LENGTH = "context_length"
     AGENT_TIMEOUT = "agent_timeout"
     POLICY_ERROR = "policy_error"
+    UNASKED = "unasked"  # its reward depends on something that the task does not ask for
     INFRASTRUCTURE_ERROR = "infrastructure_error"
     VERIFIER_ERROR = "verifier_error"
     CANCELLED = "cancelled"

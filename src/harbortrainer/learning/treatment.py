@@ -23,6 +23,7 @@ TREATMENTS = {
     Outcome.POLICY_ERROR: Treatment.TRAIN,
     Outcome.INFRASTRUCTURE_ERROR: Treatment.REPLACE,
     Outcome.VERIFIER_ERROR: Treatment.REPLACE,
+    Outcome.UNASKED: Treatment.DROP,
     Outcome.CANCELLED: Treatment.DROP,
 }
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)

@@ -20,7 +20,6 @@ LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
 NO_OP_REPEATS = 20
 BY_WORK = frozenset(kind for kind, attack in ATTACKS.items() if attack.by_work)
-ATTACK_REPEATS, ATTACK_PAUSE_SEC = 2, 1.0  # where what the agent started lives on during verification
 
 
 async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, building: asyncio.Semaphore) -> TaskReport:
@@ -107,11 +106,10 @@ async def _attack_together(
 ) -> dict[str, float | None]:
     """Run a group's attacks in one trial; each on its own only if that trial earned something or was not graded."""
     scripts = {kind: attack.script(task) for kind, attack in ATTACKS.items() if attack.group == group}
-    again = {"repeats": ATTACK_REPEATS if trials.keeps_processes(task) else 0, "pause": ATTACK_PAUSE_SEC}
-    every = _earned(await trials.script(task, group, together(scripts.values()), **again))
+    every = _earned(await trials.script(task, group, together(scripts.values()), repeats=0))
     if every is not None and every <= no_op:
         return {}
-    alone = await asyncio.gather(*(trials.script(task, "attack", one, **again) for one in scripts.values()))
+    alone = await asyncio.gather(*(trials.script(task, "attack", one, repeats=0) for one in scripts.values()))
     rewards = dict(zip(scripts, map(_earned, alone), strict=True))
     if any(reward is not None and reward > no_op for reward in rewards.values()) or every is None:
         return rewards

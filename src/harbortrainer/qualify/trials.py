@@ -1,6 +1,5 @@
 """Trials that qualify a task: Harbor trials of an oracle or a script, in the environment of a training trial."""
 
-import asyncio
 import json
 import shlex
 import time
@@ -23,14 +22,14 @@ from harbor.models.trial.result import TrialResult
 from harbor.models.verifier.result import VerifierResult
 from harbor.trial.trial import Trial
 from harbor.utils.env import resolve_env_vars
-from harbor.verifier.verifier import Verifier
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
-from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, KEEP, environment_config
+from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.rollout.gates import Gates
+from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, GradingVerifier, unasked
 from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
 from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.trial import run_to_end
@@ -99,7 +98,7 @@ class ScriptAgent(BaseAgent):
         context.metadata = {OUTPUT: (result.stdout or "")[-_MOST_OUTPUT:]}
 
 
-class RepeatedVerifier(Verifier):
+class RepeatedVerifier(GradingVerifier):
     """Runs the verifier again up to `repeats` times, within `seconds`; the task's own limit bounds the first run.
 
     `pause`: seconds before each reward is read, so that a process that rewrites it gets to run on a busy machine.
@@ -126,8 +125,7 @@ class RepeatedVerifier(Verifier):
         if self._offline:
             await cut_network(self.environment)
         began = time.monotonic()
-        async with asyncio.timeout(self.task.config.verifier.timeout_sec):
-            result = await super().verify()
+        result = await super().verify()
         script = self.task.paths.discovered_test_path_for(self.environment.os)
         if self._repeats and script is not None and not self.task.config.steps:
             each = time.monotonic() - began + self._pause
@@ -173,10 +171,6 @@ class QualificationTrials:
     daemon: Daemon
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def keeps_processes(self, task: Path) -> bool:
-        """Whether processes that the agent started survive into verification."""
-        return self.config.environment_type != "docker" or bool(self._environment(task).kwargs.get(KEEP))
-
     async def oracle(self, task: Path, *, repeats: int, offline: bool = False) -> QualificationTrial:
         if offline:
             kwargs = {"task_dir": str(task)}
@@ -216,6 +210,8 @@ class QualificationTrials:
         for info in recorded(result):
             raise_noted(info, noted, folder)
         trial = _result(result, folder, time.monotonic() - began - phases.waited)
+        if trial.reward is not None and phases.unasked:
+            trial = replace(trial, reward=None, fault=unasked(phases.unasked))
         if trial.reward is not None and trial.reward >= 1:
             await to_thread(adopt, folder / FOOTPRINT)
         if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
@@ -227,10 +223,10 @@ class QualificationTrials:
         return environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
 
     def _trial_config(self, task: Path, agent: AgentConfig, kind: str, kwargs: dict[str, Any]) -> TrialConfig:
-        verifier = VerifierConfig()
+        verifier = VerifierConfig(import_path=VERIFIER)
         if kwargs["repeats"] or kwargs.get("offline"):
             own = HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).verifier.timeout_sec
-            limit = own + 4 * REPEAT_SEC + _SLACK_SEC if kwargs["repeats"] else None
+            limit = own + (4 * REPEAT_SEC + _SLACK_SEC) / VERIFICATIONS if kwargs["repeats"] else None
             path = "harbortrainer.qualify.trials:RepeatedVerifier"
             verifier = VerifierConfig(
                 import_path=path, kwargs=kwargs | {"seconds": REPEAT_SEC}, override_timeout_sec=limit
@@ -244,6 +240,7 @@ class QualificationTrials:
             trials_dir=self.folder,
             agent=agent,
             verifier=verifier,
+            verifier_timeout_multiplier=VERIFICATIONS,
             environment=environment,
         )
 

@@ -1,7 +1,6 @@
 """The Harbor environment of a task: this package's for `docker`, Harbor's own for everything else."""
 
 import difflib
-import fnmatch
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
 
-KEEP, PREBUILT_ONLY = "keep_processes", "prebuilt_only"
+PREBUILT_ONLY = "prebuilt_only"
 
 
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -28,7 +27,7 @@ _Words = Annotated[list[_Word], BeforeValidator(lambda value: value.split(",") i
 
 
 class EngineOptions(BaseModel):
-    """`cap_add`: as Docker names them; it refuses one that it does not know. `keep_processes`: globs of task names.
+    """`cap_add`: as Docker names them; it refuses one that it does not know.
 
     `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
     """
@@ -38,7 +37,6 @@ class EngineOptions(BaseModel):
     pids_limit: NonNegativeInt = 512
     allow_sudo: bool = False
     cap_add: _Words = []
-    keep_processes: _Words = []
     own_network: bool = False
     prebuilt_only: bool = False
 
@@ -78,8 +76,6 @@ def environment_config(
             known = sorted((*EngineOptions.model_fields, *_FIELDS))
             near = _near(name, known)
             raise UserError(f"environment_kwargs.{name}: unknown for docker{near}; one of {', '.join(known)}")
-    if KEEP in options or task.metadata.get(KEEP):
-        options[KEEP] = _keeps_processes(task_dir.name, task.metadata, options.get(KEEP, ()))
     return _config(own, {**options, "run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
 
 
@@ -148,13 +144,6 @@ def _check_sandboxes(kind: EnvironmentType) -> None:
         EnvironmentFactory.run_preflight(kind)
     except (ImportError, SystemExit) as error:  # the latter is how Harbor says that a key is missing
         raise UserError(f"environment_type={kind.value}: {' '.join(str(error).split())}") from None
-
-
-def _keeps_processes(task_name: str, metadata: Mapping[str, Any], patterns: Iterable[str]) -> bool:
-    wanted = metadata.get(KEEP, False)
-    if not isinstance(wanted, bool):
-        raise UserError(f"task {task_name}: metadata.{KEEP}={wanted!r} in its task.toml: true or false")
-    return wanted or any(fnmatch.fnmatchcase(task_name, pattern) for pattern in patterns)
 
 
 def _environment_type(name: str) -> EnvironmentType:

@@ -11,6 +11,7 @@ from harbortrainer.harbor import boundary
 from harbortrainer.policy.clock import Clock
 from harbortrainer.rollout.agent_session import AgentSession, Policy, answering
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
+from harbortrainer.rollout.grading import VERIFICATIONS
 from harbortrainer.rollout.slots import Slots
 
 if TYPE_CHECKING:  # slow to import
@@ -49,7 +50,7 @@ class Phases:
         self._daemon = daemon
         self._observed = observed
         # the part of the trial's time that the agent has to leave to the verifier
-        self._reserve = min(trial.verifier_timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
+        self._reserve = min(trial.verifier_timeout_sec / VERIFICATIONS + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: Slots | None = None
         self._started = 0.0  # when it could start, with a slot among the starting
         self._n_agent_phases = 0
@@ -133,10 +134,10 @@ class Phases:
             raise RuntimeError(environment.lost)
 
     @property
-    def put_back(self) -> tuple[str, ...]:
-        """System paths that were restored before verification."""
+    def unasked(self) -> tuple[str, ...]:
+        """What the reward depends on although the task does not ask for it."""
         environment = self._engine_environment()
-        return environment.put_back if environment else ()
+        return environment.verdict.unasked if environment else ()
 
     def _engine_environment(self) -> "DockerEngineEnvironment | None":
         from harbortrainer.docker.environment import DockerEngineEnvironment

@@ -16,7 +16,7 @@ from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
-from harbortrainer.learning.suspicion import VERIFICATION, restored_paths
+from harbortrainer.learning.suspicion import VERIFICATION
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Conversation
@@ -25,6 +25,7 @@ from harbortrainer.rollout.agent_session import AgentService, AgentSession, Poli
 from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import ObservedTrial
+from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, unasked
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
@@ -92,7 +93,6 @@ class LocalHost(Host):
         outcome, detail, reward = ran.verdict
         if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
             await asyncio.to_thread(require_writable, request.trials_dir)
-        restored = restored_paths(ran.put_back) if reward is not None and reward > 0 else ""
         return Trajectory(
             task_name=request.task.name,
             trial_name=request.name,
@@ -104,7 +104,6 @@ class LocalHost(Host):
             times=ran.times,
             stats=said.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
             trial_dir=str(folder),
-            suspect=(restored,) if restored else (),
             side_segments=said.side_segments,
         )
 
@@ -127,11 +126,10 @@ class LocalHost(Host):
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """`times`: seconds by stage; `put_back`: system paths; `verification`: seconds of the tests, 0 = none ran."""
+    """`times`: seconds by stage; `verification`: seconds of the tests, 0 = none ran."""
 
     verdict: Verdict
     times: dict[str, float]
-    put_back: tuple[str, ...] = ()
     verification: float = 0.0
 
 
@@ -160,13 +158,15 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
         raise_noted(fault, noted, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = policy.classify(result) if isinstance(policy, AgentSession) else classify(result, policy)
+    if verdict[2] is not None and phases.unasked:
+        verdict = Outcome.UNASKED, unasked(phases.unasked), None
     if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
         verdict = await _install_verdict(request, host, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
     stages = stage_times(result, answering(policy).turns)
     before = phases.prepared if result.step_results else 0.0  # Harbor's time of a step's verifier contains it
-    return _Ran(verdict, stages | times, phases.put_back, stages.get("verifier", 0.0) - before)
+    return _Ran(verdict, stages | times, stages.get("verifier", 0.0) - before)
 
 
 async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdict) -> Verdict:
@@ -198,7 +198,8 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
         trial_name=request.name,
         trials_dir=request.trials_dir,
         agent=_agent_config(request.name, config, key),
-        verifier=VerifierConfig(env={MODE: request.mode}),
+        verifier=VerifierConfig(env={MODE: request.mode}, import_path=VERIFIER),
+        verifier_timeout_multiplier=VERIFICATIONS,
         environment=with_agent(environment, folder, config),
         agent_timeout_multiplier=LATER,
     )

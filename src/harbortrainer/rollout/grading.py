@@ -1,0 +1,142 @@
+"""The verifier of trials in containers of this package: it asks whether a reward depends on what no task asked for."""
+
+import asyncio
+import logging
+import math
+from typing import Any, override
+
+import requests
+from docker.errors import DockerException
+from harbor.models.verifier.result import VerifierResult
+from harbor.verifier.verifier import (
+    AddTestsDirError,
+    DownloadVerifierDirError,
+    RewardFileEmptyError,
+    RewardFileNotFoundError,
+    Verifier,
+    VerifierOutputParseError,
+)
+
+from harbortrainer.docker.cause import Causes
+from harbortrainer.docker.container import is_running
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.durable.files import make_folder, write_json
+from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.harbor import boundary
+from harbortrainer.rollout.outcome import read_reward
+
+VERIFIER = "harbortrainer.rollout.grading:GradingVerifier"
+VERIFICATIONS = 4.0  # times a verifier's limit, for Harbor: each of them has the task's own limit
+CAUSES, RECORDED, SHOWN = "causes.json", 200, 5  # in the trial's folder; the most names that it and a detail have
+_BROKEN = (
+    AddTestsDirError, DownloadVerifierDirError, RewardFileEmptyError, RewardFileNotFoundError,
+    VerifierOutputParseError, RuntimeError, TimeoutError,
+)  # fmt: skip
+_OTHERS = (DockerException, requests.RequestException, UserError, EnvironmentFault)
+_ends: dict[str, bool] = {}  # by task and step: whether verification ends in a container that no agent touched
+_log = logging.getLogger("harbortrainer")
+
+
+class GradingVerifier(Verifier):
+    """Harbor's, watched. A reward above 0 that has unasked causes is measured again without them, in a fresh container.
+
+    The same reward: the grade stands. Otherwise the second one is the grade if verification met a cause before the
+    work, or a process of the policy wrote what is verification's; else the trial has none, and the environment's
+    verdict names the causes. Verification that breaks earns 0 where that of an untouched container ends.
+    """
+
+    @override
+    @boundary
+    async def verify(self) -> VerifierResult:
+        environment = self.environment
+        if not isinstance(environment, DockerEngineEnvironment) or not environment.is_watchable:
+            return await super().verify()
+        try:
+            async with environment.watched() as sight, asyncio.timeout(self._limit_sec):
+                first = await super().verify()
+        except _BROKEN as error:
+            if not await self._is_policys_fault(environment, error):
+                raise
+            _log.warning(
+                "%s: verification broke, as it does not without the agent: reward 0 (%s)", *_brief(self, error)
+            )
+            return VerifierResult(rewards={"reward": 0.0})
+        if (reward := _reward(first)) <= 0:
+            return first
+        causes = await environment.causes(sight.seen)
+        if not causes:
+            return first
+        again = await self._without(environment, causes)
+        await asyncio.to_thread(self._record, causes, reward, again)
+        if again >= reward:
+            return first
+        if causes.hooked:
+            return VerifierResult(rewards={"reward": max(again, 0.0)})
+        environment.verdict.unasked += tuple(causes.names)
+        return first
+
+    async def _without(self, environment: DockerEngineEnvironment, causes: Causes | None) -> float:
+        """The reward in a fresh container without `causes`, or in an untouched one; -inf = verification broke."""
+        async with environment.fresh(causes) as fresh:
+            environment.verdict.again += causes is not None
+            verifier = Verifier(
+                self.task, fresh.trial_paths, fresh, self.override_env, self.logger,
+                verifier_env=self.verifier_env, step_name=self.step_name,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(self._limit_sec):
+                    return _reward(await verifier.verify())
+            except _BROKEN as error:
+                if _is_machines(error):
+                    raise
+                return -math.inf
+
+    async def _is_policys_fault(self, environment: DockerEngineEnvironment, error: Exception) -> bool:
+        """Whether verification breaks because of what the agent left: measured once a task and process."""
+        if _is_machines(error) or not await call(is_running, environment.container):
+            return False
+        key = f"{self.task.paths.task_dir} {self.step_name}"
+        if key not in _ends:
+            _ends[key] = await self._without(environment, None) > -math.inf
+        return _ends[key]
+
+    @property
+    def _limit_sec(self) -> float:
+        config = self.task.config
+        step = next((step for step in config.steps or () if step.name == self.step_name), None)
+        own = step.verifier.timeout_sec if step else None
+        return own if own is not None else config.verifier.timeout_sec
+
+    def _record(self, causes: Causes, first: float, again: float) -> None:
+        folder = self.trial_paths.trial_dir
+        make_folder(folder)
+        known: dict[str, Any] = {
+            "reward": first, "without": again if math.isfinite(again) else None, "before_the_work": causes.hooked,
+            "number": len(causes.names), "causes": causes.names[:RECORDED],
+        }  # fmt: skip
+        write_json(folder / CAUSES, known)
+
+
+def unasked(causes: tuple[str, ...]) -> str:
+    """The detail of a trial whose reward depends on them, in one line."""
+    names = [name.encode("unicode_escape").decode("ascii")[:80] for name in causes[:SHOWN]]
+    more = f" and {len(causes) - SHOWN} more" if len(causes) > SHOWN else ""
+    return f"the reward depends on what the task does not ask for: {', '.join(names)}{more}"
+
+
+def _reward(result: VerifierResult) -> float:
+    value, _ = read_reward(result.rewards)
+    return -math.inf if value is None else value
+
+
+def _is_machines(error: BaseException) -> bool:
+    """Whether Docker or the user caused it."""
+    causes = (error, error.__cause__, error.__context__)
+    return any(
+        isinstance(one, DockerException | requests.RequestException | UserError | EnvironmentFault) for one in causes
+    )
+
+
+def _brief(verifier: Verifier, error: Exception) -> tuple[str, str]:
+    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,141 @@
+"""Policies that replace, shadow or hook what a verifier runs, in real trials; and honest work on the same paths."""
+
+import asyncio
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harbortrainer.docker import watch
+from harbortrainer.qualify.trials import QualificationTrial
+from harbortrainer.rollout.grading import CAUSES
+from tests.support import system_attacks as attacks
+from tests.support.docker_parts import write_task
+from tests.support.plain_container import plain_reward, product_trial
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+AT_ONCE = 4
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def make_task(folder: Path, *, way: str, user: str = "root", solve: str = "echo Hello > hello.txt\n") -> Path:
+    """Wants /app/hello.txt to hold Hello; its test goes the way of `attacks.TEST`."""
+    files = {f"environment/{name}": text for name, text in attacks.FILES.items()}
+    test = attacks.TEST.replace("cd /app\n", f"cd /app\nset -- {way}\n", 1)
+    task = write_task(folder, dockerfile=attacks.DOCKERFILE, solve=solve, test=test, files=files)
+    (task / "tests" / "test_outputs.py").write_text(attacks.TEST_OUTPUTS)
+    (task / "tests" / "test_flask.py").write_text(attacks.TEST_FLASK)
+    toml = task / "task.toml"
+    toml.write_text(toml.read_text().replace("[agent]\n", f'[agent]\nuser = "{user}"\n'))
+    toml.write_text(toml.read_text().replace("[verifier]\n", f'[verifier]\nuser = "{user}"\n'))
+    return task
+
+
+async def outcome(folder: Path, name: str, slots: asyncio.Semaphore, *, solved: bool) -> str:
+    """What is wrong; "" = the product does not pay the attack."""
+    attack = attacks.ATTACKS[name]
+    task = make_task(folder / name / "task", way=attack.way, user=attack.user)
+    if not solved:
+        shutil.rmtree(task / "solution")
+    async with slots:
+        trial = await product_trial(task, attack.script)
+    return f"earned {trial.reward}" if trial.reward else ""
+
+
+async def defended(folder: Path, names: Sequence[str]) -> None:
+    """Every other one on a task without a solution."""
+    slots = asyncio.Semaphore(AT_ONCE)
+    kinds = itertools.cycle([True, False])
+    trials = (outcome(folder, name, slots, solved=solved) for name, solved in zip(names, kinds, strict=False))
+    found = await asyncio.gather(*trials)
+    assert {name: wrong for name, wrong in zip(names, found, strict=True) if wrong} == {}
+
+
+BY_DAY = [name for name in attacks.ATTACKS if name not in attacks.NIGHTLY]
+
+
+async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path) -> None:
+    await defended(tmp_path, BY_DAY[::3])
+
+
+@pytest.mark.nightly
+async def test_more_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path) -> None:
+    await defended(tmp_path, [name for name in attacks.ATTACKS if name not in BY_DAY[::3]])
+
+
+async def work(folder: Path, script: str, **task: str) -> QualificationTrial:
+    return await product_trial(make_task(folder / "task", **{"way": "module", **task}), script)
+
+
+def recorded(folder: Path) -> dict[str, object]:
+    """The causes that the trial's folder names."""
+    (file,) = (folder / "trials").glob(f"*/{CAUSES}")
+    return json.loads(file.read_text())
+
+
+async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path) -> None:
+    hook = f"echo 'import os; os._exit(0)' > {attacks.SITE}/hook.pth"
+    assert (await work(tmp_path / "alone", hook)).reward == 0
+    assert (await work(tmp_path / "beside", f"{hook}; echo Hello > /app/hello.txt")).reward == 1
+    known = recorded(tmp_path / "alone")
+    assert known["before_the_work"] and known["causes"] == [f"{attacks.SITE}/hook.pth"]
+
+
+async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> None:
+    solve = attacks.INSTALL.format(version="1.0", text="of-the-solution") + "echo Hello > hello.txt\n"
+    policy = attacks.INSTALL.format(version="1.0", text="of-the-policy") + "echo Hello > /app/hello.txt\n"
+    assert (await work(tmp_path, policy, solve=solve)).reward == 1
+
+
+async def test_a_program_in_place_of_the_work_is_no_reward_and_no_reward_of_0(tmp_path: Path) -> None:
+    """A link that verification follows has no open of its own."""
+    task = make_task(tmp_path / "task", way="awk")
+    script = "echo Hello > /app/hello.txt; ln -sf /usr/bin/true /usr/local/bin/awk"
+    assert await asyncio.to_thread(plain_reward, task, script) == 1
+    trial = await product_trial(task, script)
+    assert trial.reward is None and "/usr/local/bin/awk" in trial.fault
+
+
+SERVES = "cd /app; (setsid python3 -m http.server {port} </dev/null >/dev/null 2>&1 &)\n"
+ASKS = """python3 - <<'P'
+import time, urllib.request
+for _ in range(50):
+    try:
+        found = urllib.request.urlopen("http://127.0.0.1:8123/hello.txt").read()
+        break
+    except OSError:
+        time.sleep(0.1)
+else:
+    found = b""
+open("/logs/verifier/reward.txt", "w").write(str(int(found == b"Hello\\n")))
+P
+"""
+
+
+@pytest.mark.parametrize("solved", [True, False])
+async def test_a_service_that_the_task_asks_for_lives_on(tmp_path: Path, *, solved: bool) -> None:
+    hello = "echo Hello > /app/hello.txt\n"
+    task = write_task(
+        tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=hello + SERVES.format(port=8123), test=ASKS
+    )
+    (task / "instruction.md").write_text("Serve /app over HTTP on port 8123; hello.txt says Hello.\n")
+    if not solved:
+        shutil.rmtree(task / "solution")
+    assert (await product_trial(task, hello + SERVES.format(port=8123))).reward == 1
+    assert (await product_trial(task, hello)).reward == 0
+
+
+async def test_where_nothing_can_be_watched_every_unasked_change_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_PROGRAM", tmp_path / "none.py")
+    trial = await work(tmp_path, "echo x > /usr/local/bin/unused; echo Hello > /app/hello.txt")
+    assert trial.reward == 1
+    assert recorded(tmp_path)["causes"] == ["/usr/local/bin/unused"]
