@@ -41,17 +41,29 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """A process of verification that opened a file. `words`: the first of its command line."""
+
+    parent: int
+    cwd: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What happened during a verification.
 
-    `opened`: paths in the order of their first opens, with their places; None = not known. `tampered`: files of
-    verification's own, and memory, that processes of the policy wrote or opened.
+    `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
+    files of verification's own, and memory, that processes of the policy wrote or opened. `readers`: by path, the
+    first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
     """
 
     opened: Mapping[str, int] | None = None
     written: frozenset[str] = frozenset()
     tampered: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
+    readers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    programs: Mapping[int, Program] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -181,7 +193,11 @@ def _parsed(text: bytes) -> Seen:
         Process(one["name"], tuple(one["ports"]), one["ran"], tuple(one["writes"])) for one in found["processes"]
     )
     opened = None if found["overflow"] else found["opened"]
-    return Seen(opened, frozenset(found["written"]), tuple(found["tampered"]), processes)
+    programs = {
+        int(pid): Program(one["parent"], one["cwd"], tuple(one["words"])) for pid, one in found["programs"].items()
+    }
+    readers = {path: tuple(pids) for path, pids in found["readers"].items()}
+    return Seen(opened, frozenset(found["written"]), tuple(found["tampered"]), processes, readers, programs)
 
 
 def _tell(why: str) -> None:

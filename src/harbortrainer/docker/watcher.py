@@ -21,6 +21,7 @@ AT_FDCWD = -100
 EVENT = struct.Struct("=IBBHQii")
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_FILES, MOST_WRITES = 4096, 64  # of a process
+MOST_READERS, MOST_PROGRAMS, MOST_WORD = 8, 4096, 1024  # of a file; of a container; bytes of a command line
 OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
 _NOT_MARKED = ("sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "devtmpfs")
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
@@ -32,6 +33,8 @@ class Watch:
     def __init__(self, first: int, kept: "set[int]") -> None:
         self._first, self._kept = first, kept
         self.opened: dict[str, int] = {}
+        self.readers: dict[str, list[int]] = {}  # by path: processes, in the order of their first opens
+        self.programs: dict[int, dict[str, object]] = {}  # of readers
         self.written: set[str] = set()
         self.tampered: set[str] = set()  # what processes of the policy wrote or opened of verification's own
         self.overflow = False
@@ -79,10 +82,15 @@ class Watch:
 
     def _note(self, path: str, mask: int, pid: int) -> None:
         own = path.startswith(OWN)
-        if ((own and mask & CLOSE_WRITE) or (path.startswith("/proc/") and path.endswith("/mem"))) and self._is_policys(
-            pid
-        ):
-            self.tampered.add(path if own else "/proc/PID/mem")
+        if self._is_policys(pid):
+            if own and mask & CLOSE_WRITE:
+                self.tampered.add(path)
+            elif path.startswith("/proc/") and path.endswith("/mem"):
+                self.tampered.add("/proc/PID/mem")
+            if not mask & CLOSE_WRITE:
+                return
+        elif not mask & CLOSE_WRITE:
+            self._note_reader(path, pid)
         if path in (self.written if mask & CLOSE_WRITE else self.opened):
             return
         self._characters += len(path)
@@ -92,6 +100,14 @@ class Watch:
             self.written.add(path)
         else:
             self.opened[path] = len(self.opened)
+
+    def _note_reader(self, path: str, pid: int) -> None:
+        readers = self.readers.setdefault(path, []) if len(self.readers) < MOST_PATHS else []
+        if pid not in readers and len(readers) < MOST_READERS:
+            readers.append(pid)
+        if pid in self.programs or len(self.programs) < MOST_PROGRAMS:
+            with contextlib.suppress(OSError, IndexError):  # it has ended
+                self.programs[pid] = _program(pid)
 
     def _is_policys(self, pid: int) -> bool:
         """Whether the process lived before verification, or descends from one that did and is no orphan."""
@@ -137,6 +153,14 @@ def processes(first: int) -> "dict[int, dict[str, object]]":
                     "ports": sorted(listening[inode] for inode in sockets & listening.keys()), "writes": writes,
                 }  # fmt: skip
     return found
+
+
+def _program(pid: int) -> "dict[str, object]":
+    """Its parent, working directory and the first words of its command line."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read(MOST_WORD).decode(errors="surrogateescape").split("\0")
+    status = _stat(pid)
+    return {"parent": int(status[1]) if status else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
 
 
 def _ran(pid: int) -> int:
@@ -201,7 +225,7 @@ def main() -> None:
         pass
     shown = {
         "opened": watch.opened, "written": sorted(watch.written), "tampered": sorted(watch.tampered),
-        "processes": watch.living(), "overflow": watch.overflow,
+        "processes": watch.living(), "overflow": watch.overflow, "readers": watch.readers, "programs": watch.programs,
     }  # fmt: skip
     print(json.dumps(shown), flush=True)
 
