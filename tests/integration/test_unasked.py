@@ -85,7 +85,7 @@ async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path) -> None
     assert (await work(tmp_path / "alone", hook)).reward == 0
     assert (await work(tmp_path / "beside", f"{hook}; echo Hello > /app/hello.txt")).reward == 1
     known = recorded(tmp_path / "alone")
-    assert known["before_the_work"] and known["causes"] == [f"{attacks.SITE}/hook.pth"]
+    assert known["hooked"] and known["causes"] == [f"{attacks.SITE}/hook.pth"]
 
 
 async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> None:
@@ -94,13 +94,33 @@ async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> No
     assert (await work(tmp_path, policy, solve=solve)).reward == 1
 
 
-async def test_a_program_in_place_of_the_work_is_no_reward_and_no_reward_of_0(tmp_path: Path) -> None:
+async def test_a_reward_that_needs_none_of_the_work_is_no_reward(tmp_path: Path) -> None:
     """A link that verification follows has no open of its own."""
     task = make_task(tmp_path / "task", way="awk")
     script = "echo Hello > /app/hello.txt; ln -sf /usr/bin/true /usr/local/bin/awk"
     assert await asyncio.to_thread(plain_reward, task, script) == 1
+    assert (await product_trial(task, script)).reward == 0
+    assert recorded(tmp_path)["hooked"]
+
+
+GREETS = "printf '#!/bin/sh\\necho hi\\n' > {path}; chmod +x {path}; echo Hello > /app/hello.txt\n"
+
+
+@pytest.mark.parametrize(("path", "reward"), [("/usr/bin/greet", 1), ("/opt/greet", 1), ("/usr/local/bin/hey", None)])
+async def test_a_reward_that_needs_the_work_and_more_is_no_reward_and_no_reward_of_0(
+    tmp_path: Path, path: str, reward: float | None
+) -> None:
+    """A program of the solution's name, elsewhere, is work."""
+    test = """PATH=$PATH:/opt
+if grep -q Hello /app/hello.txt && [ "$(greet || hey)" = hi ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+    solve = GREETS.format(path="/usr/bin/greet")
+    task = write_task(tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=solve, test=test)
+    script = GREETS.format(path=path)
+    assert await asyncio.to_thread(plain_reward, task, script) == 1
     trial = await product_trial(task, script)
-    assert trial.reward is None and "/usr/local/bin/awk" in trial.fault
+    assert trial.reward == reward, trial.fault
+    assert reward is not None or path in trial.fault
 
 
 SERVES = "cd /app; (setsid python3 -m http.server {port} </dev/null >/dev/null 2>&1 &)\n"

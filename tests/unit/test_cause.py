@@ -1,13 +1,15 @@
 """What a task asks for, on what else a reward may depend, and what the watcher tells."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from harbortrainer.docker.cause import Asked, Causes, Footprint, causes_of, is_made_anew
+from harbortrainer.docker.asked import Asked, Footprint
+from harbortrainer.docker.cause import Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.layer import Change, Kind
-from harbortrainer.docker.watch import Process, Seen, _parsed
+from harbortrainer.docker.watch import Process, Program, Seen, _parsed
 from harbortrainer.rollout.grading import unasked
 
 BLOB, OTHER = "ab/" + "0123456789" * 3, "cd/" + "f" * 38
@@ -81,7 +83,7 @@ PLAIN = ("/usr/x", "/app/out")
 
 
 def found(opened: Mapping[str, int] | None, *changes: Change, processes: tuple[Process, ...] = ()) -> Causes:
-    return causes_of(changes, PLAIN, (), Seen(opened, processes=processes), Asked(SOLUTION, "", "/app"))
+    return causes_of(Changed(changes, PLAIN), Seen(opened, processes=processes), Asked(SOLUTION, "", "/app"))
 
 
 @pytest.mark.parametrize(
@@ -141,17 +143,152 @@ def test_an_empty_log_of_an_asked_service_is_no_cause() -> None:
 )
 def test_what_verification_meets_before_the_work_is_a_hook(opened: Mapping[str, int] | None, hooked: bool) -> None:
     assert found(opened, FILE, WORK).hooked is hooked
-    without = causes_of([FILE, WORK], PLAIN, (), Seen(opened), Asked(None, "/app/out"))
+    without = causes_of(Changed((FILE, WORK), PLAIN), Seen(opened), Asked(None, "/app/out"))
     assert not without.hooked, "no solution tells what the work is"
 
 
 def test_what_is_verifications_own_is_a_cause_and_a_hook() -> None:
-    causes = causes_of([], (), (), Seen({}, tampered=("/logs/verifier/reward.txt",)), Asked(None, ""))
+    causes = causes_of(Changed(), Seen({}, tampered=("/logs/verifier/reward.txt",)), Asked(None, ""))
     assert causes.hooked and causes.names == ["/logs/verifier/reward.txt"]
 
 
+RUNS_WORK = Program(5, "/app", ("bash", "-e", "out"))
+TEST = Program(1, "/", ("bash", "/tests/test.sh"))
+
+
+def judged(
+    path: str, *, solution: Footprint | None = SOLUTION, instruction: str = "", program: Program = RUNS_WORK,
+    first: Sequence[str] = ("/tests/test.sh", "/app/out"), kind: Kind = Kind.ADDED, plain: bool = True, **facts: Any,
+) -> Causes:  # fmt: skip
+    """A change that process 9 opened after `first`, of which it opened /app/out, and its parent the tests."""
+    opened = {one: place for place, one in enumerate((*first, path))}
+    seen = Seen(opened, readers={"/tests/test.sh": (5,), "/app/out": (9,), path: (9,)}, programs={5: TEST, 9: program})
+    changed = Changed((Change(path, kind), WORK), {*PLAIN, path} if plain else PLAIN, **facts)
+    return causes_of(changed, seen, Asked(solution, instruction, "/app"))
+
+
+@pytest.mark.parametrize(
+    ("path", "facts", "is_cause"),
+    [
+        ("/app/helper", {}, False),  # beside what it runs
+        ("/app/lib/helper", {}, False),
+        ("/opt/helper", {}, True),
+        ("/opt/helper", {"packaged": ("/opt/helper",)}, False),
+        ("/app/helper", {"kind": Kind.CHANGED}, True),
+        ("/app/helper", {"plain": False}, True),
+        ("/app/helper", {"program": Program(5, "/app", ("lint", "-e", "--all"))}, True),
+        ("/app/helper", {"program": Program(5, "/app", ("pytest", "/tests/x.py"))}, True),
+        ("/app/helper", {"program": Program(5, "/", ("/app/out",))}, False),
+        ("/app/helper", {"first": ("/tests/test.sh",)}, True),  # before what it runs
+        ("/usr/bin/helper", {"packaged": ("/usr/bin/helper",), "shadows": ("/usr/bin/helper",)}, True),
+    ],
+)
+def test_what_only_the_work_reads_is_work(path: str, facts: dict[str, Any], is_cause: bool) -> None:
+    assert bool(judged(path, **facts)) is is_cause
+
+
+@pytest.mark.parametrize(("new", "is_cause"), [(True, False), (False, True)])
+def test_a_file_with_the_name_of_a_solutions_file_is_work(new: bool, is_cause: bool) -> None:
+    facts = {"program": Program(5, "/", ("jq",)), "is_new_name": lambda name: new and name == "jq"}
+    assert bool(judged("/opt/bin/jq", **facts)) is is_cause
+
+
+@pytest.mark.parametrize(
+    ("instruction", "before", "is_cause"),
+    [
+        ("Install dependencies into the system python.", False, False),
+        ("You may install system-wide python packages", False, False),
+        ("Do not install packages.", False, True),
+        ("Write it.", False, True),
+        ("Install dependencies into the system python.", True, True),  # loaded before the work
+    ],
+)
+def test_packages_are_work_where_the_instruction_grants_them(instruction: str, before: bool, is_cause: bool) -> None:
+    first = ("/tests/test.sh",) if before else ("/tests/test.sh", "/app/out")
+    path, other = "/usr/lib/p/x.py", Program(5, "/", ("pytest",))
+    found = judged(path, instruction=instruction, first=first, program=other, packaged=(path,))
+    assert bool(found) is is_cause
+
+
+def test_what_describes_a_package_is_no_hook() -> None:
+    path = "/usr/lib/p.dist-info/METADATA"
+    other = Program(5, "/", ("pytest",))
+    assert judged(path, first=(), program=other).hooked
+    assert not judged(path, first=(), program=other, packaged=(path,), about=(path,)).hooked
+
+
+ASKS = "Write /app/out by the data in /srv/data; see /usr/bin and ~/notes/a.txt."
+
+
+@pytest.mark.parametrize(
+    ("path", "facts", "is_cause"),
+    [
+        ("/srv/data/x", {}, False),  # in a folder that the instruction names
+        ("/srv/data/x", {"kind": Kind.CHANGED}, False),
+        ("/srv/data/x", {"first": ()}, True),  # before anything that it names
+        ("/app/y", {}, False),  # the working directory
+        ("/usr/bin/x", {"program": Program(5, "/", ("x",))}, True),
+        ("/opt/x", {}, False),  # read by a program of the work, wherever it is
+        ("/opt/x", {"program": Program(5, "/", ("other",))}, True),
+        ("/opt/x", {"program": Program(99, "/", ("other",))}, False),  # who started it had ended
+        ("/root/.cache/x", {}, True),
+        (f"/root/.cache/{'b' * 64}", {}, False),  # named by its content
+        ("/root/notes/a.txt", {"first": ()}, False),
+        ("/home/a/.ssh", {"plain": False, "kind": Kind.CHANGED}, True),  # opened
+    ],
+)
+def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
+    path: str, facts: dict[str, Any], is_cause: bool
+) -> None:
+    assert bool(judged(path, solution=None, instruction=ASKS, **facts)) is is_cause
+
+
+def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution() -> None:
+    rights = [Change(path, Kind.CHANGED) for path in ("/etc/ssh/key", "/usr/bin/tool", "/home/a/.ssh/key")]
+    causes = causes_of(Changed(tuple(rights)), Seen({}), Asked(None, ASKS, "/app"))
+    assert causes.names == ["/usr/bin/tool"]
+    assert len(causes_of(Changed(tuple(rights)), Seen({}), Asked(Footprint(), ASKS, "/app")).names) == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "solution", "is_cause"),
+    [
+        ("/opt/real", SOLUTION, False),
+        ("/usr/share/real", SOLUTION, True),  # where every program may read
+        ("/usr/share/real", None, False),
+        ("/root/.gitconfig", SOLUTION, True),
+    ],
+)
+def test_where_a_link_that_is_asked_for_leads_is_work(target: str, solution: Footprint | None, is_cause: bool) -> None:
+    other = Program(5, "/", ("other",))
+    found = judged(target, solution=solution, instruction=ASKS, program=other, targets={"/app/out": target})
+    assert bool(found) is is_cause
+
+
+def test_what_a_user_allows_is_asked_for() -> None:
+    asked = Asked(Footprint(), "", "/app", {"/usr/x", "/srv/", "tcp:99", "process:loop"})
+    assert [asked.allows(path) for path in ("/usr/x", "/srv/a/b", "/usr/y")] == [True, True, False]
+    assert asked.allows_process(Process("any", (99,))) and asked.allows_process(Process("loop"))
+
+
+@pytest.mark.parametrize(
+    ("footprint", "instruction", "hooked"),
+    [
+        (Footprint(), "", True),
+        (Footprint(ports=frozenset({80})), "", False),
+        (Footprint(), "Keep it running.", False),
+        (None, "", False),
+    ],
+)
+def test_a_process_that_nothing_asks_for_is_a_hook_where_a_solution_leaves_none(
+    footprint: Footprint | None, instruction: str, hooked: bool
+) -> None:
+    causes = causes_of(Changed(), Seen({}, processes=(Process("loop"),)), Asked(footprint, instruction))
+    assert causes and causes.hooked is hooked
+
+
 def test_network_files_count_unless_they_are_asked_for() -> None:
-    causes = causes_of([], (), ("/etc/hosts", "/dev"), Seen({}), Asked(None, "Add a line to /etc/hosts"))
+    causes = causes_of(Changed(mounted=("/etc/hosts", "/dev")), Seen({}), Asked(None, "Add a line to /etc/hosts"))
     assert (causes.mounted, causes.names) == (("/dev",), ["/dev"])
 
 
@@ -167,14 +304,16 @@ def test_causes_are_one_line_with_the_first_names() -> None:
 
 TOLD = {
     "opened": {"/a": 0}, "written": ["/b"], "tampered": ["/tests/x"], "overflow": False,
-    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"]}],
+    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 7}],
+    "readers": {"/a": [9]}, "programs": {"9": {"parent": 1, "cwd": "/", "words": ["sh"]}},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("overflow", "opened"), [(False, {"/a": 0}), (True, None)])
 def test_what_the_watcher_saw_is_read(overflow: bool, opened: Mapping[str, int] | None) -> None:
     told = json.dumps(TOLD | {"overflow": overflow}).encode()
-    assert _parsed(told) == Seen(opened, frozenset({"/b"}), ("/tests/x",), (Process("p", (80,), False, ("/c",)),))
+    process, program = Process("p", (80,), False, ("/c",), 7), Program(1, "/", ("sh",))
+    assert _parsed(told) == Seen(opened, frozenset({"/b"}), ("/tests/x",), (process,), {"/a": (9,)}, {9: program})
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff"])

@@ -93,17 +93,6 @@ def test_no_more_of_a_file_is_read_than_a_limit(overlay: tuple[Path, Path, Overl
         (upper / name).touch()
         os.truncate(upper / name, 2**40)
     assert found.content("/a") is None
-    assert found.fingerprint("/a") != found.fingerprint("/a"), "equal to no other file"
-
-
-def test_fingerprints_tell_kinds_and_contents_apart(overlay: tuple[Path, Path, OverlayLayer]) -> None:
-    upper, _, found = overlay
-    (upper / "a").write_bytes(b"\x7fELF1")
-    (upper / "b").write_bytes(b"text")
-    (upper / "c").symlink_to("/usr/bin/cat")
-    kinds = [found.fingerprint(f"/{name}").partition(":")[0] for name in "abcd"]
-    assert kinds == ["elf", "file", "link", "gone"]
-    assert found.fingerprint("/b") != OverlayLayer(str(upper), []).fingerprint("/a")
 
 
 def test_a_plain_file_has_content_and_the_images_rights(overlay: tuple[Path, Path, OverlayLayer]) -> None:

@@ -7,7 +7,7 @@ import requests
 from docker.errors import APIError
 
 from harbortrainer.docker import footprint as footprints
-from harbortrainer.docker.cause import Footprint
+from harbortrainer.docker.asked import Footprint
 
 FOOTPRINT = Footprint(frozenset({"/usr/bin/jq"}), frozenset({"/app/out"}), frozenset({80}), frozenset({"redis"}))
 

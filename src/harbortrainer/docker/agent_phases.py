@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from harbor.models.trial.paths import EnvironmentPaths
 
-from harbortrainer.docker.cause import Footprint, is_made_anew
+from harbortrainer.docker.asked import Footprint
+from harbortrainer.docker.cause import is_made_anew
 from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images import Image
@@ -164,6 +165,11 @@ class AgentPhases:
             if not any(one.ran for one in left):
                 break
         return left
+
+    async def end(self, processes: Iterable[int]) -> None:
+        """End processes of the agent, as the container numbers them."""
+        if pids := [pid for pid in processes if pid > 1]:
+            await self._shells.run(Command(f"kill -s KILL {' '.join(map(str, pids))} 2>/dev/null; true"), user="root")
 
     async def relieve(self, limit: int) -> None:
         """End the agent's processes if they have used up the container's `limit`, so that no command could start."""

@@ -1,70 +1,51 @@
-"""The causes of a reward: what a task asks for, and what else a grade may depend on. Pure: sets of paths, no I/O."""
+"""The causes of a reward: on what a grade may depend although no task asked for it. Pure: sets of paths, no I/O."""
 
+import functools
+import posixpath
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.layer import Change
+from harbortrainer.docker.asked import Asked, is_of_content, is_of_user, is_program, is_system
+from harbortrainer.docker.layer import Change, Kind
 from harbortrainer.docker.watch import Process, Seen
 
 _MADE_ANEW = re.compile(r"/(tests|logs|dev|proc|sys)(/.*)?|/solution(/.*)?")
-_DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
-_PATH = re.compile(r"(?<![\w.~-])(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
-_WORD = re.compile(r"[\w.@+-]*\w")
-_PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
-LEAST_NAME = 3  # characters of a file's name in an instruction
+_TESTS = "/tests/"
+_MOST_PARENTS = 32
+
+
+def _never(name: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
-class Footprint:
-    """What a task's solution changes and leaves. `made`: folders that it made; `ports`: on which something listens.
+class Changed:
+    """What a container has changed since its image.
 
-    `processes`: names of those that it leaves.
+    `plain`: paths of regular files with content and the image's rights, which count if verification opened them.
+    `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
+    links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
+    `mounted`: changed network files and devices, which a fresh container has anew. `is_new_name`: whether no file of
+    the image has a name.
     """
 
-    paths: frozenset[str] = frozenset()
-    made: frozenset[str] = frozenset()
-    ports: frozenset[int] = frozenset()
-    processes: frozenset[str] = frozenset()
-
-
-class Asked:
-    """What a task asks for: its solution's footprint, and what its instruction names."""
-
-    def __init__(self, footprint: Footprint | None, instruction: str, work: str = "") -> None:
-        """`footprint`: None = the task has no solution that runs; `work`: the working directory."""
-        self.has_solution = footprint is not None
-        self._work = f"{work.rstrip('/')}/"
-        footprint = self._footprint = footprint or Footprint()
-        self._paths = {_normal(path) for path in (*footprint.paths, *_PATH.findall(instruction))}
-        self._words = set(_WORD.findall(instruction))
-        self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
-
-    def allows(self, path: str, *, by_name: bool = True) -> bool:
-        """Whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
-        if _normal(path) in self._paths or (by_name and self._names(path)):
-            return True
-        return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
-
-    def _names(self, path: str) -> bool:
-        """Whether the instruction has the name of this file: any word in the working directory, else as x.y."""
-        name = PurePosixPath(path).name
-        is_work = len(self._work) > 1 and path.startswith(self._work)
-        return name in self._words and (is_work or (len(name) >= LEAST_NAME and "." in name))
-
-    def allows_process(self, process: Process) -> bool:
-        """Whether it may live during verification."""
-        if process.ports:
-            return self._ports.issuperset(process.ports)
-        return process.name in self._footprint.processes
+    changes: tuple[Change, ...] = ()
+    plain: Collection[str] = ()
+    shadows: Collection[str] = ()
+    targets: Mapping[str, str] = field(default_factory=dict)
+    packaged: Collection[str] = ()
+    about: Collection[str] = ()
+    mounted: tuple[str, ...] = ()
+    is_new_name: Callable[[str], bool] = _never
 
 
 @dataclass
 class Verdict:
     """Of a trial's verifications. `unasked`: what a reward depends on although the task does not ask for it.
 
-    `again`: verifications in a fresh container.
+    `again`: further verifications.
     """
 
     unasked: tuple[str, ...] = ()
@@ -75,17 +56,20 @@ class Verdict:
 class Causes:
     """What a reward may depend on although the task does not ask for it.
 
-    `changes`: of files, those of the `unasked` ones that count; the others may count without them. `mounted`: network
-    files and devices, which a fresh container has anew. `processes`: names of living ones. `hooked`: verification met
-    it before any of the work, which the task's solution tells.
+    `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
+    rest. `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
+    work, which the task's solution tells. `in_area`: a change lies where the work of a task without a solution is.
     """
 
     changes: tuple[Change, ...] = ()
     unasked: tuple[Change, ...] = ()
+    work: tuple[Change, ...] = ()
     mounted: tuple[str, ...] = ()
-    processes: tuple[str, ...] = ()
+    processes: tuple[Process, ...] = ()
+    services: tuple[Process, ...] = ()
     tampered: tuple[str, ...] = ()
     hooked: bool = False
+    in_area: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.mounted or self.processes or self.tampered)
@@ -94,40 +78,152 @@ class Causes:
     def names(self) -> list[str]:
         """Paths and processes, sorted."""
         paths = {*(one.path for one in self.changes), *self.mounted, *self.tampered}
-        return [*sorted(paths), *(f"process {name}" for name in sorted(set(self.processes)))]
+        return [*sorted(paths), *(f"process {name}" for name in sorted({one.name for one in self.processes}))]
 
 
-def causes_of(
-    changes: Iterable[Change], plain: Collection[str], mounted: Iterable[str], seen: Seen, asked: Asked
-) -> Causes:
-    """`plain`: paths of regular files with content, which count if verification opened them; all else counts."""
-    own = [one for one in changes if not is_made_anew(one.path)]
-    unasked = [one for one in own if not asked.allows(one.path, by_name=not one.shallow)]
-    allowed = {one.path for one in own} - {one.path for one in unasked}
-    opened, held = seen.opened, {path for one in seen.processes if asked.allows_process(one) for path in one.writes}
-    met = [
-        one
-        for one in unasked
-        if opened is None or one.path in opened or (one.path not in plain and one.path not in held)  # an empty log
-    ]
-    tampered = tuple(seen.tampered)
-    living = tuple(one.name for one in seen.processes if one.ran and not asked.allows_process(one))
-    hooked = bool(tampered) or (asked.has_solution and opened is not None and _came_first(met, allowed, opened))
-    changed = tuple(one for one in mounted if not asked.allows(one))
-    return Causes(tuple(met), tuple(unasked), changed, living, tampered, hooked)
+@dataclass
+class _Judge:
+    """Of one verification's sight."""
+
+    changed: Changed
+    seen: Seen
+    asked: Asked
+    work: set[str] = field(default_factory=set)  # opened paths that the task asks for
+    linked: set[str] = field(default_factory=set)  # to which links that it asks for lead
+
+    def causes(self) -> Causes:
+        own = [one for one in self.changed.changes if not is_made_anew(one.path)]
+        unasked = [one for one in own if not self._is_asked(one)]
+        opened = self.seen.opened or {}
+        rest = {one.path for one in own} - {one.path for one in unasked}
+        self.linked = {target for link, target in self.changed.targets.items() if link in rest}
+        self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}
+        unasked = [one for one in unasked if not self._is_work(one)]
+        services = tuple(one for one in self.seen.processes if self.asked.allows_process(one))
+        held = {path for one in services for path in one.writes}
+        living = tuple(one for one in self.seen.processes if one.ran and one not in services)
+        counts = tuple(one for one in unasked if self._counts(one, held))
+        left = {one.path for one in unasked}
+        return Causes(
+            counts,
+            tuple(unasked),
+            tuple(one for one in own if one.path not in left),
+            tuple(one for one in self.changed.mounted if not self.asked.allows(one)),
+            living,
+            services,
+            tuple(self.seen.tampered),
+            bool(self.seen.tampered) or self._came_first(counts, rest) or self._is_no_service(living),
+            any(self.asked.is_area(one.path) for one in counts),
+        )
+
+    def _is_asked(self, one: Change) -> bool:
+        """A folder's rights are asked for by a name only where no solution tells better."""
+        return self.asked.allows(one.path, by_name=not (one.shallow and self.asked.has_solution))
+
+    def _counts(self, one: Change, held: Collection[str]) -> bool:
+        opened = self.seen.opened
+        if opened is None or one.path in opened:
+            return True
+        return one.path not in self.changed.plain and one.path not in held  # an empty log
+
+    def _is_work(self, one: Change) -> bool:
+        """Whether a change that the task does not ask for is work all the same: no program of verification needs it."""
+        path = one.path
+        if path in self.changed.shadows:
+            return False
+        if path in self.linked and not (self.asked.has_solution and (is_system(path) or is_of_user(path))):
+            return one.kind is Kind.ADDED
+        beside = one.kind is Kind.ADDED and path in self.changed.plain
+        if beside and self.asked.is_twin(path) and self.changed.is_new_name(PurePosixPath(path).name):
+            return True
+        if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
+            return path in self.changed.about or not self._is_before_work(path)
+        if not self.asked.has_solution:
+            return self._is_works_place(one)
+        return beside and self._is_read_by_work(path, anywhere=path in self.changed.packaged)
+
+    def _is_works_place(self, one: Change) -> bool:
+        """For tasks without a solution, in which nothing but the instruction tells what the work is."""
+        if self.asked.is_area(one.path):
+            return not self._is_before_work(one.path)
+        if one.path not in self.changed.plain:
+            is_right = one.kind is Kind.CHANGED and one.path not in (self.seen.opened or ())
+            return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
+        if one.kind is not Kind.ADDED:
+            return False
+        if is_of_content(one.path) and not self._is_before_work(one.path):
+            return True
+        return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+
+    def _is_before_work(self, path: str) -> bool:
+        """Whether verification opened it before anything that the task asks for."""
+        opened = self.seen.opened
+        if opened is None:
+            return True
+        return path in opened and opened[path] < min((opened[one] for one in self.work), default=len(opened))
+
+    def _is_read_by_work(self, path: str, *, anywhere: bool) -> bool:
+        """Whether programs of the work alone opened it: processes that run what the task asks for, and their children.
+
+        `anywhere`: not only beside or below what they run.
+        """
+        opened, readers = self.seen.opened or {}, self.seen.readers.get(path, ())
+        if path not in opened:
+            return False
+        runs = [run for run in self.work if opened[run] < opened[path]]
+        if not anywhere:
+            runs = [run for run in runs if path.startswith(f"{PurePosixPath(run).parent}/")]
+        return bool(readers) and all(self._is_runner(one, runs) for one in readers)
+
+    def _is_runner(self, process: int, runs: Collection[str]) -> bool:
+        """Whether the process or one above it runs one of `runs`.
+
+        One that ended before it could be looked at may have, where no solution tells what else the work is.
+        """
+        for _ in range(_MOST_PARENTS):
+            if process not in self.seen.programs:
+                return not self.asked.has_solution and bool(runs)
+            if any(run in runs for run in self._runs(process)):
+                return True
+            if process in self._verifiers:
+                return False
+            process = self.seen.programs[process].parent
+        return False
+
+    @functools.cached_property
+    def _verifiers(self) -> set[int]:
+        """Processes that opened a file of the tests."""
+        return {one for path, readers in self.seen.readers.items() if path.startswith(_TESTS) for one in readers}
+
+    def _runs(self, process: int) -> Iterator[str]:
+        """What the task asks for and this process runs: its program, or the first argument of an interpreter."""
+        program = self.seen.programs[process]
+        words = [word for word in program.words[1:] if not word.startswith("-")][:1]
+        for word in (*program.words[:1], *words):
+            path = posixpath.normpath(PurePosixPath(program.cwd, word))
+            path = self.changed.targets.get(path, path)
+            if path in self.work and process in self.seen.readers.get(path, ()):
+                yield path
+
+    def _is_no_service(self, living: Collection[Process]) -> bool:
+        """Whether something goes on running although neither the solution nor the instruction wants that."""
+        return bool(living) and self.asked.has_solution and not self.asked.runs
+
+    def _came_first(self, met: Iterable[Change], allowed: Iterable[str]) -> bool:
+        """Whether verification opened something unasked before any of the work, which a solution tells."""
+        opened = self.seen.opened
+        if opened is None or not self.asked.has_solution:
+            return False
+        hooks = [opened[one.path] for one in met if one.path in opened and one.path not in self.changed.about]
+        work = [opened[path] for path in allowed if path in opened]
+        return bool(hooks) and min(hooks) < min(work, default=len(opened))
 
 
-def _came_first(met: Iterable[Change], allowed: Iterable[str], opened: Mapping[str, int]) -> bool:
-    """Whether verification opened something unasked before any of the work."""
-    hooks = [opened[one.path] for one in met if one.path in opened]
-    work = [opened[path] for path in allowed if path in opened]
-    return bool(hooks) and min(hooks) < min(work, default=len(opened))
+def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:
+    """What the reward of a verification may depend on although the task does not ask for it."""
+    return _Judge(changed, seen, asked).causes()
 
 
 def is_made_anew(path: str) -> bool:
     """Whether verification makes it again, or it is no file of the container's layer."""
     return _MADE_ANEW.fullmatch(path) is not None
-
-
-def _normal(path: str) -> str:
-    return _DIGEST.sub("#", path)

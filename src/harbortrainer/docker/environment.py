@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import re
 import secrets
-import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,21 +12,18 @@ from typing import Any
 
 from docker.errors import ImageNotFound
 from docker.types import Mount
-from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import require_agent_environment_definition, should_use_prebuilt_docker_image
 from harbor.environments.docker.docker import DockerEnvironment
-from harbor.models.agent.context import AgentContext
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
-from harbor.models.task.task import Task
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
-from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
+from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker import images
 from harbortrainer.docker.agent_phases import AgentPhases
 from harbortrainer.docker.artifacts import CollectedEnvironment, Downloads
-from harbortrainer.docker.cause import Asked, Causes, Footprint, Verdict, causes_of, is_made_anew
+from harbortrainer.docker.cause import Verdict
 from harbortrainer.docker.cleaning import in_background, labels, remove_after
 from harbortrainer.docker.command import Command, cheap
 from harbortrainer.docker.compose import MAIN, overlay, service_containers
@@ -35,7 +31,6 @@ from harbortrainer.docker.container import (
     ROOT,
     ContainerSpec,
     Started,
-    committed,
     container_ended,
     container_name,
     is_running,
@@ -45,19 +40,14 @@ from harbortrainer.docker.container import (
 )
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.files import Files
-from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
 from harbortrainer.docker.network import isolate_compose
-from harbortrainer.docker.network_files import removal_script
 from harbortrainer.docker.removals import removals
-from harbortrainer.docker.restore import put_back, survey
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.watch import Seen, Sight, watching
-from harbortrainer.durable.files import replace_text
+from harbortrainer.docker.solution import record
+from harbortrainer.docker.watch import Sight, watching
 from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
-SOLUTION_SEC = 600.0  # for the solution of a task without a time limit for its agent
-_LOGS = EnvironmentPaths.agent_dir  # the oracle writes its log there
 NO_PROCESS = 254  # exit code of a command that could not be started
 _SIGTERM = 143  # exit code of a bash that ended itself, since it could not fork
 _FORK_FAILED = re.compile(rb"fork: (?:retry: )?Resource temporarily unavailable")
@@ -92,10 +82,10 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._given = args, {**kwargs, **self._limits, "run_id": run_id, "prebuilt_only": prebuilt_only}
         self._prebuilt_only = prebuilt_only
         self._records_footprint = records_footprint
-        self._run_id = run_id
+        self.run_id = run_id
         self._pids_limit = pids_limit
         self.container = container_name(self.session_id)
-        self._image: images.Image | None = None
+        self.image: images.Image | None = None
         self._given_image: images.Image | None = None
         self._creation: asyncio.Future[Started] | None = None
         self.start_seconds: float | None = None  # of the container alone; None = it has not started
@@ -104,8 +94,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._shells = Shells(self.container)
         self._files = Files(self.container, self._shells)
         folder = self.environment_dir.parent
-        self._task = folder if (folder / "task.toml").is_file() else None
-        self._phases = AgentPhases(self.container, self._shells, run_id)
+        self.task = folder if (folder / "task.toml").is_file() else None
+        self.phases = AgentPhases(self.container, self._shells, run_id)
         self.verdict = Verdict()
 
     @staticmethod
@@ -144,16 +134,16 @@ class DockerEngineEnvironment(CollectedEnvironment):
                 await call(wait_healthy, self.container, self.task_env_config.build_timeout_sec)
             dirs = self._mount_targets(writable_only=True)
             make = self._ensure_dirs_command(dirs) if dirs else "true"
-            await self._phases.prepare(image, self._directory(None), make)
+            await self.phases.prepare(image, self._directory(None), make)
         self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()
 
     async def _create(self, image: images.Image) -> None:
-        self._image = image
+        self.image = image
         self._spec = ContainerSpec(
             image=image,
             name=self.container,
-            labels=labels(self._run_id, self.session_id),
+            labels=labels(self.run_id, self.session_id),
             environment=self._startup_env(),
             networked=not self._network_disabled,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
@@ -184,125 +174,44 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     async def open_agent_phase(self) -> None:
         """Call it before the agent acts; see AgentPhases.open."""
-        await self._phases.open()
+        await self.phases.open()
 
     async def close_agent_phase(self, *, final: bool) -> None:
         """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close."""
         if self._records_footprint and final:
-            await self._record()
-        await self._phases.close()
+            await record(self)
+        await self.phases.close()
 
     @property
     def is_watchable(self) -> bool:
         """Whether the agent's phase is closed, so that a verification here can be judged."""
-        return self._phases.closed
+        return self.phases.closed
 
     def watched(self) -> contextlib.AbstractAsyncContextManager[Sight]:
         """Watch a verification."""
-        assert self._image is not None
-        return watching(self.container, self._image.reference, self._run_id, self._phases.kept)
+        assert self.image is not None
+        return watching(self.container, self.image.reference, self.run_id, self.phases.kept)
 
-    async def causes(self, seen: Seen) -> Causes:
-        """What a reward may depend on although the task does not ask for it."""
-        found = self._phases.found
-        assert found is not None
-        text = await asyncio.to_thread(_instructions, self._task) if self._task else ""
+    @property
+    def workdir(self) -> str:
+        return self._directory(None)
 
-        work = self._directory(None)
-
-        def judged(footprint: Footprint | None) -> Causes:
-            return causes_of(found.contents, found.plain, self._phases.mounted, seen, Asked(footprint, text, work))
-
-        causes = await call(judged, None)
-        return await call(judged, known) if causes and (known := await self._footprint()) else causes
-
-    @contextlib.asynccontextmanager
-    async def fresh(self, causes: Causes | None) -> AsyncIterator["DockerEngineEnvironment"]:
-        """An environment with what this container's agent left, without `causes` and processes; None = untouched.
-
-        Raises as `start` does.
-        """
-        assert self._image is not None and self._phases.found is not None
-        async with self._twin("again") as twin:
-            made = None if causes is None else await call(committed, self.container, self._run_id)
-            try:
-                if made:
-                    twin._given_image = replace(self._image, reference=made)
-                    twin._limits["own_network"] = True  # a holder of its namespace would keep the image
-                await twin.start(force_build=False)
-                if self.network_policy != twin.network_policy:
-                    await twin.set_network_policy(self.network_policy)
-                if causes is not None:
-                    await twin._take_over(self, causes)
-                await twin.open_agent_phase()
-                await twin.close_agent_phase(final=False)
-                twin.default_user = self.default_user
-                yield twin
-            finally:
-                await twin.stop(delete=True)
-
-    async def _take_over(self, other: "DockerEngineEnvironment", causes: Causes) -> None:
-        """Undo the causes, and what the first verification left."""
-        assert other._phases.found is not None and other._image is not None
-        now = await call(survey, other.container, other._phases.before)
-        known = {one.path for one in other._phases.found.changes}
-        new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
-        undone = [*causes.unasked, *new]
-        removed = await call(put_back, self.container, undone, other.container, other._image, self._run_id)
-        self._phases.takes_over(other._phases)
-        for script in removal_script(removed):
-            await self.exec(script, user="root")
-
-    @contextlib.asynccontextmanager
-    async def _twin(self, kind: str) -> AsyncIterator["DockerEngineEnvironment"]:
-        """Another environment of the task, not started, with a folder of its own."""
-        args, kwargs = self._given
-        with tempfile.TemporaryDirectory(prefix=f"harbortrainer-{kind}-") as folder:
-            paths = TrialPaths(Path(folder))
-            paths.agent_dir.mkdir(parents=True, exist_ok=True)
-            name = self._task.name if self._task else self.environment_name
-            yield DockerEngineEnvironment(*args, **{**kwargs, "session_id": f"{name}__{kind}", "trial_paths": paths})
-
-    async def _record(self) -> None:
-        if (key := await self._footprint_key()) is not None:
-            text = dump(await self._phases.observe(), key)
-            await asyncio.to_thread(replace_text, self.trial_paths.trial_dir / FOOTPRINT, text)
-
-    async def _footprint_key(self) -> str | None:
-        if self._task is None or self._image is None:
-            return None
-        return await call(footprint_key, self._task, self._image)
-
-    async def _footprint(self) -> Footprint | None:
-        """Of the task's solution, which runs for it once a task; None without one, or when it cannot run."""
-        key = await self._footprint_key()
-        return None if key is None else await learned(key, self.environment_name, self._run_solution)
-
-    async def _run_solution(self) -> Footprint:
-        """What the solution changes in a fresh container, run as Harbor's oracle would in the agent's network.
-
-        One that fails at its end is taken as it is. Raises TimeoutError after the task's limit for agents;
-        RuntimeError, OSError, docker.errors.APIError when it cannot run.
-        """
-        assert self._task is not None
+    @property
+    def first_network_policy(self) -> NetworkPolicy:
+        """Of the agent's first phase."""
         _, kwargs = self._given
-        policy = [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
-        task = Task(self._task, disable_verification=True)
-        async with self._twin("solution") as twin:
-            try:
-                await twin.start(force_build=False)
-                if policy != twin.network_policy:
-                    await twin.set_network_policy(policy)
-                await twin.exec(f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", user="root")
-                await twin.open_agent_phase()
-                agent = OracleAgent(twin.trial_paths.agent_dir, self._task, twin.trial_paths)
-                async with asyncio.timeout(task.config.agent.timeout_sec or SOLUTION_SEC):
-                    with twin.with_default_user(task.config.agent.user):
-                        for _ in task.config.steps or [None]:
-                            await agent.run("", twin, AgentContext())
-                return await twin._phases.observe()
-            finally:
-                await twin.stop(delete=True)
+        return [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
+
+    def twin(self, name: str, folder: Path, image: images.Image | None = None) -> "DockerEngineEnvironment":
+        """Another environment of the task, not started. `image`: made for it alone, and removed after it."""
+        args, kwargs = self._given
+        paths = TrialPaths(folder)
+        paths.agent_dir.mkdir(parents=True, exist_ok=True)
+        made = DockerEngineEnvironment(*args, **{**kwargs, "session_id": name, "trial_paths": paths})
+        if image is not None:
+            made._given_image = image
+            made._limits["own_network"] = True  # a holder of its namespace would keep the image
+        return made
 
     @boundary
     async def exec(
@@ -329,12 +238,12 @@ class DockerEngineEnvironment(CollectedEnvironment):
         except TimeoutError:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from None
         # the agent may have killed the shell; a verifier's reward that stands there already may not be its last word
-        if output.shell_died and not (not self._phases.closed and await call(is_running, self.container)):
+        if output.shell_died and not (not self.phases.closed and await call(is_running, self.container)):
             raise RuntimeError(
                 f"container {self.container} or the connection to it went down while a command ran in it"
             )
         if self._pids_limit and found_no_process(output):
-            await self._phases.relieve(self._pids_limit)
+            await self.phases.relieve(self._pids_limit)
             output = replace(output, return_code=NO_PROCESS)
         return await self._result(output)
 
@@ -349,11 +258,11 @@ class DockerEngineEnvironment(CollectedEnvironment):
         return ExecResult(stdout=stdout, stderr=stderr, return_code=output.return_code)
 
     def _user(self, user: str | int | None) -> str:
-        name = str(user) if user is not None else self._image.user if self._image else ""
+        name = str(user) if user is not None else self.image.user if self.image else ""
         return "root" if name in ROOT else name
 
     def _directory(self, cwd: str | None) -> str:
-        default = self.task_env_config.workdir or (self._image.workdir if self._image else "/")
+        default = self.task_env_config.workdir or (self.image.workdir if self.image else "/")
         return default if cwd is None else cwd if cwd.startswith("/") else f"{default}/{cwd}"
 
     @boundary
@@ -385,11 +294,6 @@ def _ended(spec: ContainerSpec, given: images.Image | None) -> None:
     if given is not None:
         with contextlib.suppress(ImageNotFound):
             engine().remove_image(given.reference)
-
-
-def _instructions(task: Path) -> str:
-    files = [task / "instruction.md", *sorted(task.glob("steps/*/instruction.md"))]
-    return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
 
 
 def found_no_process(output: Output) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import requests
 from docker.errors import DockerException
 
-from harbortrainer.docker.cause import Footprint
+from harbortrainer.docker.asked import Footprint
 from harbortrainer.docker.daemon import engine, ping_docker, shared
 from harbortrainer.docker.images import Image, content_digest
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
@@ -28,13 +28,17 @@ _under_way: dict[str, asyncio.Task[Footprint | None]] = {}
 _failed: set[str] = set()
 
 
+def solutions(task: Path) -> list[Path]:
+    """The folders of a task's solution, one a step. Blocking."""
+    return [one for one in (task / "solution", *sorted(task.glob("steps/*/solution"))) if one.is_dir()]
+
+
 def footprint_key(task: Path, image: Image) -> str | None:
     """Digest of the image, the solution and task.toml; None = the task has no solution. Blocking."""
-    solutions = [one for one in (task / "solution", *sorted(task.glob("steps/*/solution"))) if one.is_dir()]
-    if not solutions:
+    if not (folders := solutions(task)):
         return None
     parts = [str(_METHOD), engine().inspect_image(image.reference)["Id"], (task / "task.toml").read_text()]
-    parts += [f"{one.relative_to(task)} {content_digest(one)}" for one in solutions]
+    parts += [f"{one.relative_to(task)} {content_digest(one)}" for one in folders]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -7,10 +7,8 @@ file that was replaced by one of equal size, mode and time.
 
 import contextlib
 import functools
-import hashlib
 import io
 import os
-import secrets
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,17 +19,16 @@ from typing import IO, Any, Protocol
 
 from docker.utils import decode_json_header
 
-from harbortrainer.docker.archive import MAX_DOWNLOAD, archived
+from harbortrainer.docker.archive import archived
 from harbortrainer.docker.daemon import engine
 
-LINK, FILE, PROGRAM, FOLDER, GONE = "link", "file", "elf", "folder", "gone"  # what a fingerprint begins with
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
 _OPAQUE, _REDIRECT = "trusted.overlay.opaque", "trusted.overlay.redirect"
 _MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS = 1024
+_MOST_IMAGES = 8
 MAX_CONTENT = 64 * 1024 * 1024  # of a file that is read into memory
-_PIECE = 1024 * 1024
 _PATH_MAX = 4096
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
@@ -65,19 +62,16 @@ class Layer(Protocol):
         """Names in `folder` that were added, changed or removed, and folders in which something was."""
         ...
 
-    def find(self, folder: str, name: str) -> Iterator[str]:
-        """Paths of entries of this name below `folder` that were added or changed, or have such entries in them."""
-        ...
-
     def content(self, path: str) -> bytes | None:
         """Of the container's file; None = no file is there, or one of more than MAX_CONTENT bytes."""
         ...
 
-    def fingerprint(self, path: str) -> str:
-        """Kind of the container's entry with a digest of its content or target: equal = the same file.
+    def in_image(self, path: str) -> bool:
+        """Whether the image has something there."""
+        ...
 
-        A file of more than MAX_DOWNLOAD bytes equals none.
-        """
+    def target(self, path: str) -> str:
+        """Of a link; "" = no link is there."""
         ...
 
     def is_plain(self, path: str) -> bool:
@@ -119,6 +113,12 @@ def way(path: str) -> tuple[str, ...]:
     return tuple(str(part) for part in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
 
 
+@functools.lru_cache(_MOST_IMAGES)
+def _all_names(lowers: tuple[str, ...]) -> frozenset[str]:
+    walks = (folders + files for lower in lowers for _, folders, files in os.walk(lower))
+    return frozenset(name for names in walks for name in names)
+
+
 class ImageFiles:
     """The merged view of an image's layers, read from their folders. Links are not followed."""
 
@@ -141,6 +141,10 @@ class ImageFiles:
             if opaque:
                 return None
         return None
+
+    def all_names(self) -> frozenset[str]:
+        """Names of all entries, wherever they are; also of those that an upper layer hides."""
+        return _all_names(self._lowers)
 
     def names(self, folder: str) -> set[str]:
         """Names of the image's entries in `folder`."""
@@ -219,31 +223,17 @@ class OverlayLayer:
     def names(self, folder: str) -> list[str]:
         return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
-    def find(self, folder: str, name: str) -> Iterator[str]:
-        if not stat.S_ISDIR(self._mode(folder)):
-            return
-        for place, folders, files in os.walk(self._upper + folder):
-            if name in folders or name in files:
-                yield f"{place[len(self._upper) :].rstrip('/')}/{name}"
-            if name in folders:
-                folders.remove(name)
-
     def content(self, path: str) -> bytes | None:
         if not stat.S_ISREG(self._mode(path)):
             return None
         with open(self._upper + path, "rb") as file:
             return _content(file)
 
-    def fingerprint(self, path: str) -> str:
-        mode = self._mode(path)
-        if not mode or stat.S_ISCHR(mode):
-            return GONE
-        if stat.S_ISLNK(mode):
-            return f"{LINK}:{os.readlink(self._upper + path)}"
-        if not stat.S_ISREG(mode):
-            return FOLDER if stat.S_ISDIR(mode) else f"{FILE}:{mode}"
-        with open(self._upper + path, "rb") as file:
-            return _of_file(file, mode, os.fstat(file.fileno()).st_size)
+    def in_image(self, path: str) -> bool:
+        return self.image.find(path) is not None
+
+    def target(self, path: str) -> str:
+        return os.readlink(self._upper + path) if stat.S_ISLNK(self._mode(path)) else ""
 
     def _mode(self, path: str) -> int:
         """0 = nothing was written there, or its parent is no folder any more."""
@@ -291,28 +281,18 @@ class ListedLayer:
         start = folder.rstrip("/") + "/"
         return [path[len(start) :] for path in self._kinds if path.startswith(start) and "/" not in path[len(start) :]]
 
-    def find(self, folder: str, name: str) -> Iterator[str]:
-        start = folder.rstrip("/") + "/"
-        inside = (path for path in self._kinds if path.startswith(start) and f"/{name}/" in f"{path}/")
-        yield from sorted({path[: f"{path}/".index(f"/{name}/")] + f"/{name}" for path in inside})
-
     def content(self, path: str) -> bytes | None:
         with contextlib.suppress(FileNotFoundError), entry(self._container, path) as (info, file):
             return _content(file) if info.isfile() else None
         return None
 
-    def fingerprint(self, path: str) -> str:
-        if path in self._folders and self._kinds.get(path) != _DELETED and self._is_folder(path):
-            return FOLDER
-        try:
-            with entry(self._container, path) as (info, file):
-                if info.issym():
-                    return f"{LINK}:{info.linkname}"
-                if not info.isfile():
-                    return FOLDER if info.isdir() else f"{FILE}:{info.mode}"
-                return _of_file(file, info.mode, info.size)
-        except FileNotFoundError:
-            return GONE
+    def in_image(self, path: str) -> bool:
+        kind = self._kinds.get(path)
+        return kind in (_MODIFIED, _DELETED) or (kind is None and self._stat(path) is not None)
+
+    def target(self, path: str) -> str:
+        found = self._stat(path)
+        return str(found["linkTarget"]) if found is not None else ""
 
     def is_plain(self, path: str) -> bool:
         found = self._stat(path)
@@ -342,16 +322,6 @@ def entry(container: str, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes
 def _content(file: IO[bytes]) -> bytes | None:
     content = file.read(MAX_CONTENT + 1)
     return content if len(content) <= MAX_CONTENT else None
-
-
-def _of_file(file: IO[bytes], mode: int, size: int) -> str:
-    if size > MAX_DOWNLOAD:
-        return f"{FILE}:large:{secrets.token_hex(16)}"
-    start = file.read(4)
-    digest = hashlib.sha256(start)
-    for _ in range(size // _PIECE + 1):  # it may grow
-        digest.update(file.read(_PIECE))
-    return f"{PROGRAM if start == b'\x7fELF' else FILE}:{mode & 0o7777:o}:{digest.hexdigest()[:32]}"
 
 
 def _rights(entry: os.stat_result) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ file; a shell then removes these links.
 
 import contextlib
 import io
+import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from pathlib import PurePosixPath
 
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, entry, layer_of
+from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, entry, layer_of, way
 from harbortrainer.docker.one_off import one_off
 
 NOTHING = "/.put-away"  # does not exist
+_PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")  # the PATH of most images
 _NOT_STARTED = ("true",)  # of a container whose files are read
 Stamps = dict[str, tuple[int, int]]
 
@@ -37,6 +39,28 @@ class Survey:
     def plain(self) -> frozenset[str]:
         """Paths at which a regular file with content is, with the image's rights if the image has it."""
         return frozenset(one.path for one in self.changes if self.layer.is_plain(one.path))
+
+    @property
+    def shadows(self) -> frozenset[str]:
+        """Added programs of which the image has one of the same name in another folder of programs."""
+        return frozenset(one.path for one in self.changes if one.kind is Kind.ADDED and self._is_shadow(one.path))
+
+    def _is_shadow(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        others = (f"{other}/{name}" for other in _PROGRAMS if other != folder)
+        return folder in _PROGRAMS and any(self.layer.in_image(other) for other in others)
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """Of links that were added or changed: link -> path that it leads to."""
+        found = {one.path: self.layer.target(one.path) for one in self.changes if not one.folder}
+        return {
+            path: posixpath.normpath(PurePosixPath(path).parent / target) for path, target in found.items() if target
+        }
+
+    def is_new_name(self, name: str) -> bool:
+        """Whether no file of the image has it; false where that cannot be read."""
+        return self.layer.image is not None and name not in self.layer.image.all_names()
 
     @property
     def made(self) -> frozenset[str]:
@@ -74,7 +98,8 @@ def put_back(container: str, changes: Sequence[Change], source: str, image: Imag
     """
     layer = layer_of(source)
     assert layer is not None
-    added = [one.path for one in changes if one.kind is Kind.ADDED]
+    away = {one.path for one in changes if one.kind is Kind.ADDED}
+    added = [path for path in sorted(away) if away.isdisjoint(way(path)[:-1])]
     with contextlib.ExitStack() as undo:
         files = ImageSource(image, layer.image, run_id, undo)
         copies = [one for one in changes if one.kind is not Kind.ADDED]

@@ -32,12 +32,16 @@ _told: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended."""
+    """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended.
+
+    `pid`: as the container numbers it; 0 = not known.
+    """
 
     name: str
     ports: tuple[int, ...] = ()
     ran: bool = True
     writes: tuple[str, ...] = ()  # files that it has open for writing
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,8 @@ def _parsed(text: bytes) -> Seen:
     """Raises ValueError."""
     found: dict[str, Any] = json.loads(text)
     processes = tuple(
-        Process(one["name"], tuple(one["ports"]), one["ran"], tuple(one["writes"])) for one in found["processes"]
+        Process(one["name"], tuple(one["ports"]), one["ran"], tuple(one["writes"]), one["pid"])
+        for one in found["processes"]
     )
     opened = None if found["overflow"] else found["opened"]
     programs = {

@@ -132,7 +132,9 @@ class Watch:
             if pid in self._kept or (pid == self._first and not ran):  # the first only sleeps
                 continue
             shown = now if now and now["began"] == one["began"] else one  # it may have begun to listen
-            found.append({"name": one["name"], "ports": shown["ports"], "ran": ran, "writes": one["writes"]})
+            found.append(
+                {"name": one["name"], "ports": shown["ports"], "ran": ran, "writes": one["writes"], "pid": one["pid"]}
+            )
         return found
 
 
@@ -151,6 +153,7 @@ def processes(first: int) -> "dict[int, dict[str, object]]":
                 found[pid] = {
                     "began": status[19], "name": _text(f"/proc/{pid}/comm").strip(), "ran": _ran(pid),
                     "ports": sorted(listening[inode] for inode in sockets & listening.keys()), "writes": writes,
+                    "pid": _inside(pid),
                 }  # fmt: skip
     return found
 
@@ -161,6 +164,12 @@ def _program(pid: int) -> "dict[str, object]":
         words = file.read(MOST_WORD).decode(errors="surrogateescape").split("\0")
     status = _stat(pid)
     return {"parent": int(status[1]) if status else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
+
+
+def _inside(pid: int) -> int:
+    """Its number in its own namespace."""
+    lines = _text(f"/proc/{pid}/status").splitlines()
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
 
 
 def _ran(pid: int) -> int:

@@ -1,6 +1,7 @@
 """The verifier of trials in containers of this package: it asks whether a reward depends on what no task asked for."""
 
 import asyncio
+import contextlib
 import logging
 import math
 from typing import Any, override
@@ -17,6 +18,7 @@ from harbor.verifier.verifier import (
     VerifierOutputParseError,
 )
 
+from harbortrainer.docker.again import Again, Place
 from harbortrainer.docker.cause import Causes
 from harbortrainer.docker.container import is_running
 from harbortrainer.docker.daemon import call
@@ -39,11 +41,12 @@ _log = logging.getLogger("harbortrainer")
 
 
 class GradingVerifier(Verifier):
-    """Harbor's, watched. A reward above 0 that has unasked causes is measured again without them, in a fresh container.
+    """Harbor's, watched. A reward above 0 that has unasked causes is measured again without them.
 
-    The same reward: the grade stands. Otherwise the second one is the grade if verification met a cause before the
-    work, or a process of the policy wrote what is verification's; else the trial has none, and the environment's
-    verdict names the causes. Verification that breaks earns 0 where that of an untouched container ends.
+    The same reward: the grade stands. Otherwise the second one is the grade if the reward needs none of the work, if
+    verification met a cause before the work, or if a process of the policy wrote what is verification's; else the
+    trial has none, and the environment's verdict names the causes. Verification that breaks earns 0 where that of an
+    untouched container ends.
     """
 
     @override
@@ -52,11 +55,12 @@ class GradingVerifier(Verifier):
         environment = self.environment
         if not isinstance(environment, DockerEngineEnvironment) or not environment.is_watchable:
             return await super().verify()
+        again = Again(environment)
         try:
             async with environment.watched() as sight, asyncio.timeout(self._limit_sec):
                 first = await super().verify()
         except _BROKEN as error:
-            if not await self._is_policys_fault(environment, error):
+            if not await self._is_policys_fault(again, error):
                 raise
             _log.warning(
                 "%s: verification broke, as it does not without the agent: reward 0 (%s)", *_brief(self, error)
@@ -64,24 +68,44 @@ class GradingVerifier(Verifier):
             return VerifierResult(rewards={"reward": 0.0})
         if (reward := _reward(first)) <= 0:
             return first
-        causes = await environment.causes(sight.seen)
+        causes = await again.causes(sight.seen)
         if not causes:
             return first
-        again = await self._without(environment, causes)
-        await asyncio.to_thread(self._record, causes, reward, again)
-        if again >= reward:
+        without = await self._without(again, causes)
+        hooked = without < reward and (causes.hooked or await self._needs_no_work(again, causes, reward))
+        await asyncio.to_thread(self._record, causes, reward, without, hooked)
+        if without >= reward:
             return first
-        if causes.hooked:
-            return VerifierResult(rewards={"reward": max(again, 0.0)})
+        if hooked:
+            return VerifierResult(rewards={"reward": max(without, 0.0)})
         environment.verdict.unasked += tuple(causes.names)
         return first
 
-    async def _without(self, environment: DockerEngineEnvironment, causes: Causes | None) -> float:
-        """The reward in a fresh container without `causes`, or in an untouched one; -inf = verification broke."""
-        async with environment.fresh(causes) as fresh:
-            environment.verdict.again += causes is not None
+    async def _without(self, again: Again, causes: Causes) -> float:
+        """The reward without the causes, in a fresh container; in this one if it has services that the task asks for.
+
+        There it counts only if nothing unasked goes on.
+        """
+        if not causes.services:
+            return await self._measured(again.fresh(causes.unasked))
+        async with again.in_place(causes) as place, place.environment.watched() as sight:
+            reward = await self._measured(contextlib.nullcontext(place))
+        left = await again.causes(sight.seen)
+        return -math.inf if left.processes or left.tampered else reward
+
+    async def _needs_no_work(self, again: Again, causes: Causes, reward: float) -> bool:
+        """Whether the unasked changes earn the reward by themselves."""
+        if causes.services or causes.processes or causes.in_area:
+            return False
+        return await self._measured(again.fresh(causes.work)) >= reward
+
+    async def _measured(self, where: contextlib.AbstractAsyncContextManager[Place]) -> float:
+        """The reward there; -inf = verification broke."""
+        async with where as place:
+            if isinstance(self.environment, DockerEngineEnvironment):
+                self.environment.verdict.again += 1
             verifier = Verifier(
-                self.task, fresh.trial_paths, fresh, self.override_env, self.logger,
+                self.task, place.paths, place.environment, self.override_env, self.logger,
                 verifier_env=self.verifier_env, step_name=self.step_name,
             )  # fmt: skip
             try:
@@ -92,13 +116,15 @@ class GradingVerifier(Verifier):
                     raise
                 return -math.inf
 
-    async def _is_policys_fault(self, environment: DockerEngineEnvironment, error: Exception) -> bool:
+    async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
         """Whether verification breaks because of what the agent left: measured once a task and process."""
+        environment = self.environment
+        assert isinstance(environment, DockerEngineEnvironment)
         if _is_machines(error) or not await call(is_running, environment.container):
             return False
         key = f"{self.task.paths.task_dir} {self.step_name}"
         if key not in _ends:
-            _ends[key] = await self._without(environment, None) > -math.inf
+            _ends[key] = await self._measured(again.fresh(None)) > -math.inf
         return _ends[key]
 
     @property
@@ -108,11 +134,11 @@ class GradingVerifier(Verifier):
         own = step.verifier.timeout_sec if step else None
         return own if own is not None else config.verifier.timeout_sec
 
-    def _record(self, causes: Causes, first: float, again: float) -> None:
+    def _record(self, causes: Causes, first: float, without: float, hooked: bool) -> None:
         folder = self.trial_paths.trial_dir
         make_folder(folder)
         known: dict[str, Any] = {
-            "reward": first, "without": again if math.isfinite(again) else None, "before_the_work": causes.hooked,
+            "reward": first, "without": without if math.isfinite(without) else None, "hooked": hooked,
             "number": len(causes.names), "causes": causes.names[:RECORDED],
         }  # fmt: skip
         write_json(folder / CAUSES, known)

@@ -1,0 +1,129 @@
+"""Further verifications of what an agent left: without what no task asked for, without its work, or without either."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harbor.models.trial.paths import TrialPaths
+
+from harbortrainer.docker.allowed import allowed
+from harbortrainer.docker.asked import Asked, Footprint
+from harbortrainer.docker.cause import Causes, Changed, causes_of, is_made_anew
+from harbortrainer.docker.container import committed
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.footprint import solutions
+from harbortrainer.docker.layer import Change
+from harbortrainer.docker.network_files import removal_script
+from harbortrainer.docker.records import Records, records_of
+from harbortrainer.docker.restore import put_back, survey
+from harbortrainer.docker.solution import footprint_of
+from harbortrainer.docker.watch import Seen
+
+if TYPE_CHECKING:
+    from harbortrainer.docker.environment import DockerEngineEnvironment
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a further verification runs."""
+
+    environment: "DockerEngineEnvironment"
+    paths: TrialPaths
+
+
+class Again:
+    """Of one container whose agent's phase is closed."""
+
+    def __init__(self, environment: "DockerEngineEnvironment") -> None:
+        self._environment = environment
+
+    async def causes(self, seen: Seen) -> Causes:
+        """What the reward of the verification that was `seen` may depend on although the task does not ask for it.
+
+        The task's solution, and records of packages, are looked at only if that is needed.
+        """
+        task = self._environment.task
+        text = await asyncio.to_thread(_instructions, task) if task else ""
+        user = await asyncio.to_thread(allowed, task) if task else frozenset()
+        work = self._environment.workdir
+        start = Footprint() if task and solutions(task) else None
+        if not (causes := await call(self._judged, seen, Asked(start, text, work, user), Records())):
+            return causes
+        footprint = await footprint_of(self._environment)
+        return await call(self._judged, seen, Asked(footprint, text, work, user), None)
+
+    def _judged(self, seen: Seen, asked: Asked, records: Records | None) -> Causes:
+        """`records`: None = to be read. Blocks."""
+        found, mounted = self._environment.phases.found, self._environment.phases.mounted
+        assert found is not None
+        if records is None:
+            records = records_of(found.changes, found.layer.content, seen.opened or ())
+        changed = Changed(
+            tuple(found.contents), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
+            found.is_new_name,
+        )  # fmt: skip
+        return causes_of(changed, seen, asked)
+
+    @contextlib.asynccontextmanager
+    async def fresh(self, undone: Sequence[Change] | None) -> AsyncIterator[Place]:
+        """A new container with what the agent left, without `undone` and processes; None = without all of it.
+
+        Raises as DockerEngineEnvironment.start does.
+        """
+        environment = self._environment
+        assert environment.image is not None
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
+            image = None
+            if undone is not None:
+                made = await call(committed, environment.container, environment.run_id)
+                image = replace(environment.image, reference=made)
+            name = environment.task.name if environment.task else environment.environment_name
+            twin = environment.twin(f"{name}__again", Path(folder), image)
+            try:
+                await twin.start(force_build=False)
+                if environment.network_policy != twin.network_policy:
+                    await twin.set_network_policy(environment.network_policy)
+                if undone is not None:
+                    await self._undo(twin, undone)
+                    twin.phases.takes_over(environment.phases)
+                await twin.open_agent_phase()
+                await twin.close_agent_phase(final=False)
+                twin.default_user = environment.default_user
+                yield Place(twin, twin.trial_paths)
+            finally:
+                await twin.stop(delete=True)
+
+    @contextlib.asynccontextmanager
+    async def in_place(self, causes: Causes) -> AsyncIterator[Place]:
+        """The same container without `causes`: services that the task asks for run nowhere else."""
+        environment = self._environment
+        await environment.phases.end([one.pid for one in causes.processes])
+        held = {path for one in causes.services for path in one.writes}
+        await self._undo(environment, causes.unasked, held)
+        await environment.close_agent_phase(final=False)
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
+            paths = TrialPaths(Path(folder))
+            paths.mkdir()
+            yield Place(environment, paths)
+
+    async def _undo(self, to: "DockerEngineEnvironment", changes: Sequence[Change], held: Collection[str] = ()) -> None:
+        """Undo `changes`, and what the first verification left but for files that services have `held` open."""
+        environment = self._environment
+        found, image = environment.phases.found, environment.image
+        assert found is not None and image is not None
+        now = await call(survey, environment.container, environment.phases.before)
+        known = {one.path for one in found.changes}.union(held)
+        new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
+        undone = [*changes, *new]
+        removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
+        for script in removal_script(removed):
+            await to.exec(script, user="root")
+
+
+def _instructions(task: Path) -> str:
+    files = [task / "instruction.md", *sorted(task.glob("steps/*/instruction.md"))]
+    return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
