@@ -152,6 +152,18 @@ async def test_a_service_that_the_task_asks_for_lives_on(tmp_path: Path, *, solv
     assert (await product_trial(task, hello)).reward == 0
 
 
+async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_are_undone(tmp_path: Path) -> None:
+    """The further verification is in the same container: the service runs nowhere else. Other processes end."""
+    hello = "echo Hello > /app/hello.txt\n"
+    serves = hello + SERVES.format(port=8123)
+    task = write_task(tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=serves, test=ASKS)
+    loop = "(setsid sh -c 'while :; do :; done' </dev/null >/dev/null 2>&1 &)\n"
+    unused = f"echo x > {attacks.SITE}/unused.pth\n"
+    assert (await product_trial(task, serves + loop + unused)).reward == 1
+    known = recorded(tmp_path)
+    assert known["without"] == 1 and "process sh" in known["causes"]
+
+
 async def test_where_nothing_can_be_watched_every_unasked_change_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

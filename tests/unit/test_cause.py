@@ -250,6 +250,11 @@ def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution(
     assert len(causes_of(Changed(tuple(rights)), Seen({}), Asked(Footprint(), ASKS, "/app")).names) == 3
 
 
+def test_a_link_of_the_image_that_leads_elsewhere_counts() -> None:
+    changed = Changed((Change("/etc/alternatives/awk", Kind.CHANGED),), targets={"/etc/alternatives/awk": "/evil"})
+    assert causes_of(changed, Seen({}), Asked(None, ASKS, "/app")).names == ["/etc/alternatives/awk"]
+
+
 @pytest.mark.parametrize(
     ("target", "solution", "is_cause"),
     [

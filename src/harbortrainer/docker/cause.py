@@ -147,7 +147,7 @@ class _Judge:
         if self.asked.is_area(one.path):
             return not self._is_before_work(one.path)
         if one.path not in self.changed.plain:
-            is_right = one.kind is Kind.CHANGED and one.path not in (self.seen.opened or ())
+            is_right = one.kind is Kind.CHANGED and one.path not in {*self.changed.targets, *(self.seen.opened or ())}
             return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
         if one.kind is not Kind.ADDED:
             return False
