@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench import report
 from harbortrainer.docker import cleaning
+from harbortrainer.docker.again import Again
 from harbortrainer.docker.cleaning import reap
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from tests.support.docker_parts import started
@@ -79,7 +80,7 @@ async def _verified(environment: DockerEngineEnvironment, *, watched: bool) -> f
         await environment.close_agent_phase(final=True)
         async with environment.watched() as sight:
             await environment.exec(TESTS, user="root")
-        await environment.causes(sight.seen)
+        await Again(environment).causes(sight.seen)
     else:
         await environment.exec(TESTS, user="root")
     return time.monotonic() - began

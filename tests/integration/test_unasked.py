@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ async def work(folder: Path, script: str, **task: str) -> QualificationTrial:
     return await product_trial(make_task(folder / "task", **{"way": "module", **task}), script)
 
 
-def recorded(folder: Path) -> dict[str, object]:
+def recorded(folder: Path) -> dict[str, Any]:
     """The causes that the trial's folder names."""
     (file,) = (folder / "trials").glob(f"*/{CAUSES}")
     return json.loads(file.read_text())

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harbor.models.trial.paths import TrialPaths
 
@@ -15,6 +14,7 @@ from harbortrainer.docker.asked import Asked, Footprint
 from harbortrainer.docker.cause import Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.container import committed
 from harbortrainer.docker.daemon import call
+from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.footprint import solutions
 from harbortrainer.docker.layer import Change
 from harbortrainer.docker.network_files import removal_script
@@ -23,22 +23,19 @@ from harbortrainer.docker.restore import put_back, survey
 from harbortrainer.docker.solution import footprint_of
 from harbortrainer.docker.watch import Seen
 
-if TYPE_CHECKING:
-    from harbortrainer.docker.environment import DockerEngineEnvironment
-
 
 @dataclass(frozen=True)
 class Place:
     """Where a further verification runs."""
 
-    environment: "DockerEngineEnvironment"
+    environment: DockerEngineEnvironment
     paths: TrialPaths
 
 
 class Again:
     """Of one container whose agent's phase is closed."""
 
-    def __init__(self, environment: "DockerEngineEnvironment") -> None:
+    def __init__(self, environment: DockerEngineEnvironment) -> None:
         self._environment = environment
 
     async def causes(self, seen: Seen) -> Causes:
@@ -110,7 +107,7 @@ class Again:
             paths.mkdir()
             yield Place(environment, paths)
 
-    async def _undo(self, to: "DockerEngineEnvironment", changes: Sequence[Change], held: Collection[str] = ()) -> None:
+    async def _undo(self, to: DockerEngineEnvironment, changes: Sequence[Change], held: Collection[str] = ()) -> None:
         """Undo `changes`, and what the first verification left but for files that services have `held` open."""
         environment = self._environment
         found, image = environment.phases.found, environment.image

@@ -12,7 +12,7 @@ from harbortrainer.docker.layer import Change, Kind
 from harbortrainer.docker.watch import Process, Seen
 
 _MADE_ANEW = re.compile(r"/(tests|logs|dev|proc|sys)(/.*)?|/solution(/.*)?")
-_TESTS = "/tests/"
+_TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
 
@@ -102,17 +102,21 @@ class _Judge:
         services = tuple(one for one in self.seen.processes if self.asked.allows_process(one))
         held = {path for one in services for path in one.writes}
         living = tuple(one for one in self.seen.processes if one.ran and one not in services)
+        mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
         counts = tuple(one for one in unasked if self._counts(one, held))
         left = {one.path for one in unasked}
         return Causes(
             counts,
             tuple(unasked),
             tuple(one for one in own if one.path not in left),
-            tuple(one for one in self.changed.mounted if not self.asked.allows(one)),
+            mounted,
             living,
             services,
             tuple(self.seen.tampered),
-            bool(self.seen.tampered) or self._came_first(counts, rest) or self._is_no_service(living),
+            bool(self.seen.tampered)
+            or _DEVICES in mounted
+            or self._came_first(counts, rest)
+            or self._is_no_service(living),
             any(self.asked.is_area(one.path) for one in counts),
         )
 

@@ -40,11 +40,12 @@ from harbortrainer.docker.container import (
 )
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.files import Files
+from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key
 from harbortrainer.docker.network import isolate_compose
 from harbortrainer.docker.removals import removals
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.solution import record
 from harbortrainer.docker.watch import Sight, watching
+from harbortrainer.durable.files import replace_text
 from harbortrainer.harbor import boundary
 
 DEFAULT_PIDS_LIMIT = 512
@@ -179,8 +180,17 @@ class DockerEngineEnvironment(CollectedEnvironment):
     async def close_agent_phase(self, *, final: bool) -> None:
         """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close."""
         if self._records_footprint and final:
-            await record(self)
+            await self._record()
         await self.phases.close()
+
+    async def footprint_key(self) -> str | None:
+        """Digest of what the footprint of the task's solution depends on; None = the task has no solution."""
+        return await call(footprint_key, self.task, self.image) if self.task and self.image else None
+
+    async def _record(self) -> None:
+        if (key := await self.footprint_key()) is not None:
+            text = dump(await self.phases.observe(), key)
+            await asyncio.to_thread(replace_text, self.trial_paths.trial_dir / FOOTPRINT, text)
 
     @property
     def is_watchable(self) -> bool:

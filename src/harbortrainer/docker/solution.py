@@ -3,7 +3,6 @@
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harbor.agents.oracle import OracleAgent
 from harbor.models.agent.context import AgentContext
@@ -11,37 +10,20 @@ from harbor.models.task.task import Task
 from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.asked import Footprint
-from harbortrainer.docker.daemon import call
-from harbortrainer.docker.footprint import FOOTPRINT, dump, footprint_key, learned
-from harbortrainer.durable.files import replace_text
-
-if TYPE_CHECKING:
-    from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.footprint import learned
 
 SOLUTION_SEC = 600.0  # for the solution of a task without a time limit for its agent
 _LOGS = EnvironmentPaths.agent_dir  # the oracle writes its log there
 
 
-async def record(environment: "DockerEngineEnvironment") -> None:
-    """Write FOOTPRINT into the folder of a trial whose agent was the task's solution. Raises DiskFault."""
-    if (key := await _key(environment)) is not None:
-        text = dump(await environment.phases.observe(), key)
-        await asyncio.to_thread(replace_text, environment.trial_paths.trial_dir / FOOTPRINT, text)
-
-
-async def footprint_of(environment: "DockerEngineEnvironment") -> Footprint | None:
+async def footprint_of(environment: DockerEngineEnvironment) -> Footprint | None:
     """Of the task's solution, which runs for it once a task; None without one, or when it cannot run."""
-    key = await _key(environment)
+    key = await environment.footprint_key()
     return None if key is None else await learned(key, environment.environment_name, lambda: _run(environment))
 
 
-async def _key(environment: "DockerEngineEnvironment") -> str | None:
-    if environment.task is None or environment.image is None:
-        return None
-    return await call(footprint_key, environment.task, environment.image)
-
-
-async def _run(environment: "DockerEngineEnvironment") -> Footprint:
+async def _run(environment: DockerEngineEnvironment) -> Footprint:
     """What the solution changes in a fresh container, run as Harbor's oracle would in the agent's network.
 
     One that fails at its end is taken as it is. Raises TimeoutError after the task's limit for agents; RuntimeError,
