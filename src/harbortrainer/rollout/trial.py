@@ -16,7 +16,6 @@ from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
-from harbortrainer.learning.suspicion import VERIFICATION
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Conversation
@@ -102,7 +101,7 @@ class LocalHost(Host):
             detail=detail,
             attempt=request.attempt,
             times=ran.times,
-            stats=said.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
+            stats=said.stats,
             trial_dir=str(folder),
             side_segments=said.side_segments,
         )
@@ -126,11 +125,10 @@ class LocalHost(Host):
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """`times`: seconds by stage; `verification`: seconds of the tests, 0 = none ran."""
+    """`times`: seconds by stage."""
 
     verdict: Verdict
     times: dict[str, float]
-    verification: float = 0.0
 
 
 async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
@@ -164,9 +162,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
         verdict = await _install_verdict(request, host, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
-    stages = stage_times(result, answering(policy).turns)
-    before = phases.prepared if result.step_results else 0.0  # Harbor's time of a step's verifier contains it
-    return _Ran(verdict, stages | times, stages.get("verifier", 0.0) - before)
+    return _Ran(verdict, stage_times(result, answering(policy).turns) | times)
 
 
 async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdict) -> Verdict:

@@ -17,14 +17,12 @@ from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import Place
-from harbortrainer.learning.suspicion import VERIFICATION, Past, marked
 from harbortrainer.learning.trajectory import (
     JUDGE_TOKENS,
     USER_TOKENS,
     BatchKind,
     Outcome,
     Trajectory,
-    TrajectoryGroup,
     TrialName,
 )
 from harbortrainer.learning.treatment import AFTER_OUTAGE
@@ -42,7 +40,7 @@ log = logging.getLogger("harbortrainer")
 class Ledger:
     """The journal of all trials of a run, over all its processes.
 
-    `counts`: trials so far by name of FUNNEL, and those that are suspect.
+    `counts`: trials so far by name of FUNNEL.
     """
 
     def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
@@ -63,8 +61,6 @@ class Ledger:
         self._agents: dict[str, str] = {}  # of trials that run
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
-        self._past = Past()
-        self._suspect: dict[str, list[str]] = {}  # reasons by trial
         cut_torn_line(path)
         self._read()
 
@@ -82,9 +78,7 @@ class Ledger:
 
         `at`: when, in Unix seconds; None = now.
         """
-        seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
-        agent = self._agents.get(trajectory.trial_name, "")
-        optional = {"agent": agent, "suspect": list(trajectory.suspect), "verification_sec": seconds}
+        optional: dict[str, Any] = {"agent": self._agents.get(trajectory.trial_name, "")}
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         optional |= self._hosts.where(trajectory)
         optional |= {} if at is None else {"time": round(at, 3)}
@@ -107,16 +101,6 @@ class Ledger:
             | {name: value for name, value in optional.items() if value}
         )
 
-    def suspicion(self, trajectory: Trajectory) -> str:
-        """Why the task's earlier trials make a trial that ends now suspect; "" = they do not."""
-        return self._past.of_trial(trajectory)
-
-    def judged(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The batch of `step` with all marks: those that it had when it was trained on, otherwise those of today."""
-        if step in self._digests:
-            return marked(groups_P, self._suspect)
-        return marked(groups_P, {name: [reason] for name, reason in self._past.of_step(groups_P).items()})
-
     def trained(
         self,
         step: int,
@@ -138,7 +122,7 @@ class Ledger:
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }
-        optional = {"masked": list(batch.masked), "left_out": batch.left_out, "suspect": batch.suspect}
+        optional = {"masked": list(batch.masked), "left_out": batch.left_out}
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
@@ -201,8 +185,7 @@ class Ledger:
         c = self.counts
         text = "trials: " + ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[:4])
         lost = ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[4:] if c[stage])
-        suspect = f"; {c['suspect']} suspect" if c["suspect"] else ""
-        return f"{text} ({lost}){suspect}" if lost else f"{text}{suspect}"
+        return f"{text} ({lost})" if lost else text
 
     def trained_on(self, trial: TrialName) -> bool:
         """Whether a step was ever trained on the group of the trial."""
@@ -265,7 +248,6 @@ class Ledger:
             case "trained":
                 self._forget(record["step"])
                 self._steps[record["step"]] = record
-                self._mark(record.get("suspect", {}))
                 self._add(record, 1)
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
@@ -275,10 +257,6 @@ class Ledger:
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:
                     self._forget(step)
-
-    def _mark(self, suspect: Mapping[str, list[str]]) -> None:
-        self._suspect |= suspect
-        self.counts["suspect"] = len(self._suspect)
 
     def _forget(self, step: int) -> None:
         if (record := self._steps.pop(step, None)) is not None:
@@ -299,9 +277,7 @@ class Ledger:
             self._attempts[first] = record["attempt"], self.attempts(first)[1] + (not hit_by_outage)
         elif disposition != "cancelled":
             self._attempts[first] = record["attempt"], 0
-        self._mark({record["trial"]: record["suspect"]} if record.get("suspect") else {})
         if record["reward"] is not None:
-            self._past.add(record["trial"], record["task"], record["reward"], record.get("verification_sec"))
             self._faults.pop(record["task"], None)
         elif disposition != "cancelled" and not hit_by_outage:
             outcome = Outcome(record["outcome"])
@@ -320,12 +296,3 @@ def updates_that_count(records: Iterable[Mapping[str, Any]]) -> dict[int, Mappin
         elif record.get("event") == "resumed":
             updates = {step: kept for step, kept in updates.items() if step < record["step"]}
     return dict(sorted(updates.items()))
-
-
-def suspect_trials(path: Path) -> set[str]:
-    """Names of the trials that a run's ledger marks, as they ended or in their batch. Raises UserError."""
-    found: set[str] = set()
-    for record in read_lines(path):
-        if marks := record.get("suspect"):
-            found.update([record["trial"]] if record["event"] == "ended" else marks)
-    return found

@@ -81,9 +81,6 @@ function trialsTable(run) {
       count("advantage", "advantage"),
       text("outcome", "outcome"),
       text("use", "training"),
-      ...(rows.some((t) => t.suspect)
-        ? [{ key: "suspect", label: "suspect", title: "why the reward may not come from the work", text: true, long: true }]
-        : []),
       ...(rows.some((t) => t.host) ? [text("host", "host")] : []),
       count("turns", "turns"),
       count("sampled_tokens", "sampled", "sampled tokens"),
