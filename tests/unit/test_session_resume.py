@@ -86,7 +86,7 @@ def mark_as_earlier_versions_did(run: RunDirectory) -> None:
         meta = json.loads(str(arrays["meta"]))
         del meta["depends"]
         meta |= {"suspect": reason, "stats": meta["stats"] | {"verification_seconds": 0.2}}
-        np.savez_compressed(path, **arrays | {"meta": np.array(json.dumps(meta))})
+        np.savez_compressed(path, allow_pickle=False, **arrays | {"meta": np.array(json.dumps(meta))})
     saved = read_json(run.config)
     write_json(run.config, saved | {"outcome_policy": {"suspect": "mask", "max_turns": "mask"}})
     rows = read_lines(run.metrics)

@@ -15,6 +15,7 @@ from typing import Any
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.report.lanes import at_once, lanes
+from harbortrainer.report.sources import sources
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
 from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.conversations import DAMAGED
@@ -215,6 +216,7 @@ def read_run(path: Path) -> RunRecord:
         "funnel": funnel(records),
         "causes": _causes(trials),
         "hosts": _hosts(records),
+        "sources": sources(records, trials),
         "trials": _table(trials),
         "timelines": timelines(run.path, trials),
         "lanes": lanes(records, trials, rows),

@@ -22,6 +22,7 @@ from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.agent_session import AgentService, AgentSession, Policy, answering
 from harbortrainer.rollout.agents import program_of
+from harbortrainer.rollout.depends import read as read_depends
 from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, unasked
@@ -92,6 +93,7 @@ class LocalHost(Host):
         outcome, detail, reward = ran.verdict
         if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
             await asyncio.to_thread(require_writable, request.trials_dir)
+        depends = await asyncio.to_thread(read_depends, folder) if reward is not None and reward > 0 else None
         return Trajectory(
             task_name=request.task.name,
             trial_name=request.name,
@@ -103,6 +105,7 @@ class LocalHost(Host):
             times=ran.times,
             stats=said.stats,
             trial_dir=str(folder),
+            depends=depends.names if depends else None,
             side_segments=said.side_segments,
         )
 

@@ -27,6 +27,7 @@ from harbortrainer.learning.trajectory import (
 )
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.by_host import HostCounts
+from harbortrainer.run.provenance import Provenance
 from harbortrainer.run.trajectories import read_trajectory
 
 FUNNEL = (
@@ -50,7 +51,7 @@ class Ledger:
         """
         self._path = path
         self._follow = follow
-        self._lock = threading.Lock()  # trials are written down from threads
+        self._lock = threading.RLock()  # trials are written down from threads
         self._steps: dict[int, Mapping[str, Any]] = {}  # records of the updates that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
         self.composed: dict[int, list[Place]] = {}  # groups of each step, with max_steps_off_policy
@@ -58,6 +59,7 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._hosts = HostCounts()
+        self._provenance = Provenance()
         self._agents: dict[str, str] = {}  # of trials that run
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
@@ -76,30 +78,33 @@ class Ledger:
     def ended(self, trajectory: Trajectory, disposition: str, at: float | None = None) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE.
 
-        `at`: when, in Unix seconds; None = now.
+        `at`: when, in Unix seconds; None = now. Warns of a file or service from which a task's rewards begin to come.
         """
         optional: dict[str, Any] = {"agent": self._agents.get(trajectory.trial_name, "")}
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         optional |= self._hosts.where(trajectory)
         optional |= {} if at is None else {"time": round(at, 3)}
-        self._append(
-            {
-                "event": "ended",
-                "trial": trajectory.trial_name,
-                "task": trajectory.task_name,
-                "attempt": trajectory.attempt,
-                "outcome": trajectory.outcome.value,
-                "cause": trajectory.detail,
-                "stage": next((stage for stage in reversed(STAGES) if stage in trajectory.times), "creation"),
-                "reward": trajectory.reward,
-                "turns": len(trajectory.turns),
-                "prompt_tokens": trajectory.n_prompt_tokens,
-                "sampled_tokens": trajectory.n_sampled_tokens,
-                "seconds": round(trajectory.times.get("total", 0.0), 3),
-                "fate": disposition,
-            }
-            | {name: value for name, value in optional.items() if value}
-        )
+        record = {
+            "event": "ended",
+            "trial": trajectory.trial_name,
+            "task": trajectory.task_name,
+            "attempt": trajectory.attempt,
+            "outcome": trajectory.outcome.value,
+            "cause": trajectory.detail,
+            "stage": next((stage for stage in reversed(STAGES) if stage in trajectory.times), "creation"),
+            "reward": trajectory.reward,
+            "turns": len(trajectory.turns),
+            "prompt_tokens": trajectory.n_prompt_tokens,
+            "sampled_tokens": trajectory.n_sampled_tokens,
+            "seconds": round(trajectory.times.get("total", 0.0), 3),
+            "fate": disposition,
+        }
+        record |= {name: value for name, value in optional.items() if value}
+        with self._lock:
+            self._append(record | self._provenance.told(trajectory))
+            line = self._provenance.spread(trajectory.task_name, trajectory.trial_name)
+        if line:
+            log.warning("%s", line)
 
     def trained(
         self,
@@ -239,6 +244,7 @@ class Ledger:
     def _count(self, record: Mapping[str, Any]) -> None:
         self._follow(record)
         self._hosts.count(record)
+        self._provenance.count(record)
         match record["event"]:
             case "started":
                 self.counts["started"] += 1
