@@ -4,8 +4,10 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from harbor.models.trial.config import TrialConfig
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
@@ -16,6 +18,10 @@ from harbortrainer.rollout.depends import Depends, read, write
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.provenance import MOST, NEWEST, RARE, Provenance
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.train import parse
+from harbortrainer.training.session import run_training
+from harbortrainer.venues.harbor import HarborVenue
+from tests.support import recorded_run
 from tests.support.made_run import MadeRun
 from tests.support.report_walk import Walk
 
@@ -135,7 +141,7 @@ def test_a_trial_that_a_kill_left_between_its_files_is_counted(tmp_path: Path) -
 def test_the_memory_is_bounded_and_keeps_what_is_usual_and_what_is_new(tmp_path: Path) -> None:
     """Each trial has 100 names of its own."""
     provenance, letters = Provenance(), random.Random(0)
-    records = []
+    records, own = [], list[str]()
     for number in range(60):
         own = [f"/tmp/{letters.random()}" for _ in range(100)]
         ended = trial(number, WORK, *own, *([HOOK] if number >= 50 else []))
@@ -146,6 +152,46 @@ def test_the_memory_is_bounded_and_keeps_what_is_usual_and_what_is_new(tmp_path:
     assert source.names[WORK].trials == 60 and source.names[HOOK].spread == trial(53).trial_name
     assert own[-1] in source.names
     assert Provenance(records).sources == provenance.sources
+
+
+class HookedTrial(recorded_run.FakeTrial):
+    """Its verification opens the work, and from step 3 on a hook. Member 0 earns nothing, 1 was not watched."""
+
+    async def _act(self) -> Any:
+        result = await super()._act()
+        name = TrialName.parse(self._config.trial_name)
+        result.exception_info = None
+        result.verifier_result.rewards["reward"] = float(name.member > 0)
+        folder = self._config.trials_dir / self._config.trial_name
+        folder.mkdir(parents=True)
+        files = [WORK, *([HOOK] if name.step >= 3 else [])]
+        write(folder, Depends.of(files, ["tcp 80 nginx"], watched=name.member != 1))
+        return result
+
+
+async def test_a_run_keeps_what_its_trials_depended_on_and_warns_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {
+        "backend": "skyrl-tx", "skyrl_tx_url": "http://here:1", "model_name": "models/one", "batch_size": 1,
+        "tasks_dir": "datasets/quickstart", "tasks_include": "count-1", "group_size": 8, "logs_dir": tmp_path,
+        "run_name": "run", "display": "plain",
+    }  # fmt: skip
+    for epochs in (4, 5):
+        recorder = recorded_run.Recorder()
+
+        async def new_trial(config: TrialConfig, recorder: recorded_run.Recorder = recorder) -> Any:
+            return HookedTrial(config, recorder)
+
+        outside = recorded_run.fake_outside(recorder)
+        venue = HarborVenue(recorded_run.FakeHost(recorder), new_trial)
+        config = parse([f"{name}={value}" for name, value in (words | {"n_epochs": epochs}).items()])
+        await run_training(config, outside=replace(outside, venues={"harbor": venue}))
+    (source,) = Provenance(read_lines(tmp_path / "run" / "ledger.jsonl")).sources.values()
+    assert source.rewarded == 5 * 6, "of five groups of eight"
+    assert {name.text: name.trials for name in source.names.values()} == {WORK: 30, "tcp 80 nginx": 30, HOOK: 12}
+    (line,) = [line for line in caplog.messages if "rewards came from" in line]
+    assert line.startswith("task count-1: ") and HOOK in line and WORK not in line
 
 
 def test_the_report_has_what_the_rewards_of_each_task_came_from(tmp_path: Path, walked: Walk) -> None:
