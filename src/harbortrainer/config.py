@@ -259,8 +259,7 @@ class Config(TrialSettings, RunSettings):
     temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
         {},
-        "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward; of trials with a "
-        "suspect mark, outcome_policy.suspect=train, mask or a reward",
+        "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward",
         resume=NEXT_STEP,
     )
 
@@ -368,7 +367,6 @@ class SftConfig(RunSettings):
     )
     min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
     best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
-    suspect: Literal["mask", "train"] = field("mask", "suspect trials of runs: mask or train", resume=TASKS)
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
     )

@@ -93,13 +93,14 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A setting of an earlier version. `now`: its present name, None = removed."""
+    """A setting of an earlier version, or a key of one (NAME.KEY). `now`: its present name, None = removed."""
 
     default: Any
     instead: str
     now: str | None = None
 
 
+_NO_MARKS = "no trial is marked any more; leave it out"
 _CONSTANT = "its value is a constant now; leave it out"
 FORMER = {
     "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
@@ -119,5 +120,7 @@ FORMER = {
     "adam_eps": Former(1e-12, _CONSTANT),
     "keep_every": Former(0, "use keep_best, or keep_checkpoints=0 for all"),
     "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
+    "suspect": Former("mask", _NO_MARKS),
+    "outcome_policy.suspect": Former("train", _NO_MARKS),
     "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),
 }

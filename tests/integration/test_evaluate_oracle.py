@@ -59,7 +59,6 @@ def test_solutions_earn_their_rewards_and_can_be_trained_on(tmp_path: Path, chos
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (policy,) = json.loads((out / "evaluation.json").read_text())["policies"]
-    assert policy["suspect"] == 0
     rewards = {task["name"]: task["rewards"] for task in policy["per_task"]}
     assert rewards == {name: [float(name != "wrong")] for name in (*chosen.split(","), "tricky", "steps", "wrong")}
 

@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
-from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
 
 
@@ -46,11 +43,3 @@ def trial(name: str, task: str, reward: float | None) -> Trajectory:
     turns = tuple(Turn(0, (number, number + 1, turn), (70 + turn, 80), (-0.5, -0.25), 3) for turn in range(2))
     outcome = Outcome.COMPLETED if reward is not None else Outcome.INFRASTRUCTURE_ERROR
     return Trajectory(task, name, turns, reward, outcome)
-
-
-def mark_suspects(run: Path, ended: Sequence[str] = (), trained: Sequence[str] = ()) -> None:
-    """Write the ledger of a run that marked these trials: as they ended, and in the batch of step 0."""
-    ledger = Ledger(run / "ledger.jsonl")
-    for name in ended:
-        ledger.ended(replace(trial(name, "x", 1.0), suspect=("system paths put back: /usr/bin/git",)), "graded")
-    ledger.trained(0, TrainingBatch((), {}, {}, suspect={name: ["the task's reward jumped"] for name in trained}), [])

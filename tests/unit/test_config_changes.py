@@ -51,7 +51,7 @@ def test_changes_are_kept_for_the_next_process_and_hold_from_their_step_on(run: 
     )
 
 
-KEYED = ["outcome_policy.max_turns=0.25", "outcome_policy.suspect=mask", "task_weights.easy=2", "judge_kwargs.n=1"]
+KEYED = ["outcome_policy.max_turns=0.25", "outcome_policy.completed=mask", "task_weights.easy=2", "judge_kwargs.n=1"]
 
 
 def test_the_same_command_with_keys_of_a_setting_continues_the_run(run: RunDirectory) -> None:
@@ -63,8 +63,8 @@ def test_a_key_is_changed_or_added_and_the_others_stay(run: RunDirectory) -> Non
     added = parse([f"resume={run.path}", "environment_kwargs.pids_limit=99"])
     assert added.environment_kwargs == {"pids_limit": 99}, "the run was started without any"
     write_json(run.config, to_json(parse([*BASE, *KEYED])))
-    changed = parse([f"resume={run.path}", "outcome_policy.max_turns=mask", "--outcome_policy.completed=train"])
-    assert changed.outcome_policy == {"max_turns": "mask", "suspect": "mask", "completed": "train"}
+    changed = parse([f"resume={run.path}", "outcome_policy.max_turns=mask", "--outcome_policy.agent_timeout=train"])
+    assert changed.outcome_policy == {"max_turns": "mask", "completed": "mask", "agent_timeout": "train"}
     with pytest.raises(UserError, match="task_weights"):
         parse([f"resume={run.path}", "task_weights.easy=3"])
 

@@ -216,16 +216,16 @@ async def test_a_separate_verifier_does_not_grade_what_was_lost_with_its_contain
     phases.leave()
 
 
-async def test_what_a_reward_depends_on_and_how_long_the_preparation_took_are_known() -> None:
+async def test_what_a_reward_depends_on_is_known() -> None:
     trial = FakeTrial()
     phases, _ = phases_of(trial, gates_of())
     async with phases.clock:
         await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
-        assert (phases.unasked, phases.prepared) == ((), 0.0)
+        assert phases.unasked == ()
         await trial.reach(TrialEvent.VERIFICATION_START)
     phases.leave()
     trial.agent_environment.verdict.unasked = ("/usr/bin/curl",)
-    assert phases.unasked == ("/usr/bin/curl",) and 0.02 <= phases.prepared < 600
+    assert phases.unasked == ("/usr/bin/curl",)
     fake: Any = trial
     fake.agent_environment = None  # one of Harbor's own
     assert phases.unasked == ()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.report.panel import Pieces, panel
 from harbortrainer.report.trials import TrialRow
 from harbortrainer.report.write import write_report
@@ -54,20 +53,6 @@ def test_every_trial_opens_and_a_filter_leaves_what_it_says(told: dict[str, Any]
         assert EVIL.strip() in trial["text"], "what a run wrote is text, and all of it"
         assert (trial["ratios"] == 80) == ("trainingtrained" in trial["text"]), trial["name"]
     assert any(trial["ratios"] for trial in told["trials"])
-
-
-def test_suspect_trials_have_a_column_a_count_and_their_reasons(
-    told: dict[str, Any], tmp_path: Path, walked: Walk
-) -> None:
-    assert "suspect" not in told["sections"]["trials"] + told["sections"]["outcomes"], "none has a mark"
-    made = MadeRun(tmp_path / "run", tasks=2, group=2, turns=1)
-    made.train(0)
-    for name in ("s000001-p00-g00", "e000001-p00-g00"):
-        made.ledger.ended(Trajectory("t", name, (), 1.0, Outcome.COMPLETED, suspect=("paths put back",)), "graded")
-    marked = walked(write_report(made.path))
-    assert "suspect21 held out" in marked["page"] and "suspect1" in marked["sections"]["outcomes"]
-    assert marked["sections"]["trials"].count("paths put back") >= 2
-    assert sum("suspectpaths put back" in trial["text"] for trial in marked["trials"]) == 2
 
 
 SAID = [

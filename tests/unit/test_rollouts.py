@@ -47,7 +47,6 @@ class FakeJournal:
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
         self.quarantined: dict[str, str] = {}
-        self.odd: dict[str, str] = {}
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         self.started_trials.append((trial_name, task_name))
@@ -59,9 +58,6 @@ class FakeJournal:
 
     def attempts(self, first: str) -> tuple[int, int]:
         return self.ended_before.get(first, (0, 0))
-
-    def suspicion(self, trajectory: Trajectory) -> str:
-        return self.odd.get(trajectory.trial_name, "")
 
 
 @dataclass(frozen=True)
@@ -258,16 +254,6 @@ async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(
     assert fates["s000004-p00-g01"] == "replaced by s000004-p00-g01-a2" and fates["s000004-p00-g01-a2"] == "graded"
     assert fates["s000004-p02-g00-a3"] == "dropped" and len(fates) == 9 + 1 + 2
     assert rig.journal.stored_first
-
-
-async def test_a_trial_that_its_tasks_past_makes_suspect_is_stored_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, lambda r: replace(graded(r), suspect=("first",) if "g01" in r.name else ()))
-    rig.journal.odd = dict.fromkeys(("s000004-p01-g00", "s000004-p01-g01"), "quick")
-    groups = await rig.go()
-    found = {t.trial_name: t.suspect for t in groups[1].trajectories_G}
-    assert set(found.values()) == {("quick",), ("first", "quick"), ()}
 
 
 async def test_a_third_fault_drops_the_member(

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import tinker
 
-from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.replay.arguments import parse as replay_arguments
+from harbortrainer.replay.replay import replay
+from harbortrainer.report.write import write_report
+from harbortrainer.run.directory import RunDirectory
 from tests.support.recorded_run import FakeServer, recorded_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
@@ -62,6 +68,44 @@ async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: py
     (change,) = read_lines(again.folder / "config_changes.jsonl")
     assert change["from_step"] == 2 and change["changes"] == {"n_epochs": {"before": None, "now": 2}}
     assert [event["kind"] for event in await again.process("n_epochs=2")] == ["stop", "tokenizer"], "complete again"
+
+
+def mark_as_earlier_versions_did(run: RunDirectory) -> None:
+    """Give every trial a mark in all files, and the run the setting that treats them; nothing else is changed."""
+    reason = ["mean reward of the task jumped from 0.00 to 1.00"]
+    records = read_lines(run.ledger)
+    run.ledger.unlink()
+    for record in records:
+        if record["event"] == "ended":
+            record |= {"suspect": reason, "verification_sec": 0.2}
+        elif record["event"] == "trained":
+            record["suspect"] = dict.fromkeys(record["trials"], reason)
+        append_line(run.ledger, record, checked=True)
+    for path in run.path.glob("trajectories/*/*.npz"):
+        arrays = dict(np.load(path))
+        meta = json.loads(str(arrays["meta"]))
+        del meta["depends"]
+        meta |= {"suspect": reason, "stats": meta["stats"] | {"verification_seconds": 0.2}}
+        np.savez_compressed(path, allow_pickle=False, **arrays | {"meta": np.array(json.dumps(meta))})
+    saved = read_json(run.config)
+    write_json(run.config, saved | {"outcome_policy": {"suspect": "mask", "max_turns": "mask"}})
+    rows = read_lines(run.metrics)
+    run.metrics.write_text("".join(json.dumps(row | {"rollout/suspect": 4.0}) + "\n" for row in rows))
+
+
+async def test_a_run_of_a_version_that_marked_trials_goes_on_is_replayed_and_shown(
+    again: Again, caplog: pytest.LogCaptureFixture
+) -> None:
+    await again.process("outcome_policy.max_turns=mask")
+    run = RunDirectory(again.folder)
+    mark_as_earlier_versions_did(run)
+    assert replay(run, replay_arguments([str(run.path)])).rebuilt
+    events = await again.process("n_epochs=2")
+    assert of("restore", events) and again.steps()[-1] == 4
+    assert "outcome_policy.suspect=mask is no longer a setting and has no effect" in caplog.text
+    report = replay(run, replay_arguments([str(run.path)]))
+    assert report.rebuilt and len(report.steps) == 4
+    assert write_report(run.path).stat().st_size > 10_000
 
 
 async def test_max_trials_ends_it_and_a_higher_one_goes_on(again: Again) -> None:

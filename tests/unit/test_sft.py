@@ -17,7 +17,7 @@ from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.session import dry_run, run_sft
 from harbortrainer.sft.trainer import SftTrainer
 from harbortrainer.stopping import LIMIT_STATUS, Stop
-from tests.support.conversations import conversation, mark_suspects, write_conversations, write_run
+from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
 
 SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", "display=plain")
@@ -204,7 +204,7 @@ async def test_runs_of_one_command_are_not_continued_by_another(tmp_path: Path, 
         (("data=x", "eval_every=2"), "eval_every=2: no conversation is held out"),
         (("data=x", "best_of_group=true"), "best_of_group=true: it chooses among trials of runs"),
         (("data=x", "min_reward=0.5"), "min_reward=0.5: it chooses among trials of runs"),
-        (("data=x", "suspect=train"), "suspect=train: it chooses among trials of runs"),
+        (("data=x", "suspect=train"), "suspect: no longer a setting; no trial is marked any more"),
         (("data=x", "init_optimizer=true"), "init_optimizer=true: a fresh adapter"),
         (("data=x", "batch_size=0"), "batch_size=0: must be above 0"),
         (("data=x", "group_size=2"), "group_size: no such field"),
@@ -243,7 +243,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "runs": ("RUN", ()),
     "min_reward": ("0.5", ("runs=RUN",)),
     "best_of_group": ("true", ("runs=RUN", "min_reward=0")),
-    "suspect": ("train", ("runs=RUN",)),
     "max_per_task": ("1", ("runs=RUN",)),
     "eval_split": ("0.3", ()),
     "eval_every": ("1", SPLIT),
@@ -280,7 +279,6 @@ async def test_a_setting_has_an_effect_or_is_refused(
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
     more = write_run(tmp_path / "run", {"x": (1.0, 0.5, 1.0), "y": (0.5, 0.5), "z": (1.0, 0.25)})
-    mark_suspects(more, ended=["s000000-p02-g00"])
     places = {"OTHER": str(write_conversations(tmp_path / "other.jsonl", [conversation("p", "a")] * 4)),
               "RUN": str(more), "OTHER_LOGS": str(tmp_path / "elsewhere")}  # fmt: skip
     field = settings(SftConfig)[name]

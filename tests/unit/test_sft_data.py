@@ -18,7 +18,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.sft.conversation import of_messages
 from harbortrainer.sft.dataset import Dataset, load_dataset
-from tests.support.conversations import conversation, mark_suspects, write_conversations, write_run
+from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, byte_tokenizer, chat_template
 
 
@@ -132,23 +132,6 @@ def test_trials_are_taken_by_reward_and_never_of_held_out_tasks(tmp_path: Path, 
     (sequence,) = found.train[0].sequences_D
     assert sequence.tokens_T[sequence.mask_T].tolist() == [70, 80, 71, 80], "the sampled ids, untouched"
     assert not sequence.logprobs_T.any() and np.array_equal(sequence.advantages_T, sequence.mask_T)
-
-
-def test_suspect_trials_are_left_out_and_counted_unless_asked_for(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"one": (1.0, 0.5, 1.0, 0.5), "two": (0.5, 1.0)})
-    mark_suspects(run, ended=["s000000-p00-g00", "s000000-p00-g01"], trained=["s000000-p01-g01"])
-    found = load(runs=[run])
-    assert names(found) == ["s000000-p00-g02"]
-    assert found.notes == ("2 trials with enough reward left out as suspect; suspect=train takes them",)
-    assert names(load(runs=[run], min_reward=0, best_of_group=True)) == ["s000000-p00-g02", "s000000-p01-g00"]
-    taken = load(runs=[run], suspect="train")
-    assert (names(taken), taken.notes) == (["s000000-p00-g00", "s000000-p00-g02", "s000000-p01-g01"], ())
-    only = write_run(tmp_path / "only", {"one": (1.0,)})
-    mark_suspects(only, ended=["s000000-p00-g00"])
-    with pytest.raises(
-        UserError, match=r"runs=.*only: .* 1 trial with enough reward left out as suspect; suspect=train"
-    ):
-        load(runs=[only])
 
 
 def test_a_task_that_any_of_the_runs_holds_out_is_never_taken(tmp_path: Path) -> None:

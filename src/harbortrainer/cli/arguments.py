@@ -54,10 +54,12 @@ def read_arguments[T](
 
 
 def _require_plain_keys(kind: type, named: Sequence[str]) -> None:
-    """Raise UserError for NAME.KEY.KEY=VALUE and NAME.=VALUE of a mapping, which chz cannot take."""
+    """Raise UserError for NAME.KEY.KEY=VALUE and NAME.=VALUE of a mapping, which chz cannot take; for former keys."""
     for word in named:
         full, _, value = word.lstrip("-").partition("=")
         name, dot, key = full.partition(".")
+        if dot and full in FORMER:
+            raise UserError(_former(full))
         if dot and name in settings(kind) and ("." in key or not key):
             raise UserError(f"{full}={value}: takes one name after {name}; give {name}.NAME=VALUE")
 
@@ -109,10 +111,14 @@ def _unknown_field(message: str, fields: Sequence[str]) -> str:
     match = re.search(r"argument '([^']+)'", message)
     name = match.group(1) if match else "?"
     if name in FORMER:
-        return f"{name}: no longer a setting; {FORMER[name].instead}"
+        return _former(name)
     near = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
     return f"{name}: no such field; {hint}"
+
+
+def _former(name: str) -> str:
+    return f"{name}: no longer a setting; {FORMER[name].instead}"
 
 
 def _wrong_type(message: str) -> str:

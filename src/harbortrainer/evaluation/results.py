@@ -11,7 +11,6 @@ from rich.table import Table
 from harbortrainer.cli.output import wide_console
 from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.evaluation.policies import Subject
-from harbortrainer.learning.suspicion import suspects
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.stats import Estimate, compare, estimate_pass_at_k, estimate_reward, task_pass_at_k
 from harbortrainer.tasks.task import Task
@@ -23,14 +22,13 @@ Value = dict[str, Any]
 class TaskResult:
     """One task under one policy.
 
-    `rewards_G`: of the graded trials; `ungraded`: trials that faults left ungraded; `suspect`: trials with a mark.
+    `rewards_G`: of the graded trials; `ungraded`: trials that faults left ungraded.
     """
 
     task: Task
     rewards_G: tuple[float, ...]
     ungraded: int
     outcomes: Mapping[str, int]
-    suspect: int = 0
 
 
 def task_results(tasks_P: Sequence[Task], groups_P: Sequence[TrajectoryGroup]) -> list[TaskResult]:
@@ -41,7 +39,6 @@ def task_results(tasks_P: Sequence[Task], groups_P: Sequence[TrajectoryGroup]) -
             group.rewards_G,
             len(group.lost),
             Counter(t.outcome.value for t in (*group.trajectories_G, *group.lost)),
-            len(suspects([group])),
         )
         for task, group in zip(tasks_P, groups_P, strict=True)
     ]
@@ -69,7 +66,6 @@ def _policy(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
     return {
         **_summary(results_P, args),
         "outcomes": dict(sorted(outcomes.items())),
-        "suspect": sum(result.suspect for result in results_P),
         **_clean(results_P, args),
         "sets": _parts(results_P, lambda task: task.source, args),
         "domains": _parts(results_P, lambda task: task.domain, args),
@@ -120,7 +116,6 @@ def _task(result: TaskResult, args: EvalArgs) -> Value:
         "rewards": list(result.rewards_G),
         "mean": float(np.mean(result.rewards_G)) if result.rewards_G else None,
         "ungraded": result.ungraded,
-        "suspect": result.suspect,
         "outcomes": dict(sorted(result.outcomes.items())),
         "pass_at": {str(k): task_pass_at_k(result.rewards_G, k, args.pass_reward) for k in args.k},
     }
@@ -214,9 +209,6 @@ def _faults(policy: Value) -> str:
         line += "intervals cover every reward that they could have earned"
     if policy["tasks_ungraded"]:
         line += f"; {policy['tasks_ungraded']} tasks have no graded trial: the numbers are of the others"
-    if policy["suspect"]:
-        names = ", ".join(task["name"] for task in policy["per_task"] if task["suspect"])
-        line += f"; {policy['suspect']} rewarded trials are suspect, on {names}: ledger.jsonl has the reasons"
     return line
 
 

@@ -87,8 +87,6 @@ def _print(trajectory: Trajectory, transcriber: Transcriber, console: Console) -
     reward = "no grade" if trajectory.reward is None else f"reward {trajectory.reward:g}"
     head = f"{trajectory.trial_name}  {trajectory.task_name}  {reward}  {trajectory.outcome.value}"
     console.rule(Text(harmless(f"{head}  {trajectory.detail}".rstrip())))
-    for reason in trajectory.suspect:
-        console.print(Text(harmless(f"suspect: {reason}"), style="red"), soft_wrap=True)
     if added := additions(trajectory):
         console.print(Text("shaping: " + ", ".join(f"{name} {value:g}" for name, value in added.items())))
     for message in transcriber.conversation(trajectory):

@@ -8,7 +8,6 @@ import numpy as np
 
 from harbortrainer.config import Config
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
-from harbortrainer.learning.suspicion import suspects
 from harbortrainer.learning.trajectory import JUDGE, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
 from harbortrainer.stats import known, mean
@@ -52,7 +51,6 @@ class TrainingBatch:
     rewards: dict[str, float] = field(default_factory=dict)
     masked: tuple[str, ...] = ()  # graded trials that `outcome_policy` keeps from training
     left_out: dict[str, str] = field(default_factory=dict)  # other graded trials without a datum, and why
-    suspect: dict[str, list[str]] = field(default_factory=dict)  # reasons of the marked trials
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
@@ -88,8 +86,7 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     metrics = _metrics(groups_P, treated_P, sequences, config)
     rewards = {t.trial_name: t.reward for g in treated_P for t in g.trajectories_G if t.reward is not None}
     masked = tuple(t.trial_name for g in groups_P for t in g.trajectories_G if t.trial_name not in rewards)
-    marks = {trial.trial_name: list(trial.suspect) for trial in suspects(groups_P)}
-    return TrainingBatch(tuple(sequences), advantages, metrics, rewards, masked, left_out, marks)
+    return TrainingBatch(tuple(sequences), advantages, metrics, rewards, masked, left_out)
 
 
 def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:

@@ -117,7 +117,8 @@ class Trajectory:
     times: dict[str, float] = field(default_factory=dict)  # stage -> seconds
     stats: dict[str, float] = field(default_factory=dict)  # parse failures, own CPU seconds, ...
     trial_dir: str = ""
-    suspect: tuple[str, ...] = ()  # why its reward may not come from the work (`learning/suspicion.py`)
+    # files and services that a reward above 0 came from, None = not known (`run/provenance.py`)
+    depends: tuple[str, ...] | None = None
     side_segments: tuple[int, ...] = ()  # without loss: titles, summaries, what the policy asked itself
     # What a judge adds in training; {} = not judged, as in every evaluation. Only `learning/batch.py` reads it.
     shaping: dict[str, float] = field(default_factory=dict)

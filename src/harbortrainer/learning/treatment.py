@@ -1,4 +1,4 @@
-"""The treatment of trials: a table by outcome, of which `outcome_policy` changes the graded ones; suspect trials."""
+"""The treatment of trials: a table by outcome, of which `outcome_policy` changes the graded ones."""
 
 import math
 from collections.abc import Mapping
@@ -28,21 +28,15 @@ TREATMENTS = {
 }
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
 AFTER_OUTAGE = "after an outage"  # of a venue's service: ends a disposition "replaced by TRIAL" that costs no attempt
-SUSPECT = "suspect"  # key of `outcome_policy` for trials with a mark, whatever their outcome
 _GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
-_SUSPECT = f"give {Treatment.TRAIN}, {Treatment.MASK}, or a reward"
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomePolicy:
-    """The table with a run's changes. `rewards`: outcomes that are trained with this number instead of the grade.
-
-    `suspect`: of marked trials: TRAIN as their outcome says, MASK, or the number that replaces their grade.
-    """
+    """The table with a run's changes. `rewards`: outcomes that are trained with this number instead of the grade."""
 
     treatments: Mapping[Outcome, Treatment]
     rewards: Mapping[Outcome, float]
-    suspect: Treatment | float = Treatment.TRAIN
 
     def replaces(self, outcome: Outcome) -> bool:
         return self.treatments[outcome] is Treatment.REPLACE
@@ -52,11 +46,9 @@ class OutcomePolicy:
         return group_trajectories(group.task_name, [*map(self._treated, group.trajectories_G), *group.lost])
 
     def _treated(self, trajectory: Trajectory) -> Trajectory:
-        """A mask wins over a reward, the reward of suspect trials over that of their outcome."""
-        suspect = self.suspect if trajectory.suspect else Treatment.TRAIN
-        if Treatment.MASK is suspect or self.treatments[trajectory.outcome] is not Treatment.TRAIN:
+        if self.treatments[trajectory.outcome] is not Treatment.TRAIN:
             return replace(trajectory, reward=None)
-        given = self.rewards.get(trajectory.outcome) if isinstance(suspect, Treatment) else suspect
+        given = self.rewards.get(trajectory.outcome)
         return trajectory if given is None else replace(trajectory, reward=given)
 
 
@@ -64,13 +56,10 @@ DEFAULT = OutcomePolicy(TREATMENTS, {})  # an evaluation always has it
 
 
 def outcome_policy(changes: Mapping[str, object]) -> OutcomePolicy:
-    """`changes`: outcome name or SUSPECT -> train, mask, replace, or a reward; checked by `outcome_problems`."""
-    given = changes.get(SUSPECT, Treatment.TRAIN)
-    suspect = Treatment(str(given)) if (reward := _number(given)) is None else reward
-    changes = {name: value for name, value in changes.items() if name != SUSPECT}
+    """`changes`: outcome name -> train, mask, replace, or a reward; checked by `outcome_problems`."""
     rewards = {Outcome(name): number for name, value in changes.items() if (number := _number(value)) is not None}
     words = {Outcome(name): Treatment(str(value)) for name, value in changes.items() if _number(value) is None}
-    return OutcomePolicy(TREATMENTS | words | dict.fromkeys(rewards, Treatment.TRAIN), rewards, suspect)
+    return OutcomePolicy(TREATMENTS | words | dict.fromkeys(rewards, Treatment.TRAIN), rewards)
 
 
 def outcome_problems(changes: Mapping[str, object]) -> list[str]:
@@ -80,17 +69,15 @@ def outcome_problems(changes: Mapping[str, object]) -> list[str]:
 
 def _problem(name: str, value: object) -> str | None:
     field = f"outcome_policy.{name}={value}"
-    if name == SUSPECT and str(value) == Treatment.REPLACE:
-        return f"{field}: a trial may become suspect when its batch has ended, too late for a fresh one; {_SUSPECT}"
-    if name != SUSPECT and name not in _GRADED:
+    if name not in _GRADED:
         if name in FAULTS:
             return f"{field}: a trial without a grade has no reward to train on; it is replaced (max_attempts)"
-        return f"{field}: no such outcome; one of {', '.join((*_GRADED, SUSPECT))}"
+        return f"{field}: no such outcome; one of {', '.join(_GRADED)}"
     number = _number(value)
     allowed = (Treatment.TRAIN, Treatment.MASK, Treatment.REPLACE)
     if str(value) in allowed or (number is not None and math.isfinite(number)):
         return None
-    return f"{field}: {_SUSPECT if name == SUSPECT else f'give {", ".join(allowed)}, or a reward'}"
+    return f"{field}: give {', '.join(allowed)}, or a reward"
 
 
 def _number(value: object) -> float | None:

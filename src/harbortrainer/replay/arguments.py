@@ -10,7 +10,7 @@ from harbortrainer.cli.output import JSON
 from harbortrainer.config import FIELDS, Baseline, Config, LossFn, LossNorm
 from harbortrainer.errors import refuse
 from harbortrainer.learning.trajectory import Outcome
-from harbortrainer.learning.treatment import SUSPECT, outcome_policy, outcome_problems
+from harbortrainer.learning.treatment import outcome_policy, outcome_problems
 from harbortrainer.setting import field, settings
 
 RUN = "None = as in the run"
@@ -66,7 +66,7 @@ def _impossible(config: Config, args: ReplayArgs) -> Iterator[str]:
         )
     before, now = outcome_policy(config.outcome_policy), outcome_policy(config.outcome_policy | args.outcome_policy)
     for name, value in args.outcome_policy.items():
-        if name != SUSPECT and now.replaces(Outcome(name)) != before.replaces(Outcome(name)):
+        if now.replaces(Outcome(name)) != before.replaces(Outcome(name)):
             why = (
                 "the fresh trials that it asks for were never run"
                 if now.replaces(Outcome(name))

@@ -21,7 +21,6 @@ from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.learning.pace import Place
-from harbortrainer.learning.suspicion import marked
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName, group_trajectories
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
@@ -58,8 +57,7 @@ class Journal:
         members_P = [
             [slots[name] for name in names] for _, names in groupby(sorted(slots), key=lambda name: name.group)
         ]
-        groups_P = [group_trajectories(members[0].task_name, members) for members in members_P]
-        return marked(groups_P, self.records[step].get("suspect", {}))
+        return [group_trajectories(members[0].task_name, members) for members in members_P]
 
     def _stored(self, step: int) -> list[Trajectory]:
         if step not in self._composed:

@@ -57,7 +57,16 @@ MOST_MESSAGES = 120
 MOST_TOKENS = 8_000  # of one trial
 _BLANK = re.compile(r"(?:[ \t]*\n){6,}")
 NEWLINE = "\n"
-_FILES = (OWN_FILE, "result.json", "agent/trajectory.json", "verifier/test-stdout.txt", "trial.log", "exception.txt")
+_FILES = (
+    OWN_FILE,
+    "result.json",
+    "depends.json",
+    "causes.json",
+    "agent/trajectory.json",
+    "verifier/test-stdout.txt",
+    "trial.log",
+    "exception.txt",
+)
 _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 

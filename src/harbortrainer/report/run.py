@@ -15,6 +15,7 @@ from typing import Any
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.report.lanes import at_once, lanes
+from harbortrainer.report.sources import sources
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
 from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.conversations import DAMAGED
@@ -172,7 +173,7 @@ _UNITS = (
     (r"^train/datums$", "datums"),
     (r"^train/skipped_batch$", "1 = skipped"),
     (r"^eval/tasks$", "tasks"),
-    (r"^group/trials|^outcome/|^funnel/|trials|^rollout/suspect$", "trials"),
+    (r"^group/trials|^outcome/|^funnel/|trials", "trials"),
     (r"^group/", "groups"),
     (r"^sampler/|retried$", "count"),
 )
@@ -186,9 +187,9 @@ def unit(metric: str) -> str:
 # columns of the trials' table, and which of them hold texts from a shared list
 COLUMNS = (
     "name", "task", "kind", "step", "folder", "attempt", "outcome", "cause", "stage", "fate", "use", "reward",
-    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds", "suspect", "host", "agent",
+    "advantage", "turns", "prompt_tokens", "sampled_tokens", "seconds", "host", "agent",
 )  # fmt: skip
-SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", "suspect", "host", "agent")
+SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", "host", "agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +213,10 @@ def read_run(path: Path) -> RunRecord:
         "versions": _object(run.path / "versions.json"),
         "metrics": columns(rows),
         "intervals": batch_intervals(trials),
-        "funnel": _with_suspects(funnel(records), trials),
+        "funnel": funnel(records),
         "causes": _causes(trials),
         "hosts": _hosts(records),
+        "sources": sources(records, trials),
         "trials": _table(trials),
         "timelines": timelines(run.path, trials),
         "lanes": lanes(records, trials, rows),
@@ -226,12 +228,6 @@ def read_run(path: Path) -> RunRecord:
         "span": _span(records),
     }
     return RunRecord(run, trials, shown)
-
-
-def _with_suspects(counts: Mapping[str, Mapping[str, int]], trials: Sequence[TrialRow]) -> dict[str, Any]:
-    """The funnel, and in each kind of trials the number of suspect ones, if any."""
-    suspect = Counter(trial.kind for trial in trials if trial.suspect)
-    return {kind: {**count, **({"suspect": suspect[kind]} if suspect[kind] else {})} for kind, count in counts.items()}
 
 
 def _table(trials: Sequence[TrialRow]) -> dict[str, Any]:

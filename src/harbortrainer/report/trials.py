@@ -33,7 +33,6 @@ class TrialRow:
     seconds: float = 0.0
     use: str = ""
     advantage: float | None = None
-    suspect: str = ""  # why its reward may not come from the work
     host: str = ""  # that ran it, "" = the machine of the run
     agent: str = ""  # that acted, "" = the policy alone, or unknown
     composed: int | None = None  # the step that its group was composed for, where the ledger names it
@@ -113,15 +112,11 @@ def _end(row: TrialRow, record: Mapping[str, Any]) -> None:
     for name in ("outcome", "cause", "stage", "fate", "reward", "turns", "prompt_tokens", "sampled_tokens", "seconds"):
         if name in record:
             setattr(row, name, record[name])
-    row.suspect = "; ".join(record.get("suspect", ()))
 
 
 def _train(rows: Mapping[str, TrialRow], record: Mapping[str, Any]) -> None:
     uses = dict.fromkeys(record.get("masked", ()), "masked") | dict.fromkeys(record.get("trials", ()), "trained")
     uses |= record.get("left_out", {})
-    for name, reasons in record.get("suspect", {}).items():
-        if name in rows:
-            rows[name].suspect = "; ".join(reasons)
     for name, advantage in record.get("advantages", {}).items():
         if name in rows:
             rows[name].advantage = advantage

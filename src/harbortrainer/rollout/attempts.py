@@ -38,10 +38,6 @@ class TrialJournal(Protocol):
         """Trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
         return 0, 0
 
-    def suspicion(self, trajectory: Trajectory) -> str:
-        """Why the task's earlier trials make a trial that ends now suspect; "" = they do not. Does not block."""
-        return ""
-
 
 class _NoJournal(TrialJournal):
     """Records nothing."""
@@ -129,8 +125,6 @@ class Attempts:
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)
-        if reason := self.journal.suspicion(trajectory):
-            trajectory = replace(trajectory, suspect=(*trajectory.suspect, reason))
         return trajectory, host.outages > before or (lost_to_server(trajectory) and self._server_away(began))
 
     def _server_away(self, began: float) -> bool:

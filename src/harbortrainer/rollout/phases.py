@@ -28,7 +28,7 @@ class Phases:
     """Harbor hooks that make each phase of a trial wait for a concurrency slot; the trial's clock is paused meanwhile.
 
     `policy`: what the agent asks, None = a script acts. `clock`: the limit of the whole trial; `waited`: seconds at all
-    gates; `prepared`: seconds between the end of the agent's phases and the start of verification, waits included.
+    gates.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Phases:
         from harbor.trial.hooks import TrialEvent
 
         self.clock = Clock.of(limit_sec, answering(policy).lost if policy else lambda: 0.0)
-        self.waited = self.prepared = 0.0
+        self.waited = 0.0
         self._trial = trial
         self._policy = policy
         self._gates = gates
@@ -115,7 +115,6 @@ class Phases:
 
     @boundary
     async def _before_verifier(self, _: object) -> None:
-        began = time.monotonic()
         await self._enter(self._gates.verifying)
         self._observed.moved(TrialState.VERIFYING)
         if not self._verified_inside():
@@ -123,7 +122,6 @@ class Phases:
         elif environment := self._engine_environment():
             steps = self._trial.task.config.steps or ()
             await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
-        self.prepared += time.monotonic() - began
 
     def _require_collected(self) -> None:
         """Raises RuntimeError when the agent's work is lost: a verifier elsewhere would grade an empty folder."""

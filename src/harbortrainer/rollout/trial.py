@@ -16,13 +16,13 @@ from harbortrainer.docker.disk_guard import eviction_reason
 from harbortrainer.docker.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
-from harbortrainer.learning.suspicion import VERIFICATION
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
 from harbortrainer.rollout.agent_session import AgentService, AgentSession, Policy, answering
 from harbortrainer.rollout.agents import program_of
+from harbortrainer.rollout.depends import read as read_depends
 from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, unasked
@@ -93,6 +93,7 @@ class LocalHost(Host):
         outcome, detail, reward = ran.verdict
         if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
             await asyncio.to_thread(require_writable, request.trials_dir)
+        depends = await asyncio.to_thread(read_depends, folder) if reward is not None and reward > 0 else None
         return Trajectory(
             task_name=request.task.name,
             trial_name=request.name,
@@ -102,8 +103,9 @@ class LocalHost(Host):
             detail=detail,
             attempt=request.attempt,
             times=ran.times,
-            stats=said.stats | ({VERIFICATION: ran.verification} if ran.verification > 0 else {}),
+            stats=said.stats,
             trial_dir=str(folder),
+            depends=depends.names if depends else None,
             side_segments=said.side_segments,
         )
 
@@ -126,11 +128,10 @@ class LocalHost(Host):
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """`times`: seconds by stage; `verification`: seconds of the tests, 0 = none ran."""
+    """`times`: seconds by stage."""
 
     verdict: Verdict
     times: dict[str, float]
-    verification: float = 0.0
 
 
 async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
@@ -164,9 +165,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
         verdict = await _install_verdict(request, host, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
-    stages = stage_times(result, answering(policy).turns)
-    before = phases.prepared if result.step_results else 0.0  # Harbor's time of a step's verifier contains it
-    return _Ran(verdict, stages | times, stages.get("verifier", 0.0) - before)
+    return _Ran(verdict, stage_times(result, answering(policy).turns) | times)
 
 
 async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdict) -> Verdict:

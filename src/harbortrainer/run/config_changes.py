@@ -124,17 +124,27 @@ def note(change: Change, from_step: int) -> str:
 
 
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Saved values by the `names` that settings have now, without those that were removed."""
+    """Saved values by the `names` that settings have now, without those and their keys that were removed."""
     renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
-    return {name: value for name, value in (renamed | {**saved}).items() if name in names}
+    return {name: _kept_keys(name, value) for name, value in (renamed | {**saved}).items() if name in names}
+
+
+def _kept_keys(name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: one for key, one in value.items() if f"{name}.{key}" not in FORMER}
 
 
 def removed(saved: Mapping[str, Any]) -> list[str]:
-    """A line for each saved setting that was removed since and did not have its default."""
+    """A line for each saved setting, or key of one, that was removed since and did not have its default."""
+    keyed = {
+        f"{name}.{key}": one for name, value in saved.items() if isinstance(value, dict) for key, one in value.items()
+    }
+    values = {**saved, **keyed}
     return [
-        f"{name}={shown(saved[name])} is no longer a setting and has no effect: {former.instead}"
+        f"{name}={shown(values[name])} is no longer a setting and has no effect: {former.instead}"
         for name, former in FORMER.items()
-        if former.now is None and name in saved and saved[name] != former.default
+        if former.now is None and name in values and values[name] != former.default
     ]
 
 

@@ -17,18 +17,17 @@ from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import Place
-from harbortrainer.learning.suspicion import VERIFICATION, Past, marked
 from harbortrainer.learning.trajectory import (
     JUDGE_TOKENS,
     USER_TOKENS,
     BatchKind,
     Outcome,
     Trajectory,
-    TrajectoryGroup,
     TrialName,
 )
 from harbortrainer.learning.treatment import AFTER_OUTAGE
 from harbortrainer.run.by_host import HostCounts
+from harbortrainer.run.provenance import Provenance
 from harbortrainer.run.trajectories import read_trajectory
 
 FUNNEL = (
@@ -42,7 +41,7 @@ log = logging.getLogger("harbortrainer")
 class Ledger:
     """The journal of all trials of a run, over all its processes.
 
-    `counts`: trials so far by name of FUNNEL, and those that are suspect.
+    `counts`: trials so far by name of FUNNEL.
     """
 
     def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
@@ -52,7 +51,7 @@ class Ledger:
         """
         self._path = path
         self._follow = follow
-        self._lock = threading.Lock()  # trials are written down from threads
+        self._lock = threading.RLock()  # trials are written down from threads
         self._steps: dict[int, Mapping[str, Any]] = {}  # records of the updates that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
         self.composed: dict[int, list[Place]] = {}  # groups of each step, with max_steps_off_policy
@@ -60,11 +59,10 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._hosts = HostCounts()
+        self._provenance = Provenance()
         self._agents: dict[str, str] = {}  # of trials that run
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
-        self._past = Past()
-        self._suspect: dict[str, list[str]] = {}  # reasons by trial
         cut_torn_line(path)
         self._read()
 
@@ -80,42 +78,33 @@ class Ledger:
     def ended(self, trajectory: Trajectory, disposition: str, at: float | None = None) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled or "replaced by TRIAL", perhaps with AFTER_OUTAGE.
 
-        `at`: when, in Unix seconds; None = now.
+        `at`: when, in Unix seconds; None = now. Warns of a file or service from which a task's rewards begin to come.
         """
-        seconds = round(trajectory.stats.get(VERIFICATION, 0.0), 3)
-        agent = self._agents.get(trajectory.trial_name, "")
-        optional = {"agent": agent, "suspect": list(trajectory.suspect), "verification_sec": seconds}
+        optional: dict[str, Any] = {"agent": self._agents.get(trajectory.trial_name, "")}
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         optional |= self._hosts.where(trajectory)
         optional |= {} if at is None else {"time": round(at, 3)}
-        self._append(
-            {
-                "event": "ended",
-                "trial": trajectory.trial_name,
-                "task": trajectory.task_name,
-                "attempt": trajectory.attempt,
-                "outcome": trajectory.outcome.value,
-                "cause": trajectory.detail,
-                "stage": next((stage for stage in reversed(STAGES) if stage in trajectory.times), "creation"),
-                "reward": trajectory.reward,
-                "turns": len(trajectory.turns),
-                "prompt_tokens": trajectory.n_prompt_tokens,
-                "sampled_tokens": trajectory.n_sampled_tokens,
-                "seconds": round(trajectory.times.get("total", 0.0), 3),
-                "fate": disposition,
-            }
-            | {name: value for name, value in optional.items() if value}
-        )
-
-    def suspicion(self, trajectory: Trajectory) -> str:
-        """Why the task's earlier trials make a trial that ends now suspect; "" = they do not."""
-        return self._past.of_trial(trajectory)
-
-    def judged(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The batch of `step` with all marks: those that it had when it was trained on, otherwise those of today."""
-        if step in self._digests:
-            return marked(groups_P, self._suspect)
-        return marked(groups_P, {name: [reason] for name, reason in self._past.of_step(groups_P).items()})
+        record = {
+            "event": "ended",
+            "trial": trajectory.trial_name,
+            "task": trajectory.task_name,
+            "attempt": trajectory.attempt,
+            "outcome": trajectory.outcome.value,
+            "cause": trajectory.detail,
+            "stage": next((stage for stage in reversed(STAGES) if stage in trajectory.times), "creation"),
+            "reward": trajectory.reward,
+            "turns": len(trajectory.turns),
+            "prompt_tokens": trajectory.n_prompt_tokens,
+            "sampled_tokens": trajectory.n_sampled_tokens,
+            "seconds": round(trajectory.times.get("total", 0.0), 3),
+            "fate": disposition,
+        }
+        record |= {name: value for name, value in optional.items() if value}
+        with self._lock:
+            self._append(record | self._provenance.told(trajectory))
+            line = self._provenance.spread(trajectory.task_name, trajectory.trial_name)
+        if line:
+            log.warning("%s", line)
 
     def trained(
         self,
@@ -138,7 +127,7 @@ class Ledger:
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }
-        optional = {"masked": list(batch.masked), "left_out": batch.left_out, "suspect": batch.suspect}
+        optional = {"masked": list(batch.masked), "left_out": batch.left_out}
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
@@ -201,8 +190,7 @@ class Ledger:
         c = self.counts
         text = "trials: " + ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[:4])
         lost = ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[4:] if c[stage])
-        suspect = f"; {c['suspect']} suspect" if c["suspect"] else ""
-        return f"{text} ({lost}){suspect}" if lost else f"{text}{suspect}"
+        return f"{text} ({lost})" if lost else text
 
     def trained_on(self, trial: TrialName) -> bool:
         """Whether a step was ever trained on the group of the trial."""
@@ -256,6 +244,7 @@ class Ledger:
     def _count(self, record: Mapping[str, Any]) -> None:
         self._follow(record)
         self._hosts.count(record)
+        self._provenance.count(record)
         match record["event"]:
             case "started":
                 self.counts["started"] += 1
@@ -265,7 +254,6 @@ class Ledger:
             case "trained":
                 self._forget(record["step"])
                 self._steps[record["step"]] = record
-                self._mark(record.get("suspect", {}))
                 self._add(record, 1)
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
@@ -275,10 +263,6 @@ class Ledger:
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:
                     self._forget(step)
-
-    def _mark(self, suspect: Mapping[str, list[str]]) -> None:
-        self._suspect |= suspect
-        self.counts["suspect"] = len(self._suspect)
 
     def _forget(self, step: int) -> None:
         if (record := self._steps.pop(step, None)) is not None:
@@ -299,9 +283,7 @@ class Ledger:
             self._attempts[first] = record["attempt"], self.attempts(first)[1] + (not hit_by_outage)
         elif disposition != "cancelled":
             self._attempts[first] = record["attempt"], 0
-        self._mark({record["trial"]: record["suspect"]} if record.get("suspect") else {})
         if record["reward"] is not None:
-            self._past.add(record["trial"], record["task"], record["reward"], record.get("verification_sec"))
             self._faults.pop(record["task"], None)
         elif disposition != "cancelled" and not hit_by_outage:
             outcome = Outcome(record["outcome"])
@@ -320,12 +302,3 @@ def updates_that_count(records: Iterable[Mapping[str, Any]]) -> dict[int, Mappin
         elif record.get("event") == "resumed":
             updates = {step: kept for step, kept in updates.items() if step < record["step"]}
     return dict(sorted(updates.items()))
-
-
-def suspect_trials(path: Path) -> set[str]:
-    """Names of the trials that a run's ledger marks, as they ended or in their batch. Raises UserError."""
-    found: set[str] = set()
-    for record in read_lines(path):
-        if marks := record.get("suspect"):
-            found.update([record["trial"]] if record["event"] == "ended" else marks)
-    return found

@@ -15,7 +15,6 @@ import numpy as np
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.durable.process import client_cpu_seconds
-from harbortrainer.learning.suspicion import suspects
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.policy.api.gate import judge
 from harbortrainer.policy.sampler import PolicySampler
@@ -47,12 +46,11 @@ def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """`outcome/NAME`: trials that ended so, every outcome listed; `rollout/*`: faults and suspect trials."""
+    """`outcome/NAME`: trials that ended so, every outcome listed; `rollout/*`: faults."""
     counts = Counter(t.outcome for t in trajectories)
     faults = counts[Outcome.INFRASTRUCTURE_ERROR] + counts[Outcome.VERIFIER_ERROR]
     return {f"outcome/{outcome.value}": float(counts[outcome]) for outcome in Outcome} | {
         "rollout/trials": float(len(trajectories)),
-        "rollout/suspect": float(sum(bool(t.suspect) for t in trajectories)),
         "rollout/retried": float(sum(t.attempt > 1 for t in trajectories)),
         **known({"rollout/infrastructure_failure_rate": ratio(faults, len(trajectories))}),
     }
@@ -125,7 +123,6 @@ def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "eval/tasks": float(reward.n_tasks),
         "eval/trials": float(len(kept)),
         "eval/trials_ungraded": float(sum(ungraded_P)),
-        "eval/trials_suspect": float(len(suspects(groups_P))),
         **known({"eval/parse_failure_rate": turn_metrics(kept).get("turn/parse_failure_rate")}),
     }
 

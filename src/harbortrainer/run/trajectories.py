@@ -116,7 +116,9 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
         )
         for row, text in zip(arrays["turns"], meta.pop("texts"), strict=True)
     )
-    lists = {name: tuple(meta.pop(name, ())) for name in ("suspect", "side_segments")}  # older files have none
+    meta.pop("suspect", None)  # of older files; others have no `depends`, or no side segments
+    side, depends = meta.pop("side_segments", ()), meta.pop("depends", None)
+    lists = {"side_segments": tuple(side), "depends": None if depends is None else tuple(depends)}
     return Trajectory(turns=turns, outcome=Outcome(meta.pop("outcome")), **lists, **meta)
 
 

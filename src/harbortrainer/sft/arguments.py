@@ -44,5 +44,5 @@ def _between(args: SftArgs) -> Iterator[str]:
         yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
     for setting in changed(args, "patience", "eval_every") if not args.eval_split else ():
         yield f"{setting}: no conversation is held out; set eval_split"
-    for setting in changed(args, "best_of_group", "min_reward", "suspect") if not args.runs else ():
+    for setting in changed(args, "best_of_group", "min_reward") if not args.runs else ():
         yield f"{setting}: it chooses among trials of runs; give runs=RUN_DIR or leave it out"

@@ -20,7 +20,6 @@ from harbortrainer.policy.api.normal import tool
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
 from harbortrainer.policy.tools import Tool
 from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, base_model, open_run_directory
-from harbortrainer.run.ledger import suspect_trials
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -51,12 +50,11 @@ class Dataset:
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
     found = [one for file, name in _names(config.data) for one in _of_file(file, name, template)]
-    trials, n_suspect = _of_runs(config, template.renderer)
-    found += trials
+    found += _of_runs(config, template.renderer)
     if not found:
-        raise UserError(_nothing(config, n_suspect))
+        raise UserError(_nothing(config))
     fitting = [one for one in found if one.longest <= config.context_limit]
-    notes = [_left_out(n_suspect)] if n_suspect else []
+    notes: list[str] = []
     if n_special := sum(one.special_strings for one in found):
         notes.append(
             f"{n_special} special strings of the model in messages are encoded as text, not as control tokens, in "
@@ -74,20 +72,13 @@ def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     return Dataset(train, held_out, tuple(notes))
 
 
-def _nothing(config: SftConfig, n_suspect: int) -> str:
-    if config.runs and n_suspect:
-        return f"runs={','.join(config.runs)}: no trial is left to train on; {_left_out(n_suspect)}"
+def _nothing(config: SftConfig) -> str:
     if config.runs and not config.data:
         return (
             f"runs={','.join(config.runs)}: no trial of a training batch or an evaluation has a reward of "
             f"{config.min_reward:g} or more (held-out tasks aside); lower min_reward or name other runs"
         )
     return f"data={','.join(config.data)}: no conversation"
-
-
-def _left_out(n_suspect: int) -> str:
-    number = "1 trial" if n_suspect == 1 else f"{n_suspect} trials"
-    return f"{number} with enough reward left out as suspect; suspect=train takes them"
 
 
 def _names(files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -141,21 +132,16 @@ def _tools(record: Mapping[str, Any]) -> list[Tool]:
     return [tool(one) for one in functions]
 
 
-def _of_runs(config: SftConfig, renderer: Renderer) -> tuple[list[Conversation], int]:
-    """The conversations of all runs, and the number of suspect trials left out. Raises UserError."""
+def _of_runs(config: SftConfig, renderer: Renderer) -> Iterator[Conversation]:
+    """The conversations of all runs. Raises UserError."""
     runs = [open_run_directory(path, "runs=") for path in config.runs]
     forbidden = {task for run in runs for task in _held_out_tasks(run)}
-    found, n_suspect = list[Conversation](), 0
     for run in runs:
         _check_renderer(run, renderer, config.model_name)
-        masked = suspect_trials(run.ledger) if config.suspect == "mask" else set[str]()
         for batch in _batches(run, forbidden):
-            enough = {one.trial_name for one in batch if (one.reward or 0.0) >= config.min_reward}
-            n_suspect += len(enough & masked)
-            trials = [one for one in batch if one.trial_name not in masked]
-            chosen = _best(trials) if config.best_of_group else trials
-            found += [of_trajectory(one, str(run.path)) for one in chosen if one.trial_name in enough]
-    return found, n_suspect
+            for one in _best(batch) if config.best_of_group else batch:
+                if (one.reward or 0.0) >= config.min_reward:
+                    yield of_trajectory(one, str(run.path))
 
 
 def _batches(run: RunDirectory, forbidden: set[str]) -> Iterator[list[Trajectory]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from harbortrainer.backend.policy import PolicyTrainer, Published
-from harbortrainer.learning.suspicion import described
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.run.checkpoints import EVALUATION, CheckpointLog
@@ -46,8 +45,6 @@ class HeldOut:
         row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P)
         row["time/evaluate"] = time.monotonic() - started
         self.display.evaluation(step, row)
-        if line := described(groups_P):
-            self.display.say(f"held-out after step {step}: {line}")
         return row
 
 

@@ -19,7 +19,6 @@ from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.off_policy import staleness_metrics
-from harbortrainer.learning.suspicion import described
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, batch_name
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.gates import n_containers
@@ -131,9 +130,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
 
     async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """The step's trials with their rewards, and their metrics."""
-        groups_P = self.parts.ledger.judged(self.step, await self._batch(flow, config))
-        if line := described(groups_P):
-            self.parts.display.say(f"step {self.step + 1}: {line}")
+        groups_P = await self._batch(flow, config)
         measured = self.schedule.measured(self.step, groups_P) | flow.metrics | self.parts.rollouts.metrics
         if config.oversample_max:
             measured["group/oversampled"] = float(len(groups_P) - self.schedule.size(self.step))

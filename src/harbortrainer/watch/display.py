@@ -139,12 +139,11 @@ class Display:
     def evaluation(self, step: int, row: dict[str, float]) -> None:
         """Print the line of an evaluation."""
         ungraded = f"  ungraded {row['eval/trials_ungraded']:.0f}" if row["eval/trials_ungraded"] else ""
-        suspect = f"  suspect {row['eval/trials_suspect']:.0f}" if row.get("eval/trials_suspect") else ""
         self._state.logged(step, row)
         mean = f"{row['eval/reward_mean']:.3f} ± {row['eval/reward_stderr']:.3f}" if row["eval/tasks"] else "unknown"
         self.say(
             f"held-out after step {step}: reward {mean} "
-            f"({row['eval/tasks']:.0f} tasks, {row['eval/trials']:.0f} trials){ungraded}{suspect}"
+            f"({row['eval/tasks']:.0f} tasks, {row['eval/trials']:.0f} trials){ungraded}"
         )
 
     def finished(self, trajectory: Trajectory) -> None:

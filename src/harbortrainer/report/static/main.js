@@ -83,7 +83,13 @@ function ofOneRun(page, run) {
       "Of the trials of each step. train/tokens_per_unique_token: tokens sent to training / unique tokens; 1 = every token once.",
       tokenSection(page, run),
     ),
-    section("tasks", "Tasks", "A click on a task shows its trials.", tasksTable(run, choose)),
+    section(
+      "tasks",
+      "Tasks",
+      "A click on a task shows its trials.",
+      tasksTable(run, choose),
+      run.sources.length ? [el("h3", {}, "What rewards came from"), sourcesTable(run)] : [],
+    ),
     section(
       "trials",
       "Trials",

@@ -84,16 +84,12 @@ function rewardTiles(run) {
   const held = column(run, "eval/reward_mean").filter((v) => v !== null);
   const trained = run.rows.filter((t) => t.kind === "training");
   const faults = run.rows.filter((t) => ["infrastructure_error", "verifier_error"].includes(t.outcome)).length;
-  const suspect = run.rows.filter((t) => t.suspect);
   return [
     ["reward, last step", number(rewards.at(-1), 3), rewards.length ? first(rewards) : "no step yet"],
     ["held out, last", number(held.at(-1), 3), held.length ? first(held) : "no evaluation"],
     ["steps", number(column(run, "group/count").filter((v) => v !== null).length), run.resumed.length ? `resumed ${run.resumed.length} ×` : ""],
     ["trials", number(run.rows.length), `${number(trained.length)} for training`],
     ["faults", number(faults), share(faults, run.rows.length)],
-    ...(suspect.length
-      ? [["suspect", number(suspect.length), `${number(suspect.filter((t) => t.kind === "evaluation").length)} held out`]]
-      : []),
     ["sampled tokens", number(sum(run.rows.map((t) => t.sampled_tokens))), ""],
     ["wall time", duration(run.span.seconds), run.span.began || ""],
   ];

@@ -1,4 +1,4 @@
-// The tables of tasks and of trials.
+// The tables of tasks, of what their rewards came from, and of trials.
 const withoutTrials = (task) => ({ task, trials: 0, faults: 0, tokens: 0, seconds: [], kinds: new Set(), rewards: new Map() });
 
 function taskRows(run) {
@@ -61,6 +61,25 @@ function tasksTable(run, choose) {
   });
 }
 
+function sourcesTable(run) {
+  const names = (row) => {
+    const all = [...row.names, row.more && `and ${number(row.more)} more`].filter(Boolean).map((name) => div(name));
+    return all.length > 4 ? folded(`${row.names[0]} and ${number(row.names.length + row.more - 1)} more`, all) : all;
+  };
+  return table({
+    rows: run.sources,
+    sort: ["first", true],
+    place: "filter by task, file, service",
+    columns: [
+      { key: "task", label: "task", text: true },
+      { key: "names", label: "files and services", text: true, long: true, get: (r) => r.names.join(" "), show: names },
+      { key: "share", label: "rewarded trials", get: (r) => r.trials / r.rewarded, show: (r) => `${r.trials} of ${r.rewarded}` },
+      { key: "first", label: "new at step", title: "the first step with a rewarded trial that depended on it" },
+      { key: "spread", label: "spread at step", title: "half of the newest 8 rewards came from it, and hardly one before" },
+    ],
+  });
+}
+
 function trialsTable(run) {
   const rows = run.rows;
   for (const row of rows) row.details = run.panels[row.index] === undefined ? "row only" : "in full";
@@ -81,9 +100,6 @@ function trialsTable(run) {
       count("advantage", "advantage"),
       text("outcome", "outcome"),
       text("use", "training"),
-      ...(rows.some((t) => t.suspect)
-        ? [{ key: "suspect", label: "suspect", title: "why the reward may not come from the work", text: true, long: true }]
-        : []),
       ...(rows.some((t) => t.host) ? [text("host", "host")] : []),
       count("turns", "turns"),
       count("sampled_tokens", "sampled", "sampled tokens"),

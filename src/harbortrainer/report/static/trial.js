@@ -47,7 +47,6 @@ function trialFacts(run, trial) {
     ["ended in", words(trial.stage)],
     ["reward", number(trial.reward)],
     ["advantage", number(trial.advantage)],
-    ["suspect", trial.suspect],
     ["training", trial.use],
     ["fate", trial.fate],
     ["attempt", number(trial.attempt)],

@@ -1,0 +1,50 @@
+"""depends.json in the folder of a rewarded trial: the files and services that its reward came from."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from harbortrainer.durable.files import write_json
+
+DEPENDS = "depends.json"
+MOST = 200  # files, and services, of one trial that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """`files`: paths that the container changed and verification opened; `services`: "tcp 8080 nginx", "process NAME".
+
+    `number`: of both, before they were cut; `watched`: False = what verification opened is not known.
+    """
+
+    files: tuple[str, ...]
+    services: tuple[str, ...]
+    number: int
+    watched: bool
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Files, then services; None = what verification opened is not known."""
+        return (*self.files, *self.services) if self.watched else None
+
+    @classmethod
+    def of(cls, files: Iterable[str], services: Iterable[str], *, watched: bool) -> Self:
+        """Sort both, and cut them to MOST each."""
+        paths, named = sorted(set(files)), sorted(set(services))
+        return cls(tuple(paths[:MOST]), tuple(named[:MOST]), len(paths) + len(named), watched)
+
+
+def write(folder: Path, depends: Depends) -> None:
+    """Write the file into a trial's folder. Raises DiskFault."""
+    write_json(folder / DEPENDS, asdict(depends))
+
+
+def read(folder: Path) -> Depends | None:
+    """Read the file of a trial; None = it has none."""
+    path = folder / DEPENDS
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_bytes())
+    return Depends(tuple(found["files"]), tuple(found["services"]), found["number"], found["watched"])
