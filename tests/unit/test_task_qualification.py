@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.cli.arguments import read_arguments
+from harbortrainer.durable.listed import Listed, digest
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.qualify import check, findings
 from harbortrainer.qualify.arguments import CheckArgs
@@ -20,8 +21,6 @@ from harbortrainer.qualify.qualify import _attack, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.folders import (
     QUARANTINE_FILE,
-    Quarantined,
-    digest,
     load_tasks,
     read_quarantine,
     write_quarantine,
@@ -191,7 +190,7 @@ def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.Lo
     for name in ("a", "b", "c"):
         write_task(tmp_path / name)
     digests = {task.name: task.digest for task in load_tasks(str(tmp_path))}
-    write_quarantine(tmp_path, [Quarantined("a", digests["a"], "flaky:\n x"), Quarantined("b", "old", "y")], ["c"])
+    write_quarantine(tmp_path, [Listed("a", digests["a"], "flaky:\n x"), Listed("b", "old", "y")], ["c"])
     assert [task.name for task in load_tasks(str(tmp_path))] == ["b", "c"]
     assert "task a is left out: quarantine.txt: flaky: x" in caplog.text
     assert "task b: quarantine.txt names an earlier version of it" in caplog.text
@@ -206,7 +205,7 @@ def test_a_quarantined_task_may_have_any_name(tmp_path: Path) -> None:
     names = ["#c", "a b", "c", "d%20"]
     for number, name in enumerate(names):
         write_task(tmp_path / f"t{number}", head='schema_version = "1.4"\n').rename(tmp_path / name)
-    bad = [Quarantined(task.name, task.digest, "flaky") for task in load_tasks(str(tmp_path)) if task.name != "c"]
+    bad = [Listed(task.name, task.digest, "flaky") for task in load_tasks(str(tmp_path)) if task.name != "c"]
     assert write_quarantine(tmp_path, bad, []) == 3
     assert [task.name for task in load_tasks(str(tmp_path))] == ["c"]
     assert write_quarantine(tmp_path, [], names) == 0

@@ -25,6 +25,7 @@ from harbortrainer.docker.host import DockerHost, RemoteHost
 from harbortrainer.docker.images import N_PARALLEL_BUILDS
 from harbortrainer.docker.preflight import check_docker
 from harbortrainer.durable.files import cache_folder, replace_text
+from harbortrainer.durable.listed import Listed, digest
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
@@ -36,7 +37,7 @@ from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
 from harbortrainer.setting import settings
 from harbortrainer.stopping import first_error
-from harbortrainer.tasks.folders import Quarantined, digest, find_fault, write_quarantine
+from harbortrainer.tasks.folders import find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
@@ -186,7 +187,7 @@ def _quarantine(reports: Sequence[TaskReport]) -> None:
     for report in reports:
         folders[Path(report.path).parent].append(report)
     for folder, members in folders.items():
-        bad = [Quarantined(one.name, one.digest, one.reason) for one in members if one.bad]
+        bad = [Listed(one.name, one.digest, one.reason) for one in members if one.bad]
         write_quarantine(folder, bad, [one.name for one in members if not one.bad])
 
 
