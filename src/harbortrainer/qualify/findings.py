@@ -64,13 +64,14 @@ def judge_oracle(trials: Sequence[QualificationTrial]) -> list[Finding]:
         hangs = any("VerifierTimeout" in fault for fault in faults)
         offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
         kind = "hanging verifier" if hangs else "verifier needs network" if offline else "oracle fails"
-        return [Finding(kind, Level.ERROR, f"{len(faults)} of {len(trials)} trials: {faults[0]}")]
+        why = next(one.why or one.fault for one in trials if one.reward is None)
+        return [Finding(kind, Level.ERROR, f"{why} ({len(faults)} of {len(trials)} trials)")]
     rewards = [one.reward or 0.0 for one in trials]
     won = sum(reward >= 1 for reward in rewards)
     if 0 < won < len(trials):
         return [Finding("flaky", Level.ERROR, f"the oracle earned {_listed(rewards)} in fresh trials")]
     if won == 0:
-        return [Finding("oracle fails", Level.ERROR, f"the oracle earned {_listed(rewards)}, not 1")]
+        return [Finding("oracle fails", Level.ERROR, f"{trials[0].why} (the oracle earned {_listed(rewards)}, not 1)")]
     return _judge_repeats(trials)
 
 
@@ -89,7 +90,7 @@ def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     """A trial that does nothing must be graded, and must not pass at any repeat."""
     if trial.reward is None:
         kind = "hanging verifier" if "VerifierTimeout" in trial.fault else "no-op is not graded"
-        return [Finding(kind, Level.ERROR, f"doing nothing: {trial.fault}")]
+        return [Finding(kind, Level.ERROR, f"doing nothing: {trial.why or trial.fault}")]
     if trial.reward >= 1:
         return [Finding("no-op passes", Level.ERROR, f"doing nothing earned {trial.reward:g}")]
     again = [value for value in map(reward_of, trial.repeats) if not math.isnan(value)]
@@ -121,8 +122,7 @@ def judge_network(offline: QualificationTrial, online: QualificationTrial | None
     """`online`: the second trial, run because the one without a network failed."""
     if online is None or offline.reward == online.reward or online.reward is None:
         return []
-    why = offline.fault or f"the oracle earned {offline.reward:g} without a network"
-    return [Finding("needs network", Level.NOTE, why)]
+    return [Finding("needs network", Level.NOTE, offline.why or offline.fault)]
 
 
 def fetches(task: Path) -> list[Finding]:

@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harbortrainer.docker.images import prepare_images
@@ -11,7 +13,8 @@ from harbortrainer.errors import UserError
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import ATTACKS, CODE, files_below, together
-from harbortrainer.qualify.findings import Level, TaskReport
+from harbortrainer.qualify.evidence import keep_output, why_not_built
+from harbortrainer.qualify.findings import Finding, Level, TaskReport
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
 from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
@@ -52,7 +55,7 @@ async def _build(
         try:
             await prepare_images([task], run_id=trials.run_id, say=notes.append, prebuilt_only=only)
         except UserError as error:
-            report.add("build", Level.ERROR, " ".join(str(error).split())[-300:])
+            report.add("build", Level.ERROR, why_not_built(str(error)))
             return False
         report.build_sec = time.monotonic() - began
     for note in notes:
@@ -69,19 +72,26 @@ async def _oracle(report: TaskReport, task: Path, trials: QualificationTrials, a
     online: QualificationTrial | None = None
     if first.reward is None or first.reward < 1:
         online = await trials.oracle(task, repeats=each)
-    passed_later = any(findings.reward_of(again) >= 1 for again in first.repeats)
-    fresh = (
-        [first, online] if online and passed_later else [online or first]
-    )  # a missing network is missing at every repeat
+    fresh = [online or first]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
         fresh += await asyncio.gather(*(trials.oracle(task, repeats=each) for _ in range(args.n_oracle - 1)))
     report.oracle = [one.reward for one in fresh]
     report.repeats = sum(len(one.repeats) for one in fresh)
     report.trial_sec = max(one.seconds for one in fresh)
-    report.findings += [*findings.judge_network(first, online), *findings.judge_oracle(fresh)]
+    report.findings += findings.judge_network(first, online)
+    report.findings += await _with_output(report, findings.judge_oracle(fresh), fresh)
     if report.trial_sec > args.slow_trial_sec:
         report.add("slow", Level.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")
     return not report.bad
+
+
+async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence[QualificationTrial]) -> list[Finding]:
+    """The findings; where a trial of the oracle failed, they say where its output is kept."""
+    failed = next((one for one in fresh if one.reward is None or one.reward < 1), None)
+    if failed is None:
+        return found
+    file = await asyncio.to_thread(keep_output, report.name, report.digest, failed.left)
+    return [replace(one, detail=f"{one.detail}; its output: {file}") for one in found]
 
 
 async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials) -> bool:

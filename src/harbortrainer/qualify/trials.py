@@ -27,6 +27,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
+from harbortrainer.qualify.evidence import LATE, Evidence, read_evidence, why_failed
 from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, GradingVerifier, unasked
@@ -151,13 +152,18 @@ class RepeatedVerifier(GradingVerifier):
 
 @dataclass(frozen=True, slots=True)
 class QualificationTrial:
-    """Result of one trial. `reward` None: ungraded, `fault` says why. `repeats`: more rewards of the same state."""
+    """Result of one trial. `reward` None: ungraded, `fault` says why. `repeats`: more rewards of the same state.
+
+    `left`: what solution and tests printed, where the oracle did not earn 1; `why` in a user's words.
+    """
 
     reward: float | None
     fault: str = ""
     seconds: float = 0.0
     repeats: tuple[str, ...] = ()
     output: str = ""
+    left: Evidence = field(default_factory=Evidence)
+    why: str = ""
 
 
 @dataclass(slots=True)
@@ -215,7 +221,11 @@ class QualificationTrials:
         if trial.reward is not None and trial.reward >= 1:
             await to_thread(adopt, folder / FOOTPRINT)
         if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
-            return replace(trial, reward=None, fault=cause)
+            trial = replace(trial, reward=None, fault=cause)
+        if trial.reward is None or (kind == ORACLE and trial.reward < 1):
+            late = any(info.exception_type == LATE for info in recorded(result))
+            left = await to_thread(read_evidence, folder)
+            return replace(trial, left=left, why=why_failed(task, left, trial.fault, late=late))
         return trial
 
     def _environment(self, task: Path) -> EnvironmentConfig:
