@@ -2,13 +2,19 @@
 
 import math
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
+
+HOLLOW = "hollow work"
+STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
+SHOWN = 3  # names in a detail
 
 
 class Level(StrEnum):
@@ -105,17 +111,37 @@ def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     return []
 
 
-def judge_attacks(rewards: Mapping[str, float | None], no_op: float, by_work: Collection[str] = ()) -> list[Finding]:
-    """`by_work`: attacks in files that the task asks for: a warning, as only the tests' author can tell them apart."""
+def judge_attacks(
+    rewards: Mapping[str, float | None], no_op: float, warned: Collection[str] = (), work: Collection[str] = ()
+) -> list[Finding]:
+    """`warned`: attacks that do not make the task a bad one. `work`: files that those on the work wrote."""
+    earned = {kind: reward for kind, reward in rewards.items() if reward is not None and reward > no_op}
+    if STATIC & earned.keys():
+        earned.pop(HOLLOW, None)
+    files = f": {', '.join(sorted(work)[:SHOWN])}{' …' if len(work) > SHOWN else ''}"
     return [
         Finding(
             f"hack: {kind}",
-            Level.WARNING if kind in by_work else Level.ERROR,
-            f"earned {reward:g} without the work (doing nothing: {no_op:g})",
+            Level.WARNING if kind in warned else Level.ERROR,
+            f"earned {reward:g} without the work (doing nothing: {no_op:g}){files if kind in WORK_ATTACKS else ''}",
         )
-        for kind, reward in rewards.items()
-        if reward is not None and reward > no_op
+        for kind, reward in earned.items()
     ]
+
+
+def judge_stranger(task: Path, trial: QualificationTrial) -> list[Finding]:
+    """Of a trial of the oracle for which nothing but the instruction told what the task asks for."""
+    if not trial.unasked:
+        return []
+    things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in trial.unasked]
+    allow = shlex.join([str(task), *things[:SHOWN]]).encode("unicode_escape").decode("ascii")
+    more = f" (and {len(things) - SHOWN} more)" if len(things) > SHOWN else ""
+    detail = (
+        f"verification needs {', '.join(trial.unasked[:SHOWN])}{more}, which the instruction does not name: an honest "
+        "trial that does it elsewhere gets no grade. Name the place in the instruction, or allow others: "
+        f"python -m src.tasks allow {allow}{more}"
+    )
+    return [Finding("honest work may be unasked", Level.WARNING, detail)]
 
 
 def judge_network(offline: QualificationTrial, online: QualificationTrial | None) -> list[Finding]:
