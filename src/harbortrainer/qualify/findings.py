@@ -133,13 +133,13 @@ def judge_stranger(task: Path, trial: QualificationTrial) -> list[Finding]:
     """Of a trial of the oracle for which nothing but the instruction told what the task asks for."""
     if not trial.unasked:
         return []
-    things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in trial.unasked]
-    allow = shlex.join([str(task), *things[:SHOWN]]).encode("unicode_escape").decode("ascii")
-    more = f" (and {len(things) - SHOWN} more)" if len(things) > SHOWN else ""
+    names = [one.encode("unicode_escape").decode("ascii") for one in trial.unasked[:SHOWN]]
+    things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in names]
+    more = f" (and {len(trial.unasked) - SHOWN} more)" if len(trial.unasked) > SHOWN else ""
     detail = (
-        f"verification needs {', '.join(trial.unasked[:SHOWN])}{more}, which the instruction does not name: an honest "
-        "trial that does it elsewhere gets no grade. Name the place in the instruction, or allow others: "
-        f"python -m src.tasks allow {allow}{more}"
+        f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "
+        "it elsewhere gets no grade. Name the place in the instruction, or allow others: "
+        f"python -m src.tasks allow {shlex.join([str(task), *things])}{more}"
     )
     return [Finding("honest work may be unasked", Level.WARNING, detail)]
 
