@@ -154,29 +154,42 @@ def test_it_says_why_an_oracle_fails_and_a_service_that_lives_on_is_good(
     assert "make-hello: command not found" in Path(broken.rpartition("its output: ")[2]).read_text()
 
 
-def test_it_warns_of_weak_tests_of_what_nobody_names_and_of_what_is_not_watched(
+UNNAMED: dict[str, Any] = {
+    "toml": FAST,
+    "solve": GREET,
+    "test": f'[ "$(greet)" = Hello ] && {ONE} || {ZERO}\n',
+    **instructed("Install the program greet, which says Hello.\n"),
+}
+
+
+def test_it_warns_of_weak_tests_and_of_work_that_only_the_solution_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "tasks"
     write_task(folder / "weak", toml=FAST, test=f"[ -s hello.txt ] && {ONE} || {ZERO}\n", **instructed("Greet me.\n"))
-    unnamed = write_task(
-        folder / "unnamed",
-        toml=FAST,
-        solve=GREET,
-        test=f'[ "$(greet)" = Hello ] && {ONE} || {ZERO}\n',
-        **instructed("Install the program greet, which says Hello.\n"),
-    )
-    compose = {"environment/docker-compose.yaml": "services:\n  main: {}\n", "instruction.md": "Write it here.\n"}
-    write_task(folder / "compose", toml=FAST, files=compose)
-    status, tasks = check(folder, "n_oracle=2", "n_parallel=3")
+    write_task(folder / "unnamed", **UNNAMED)
+    status, tasks = check(folder, "n_oracle=2", "n_parallel=2")
     assert status == 0, tasks
-    found = {name: details(task) for name, task in tasks.items()}
-    assert found["weak"]["hack: hollow work"].endswith(": /app/hello.txt")
-    assert "/usr/local/bin/greet" in found["unnamed"]["honest work may be unasked"]
-    command = found["unnamed"]["honest work may be unasked"].rpartition("python -m src.")[2]
-    assert "not watched" in found["compose"]
-    assert main(command.split()) == 0 and allowed(unnamed) == {"/usr/local/bin/greet"}
-    _, tasks = check(folder, "n_oracle=2", "n_parallel=3")
-    assert [task["cached"] for task in tasks.values()] == [True, False, True]
-    assert "honest work may be unasked" not in details(tasks["unnamed"])
+    assert details(tasks["weak"])["hack: hollow work"].endswith(": /app/hello.txt")
+    assert "/usr/local/bin/greet" in details(tasks["unnamed"])["honest work may be unasked"]
+
+
+@pytest.mark.nightly
+def test_what_is_allowed_is_no_longer_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = write_task(tmp_path / "tasks" / "unnamed", **UNNAMED)
+    _, tasks = check(task.parent, "n_oracle=2")
+    command = details(tasks["unnamed"])["honest work may be unasked"].rpartition("python -m src.")[2]
+    assert main(command.split()) == 0 and allowed(task) == {"/usr/local/bin/greet"}
+    _, tasks = check(task.parent, "n_oracle=2")
+    assert not tasks["unnamed"]["cached"] and "honest work may be unasked" not in details(tasks["unnamed"])
+
+
+@pytest.mark.nightly
+def test_a_task_that_is_not_watched_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compose = {"environment/docker-compose.yaml": "services:\n  main: {}\n"}
+    write_task(tmp_path / "tasks" / "compose", toml=FAST, files=compose)
+    status, tasks = check(tmp_path / "tasks", "n_oracle=2")
+    assert status == 0 and "not watched" in details(tasks["compose"]), tasks
