@@ -130,7 +130,7 @@ SERVED: dict[str, Any] = {
 GREET = "printf '#!/bin/sh\\necho Hello\\n' > /usr/local/bin/greet; chmod +x /usr/local/bin/greet\n"
 
 
-def instructed(words: str) -> dict[str, dict[str, str]]:
+def instructed(words: str) -> dict[str, Any]:
     return {"files": {"instruction.md": words}}
 
 

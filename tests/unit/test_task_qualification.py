@@ -29,7 +29,7 @@ from harbortrainer.qualify.attacks import (
 )
 from harbortrainer.qualify.check import Cache
 from harbortrainer.qualify.findings import HOLLOW, Finding, Level, TaskReport, reward_of
-from harbortrainer.qualify.qualify import _attack, readable, searching
+from harbortrainer.qualify.qualify import _attack, existing, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.folders import (
     QUARANTINE_FILE,
@@ -103,12 +103,18 @@ def test_attacks_on_the_work_name_its_files_and_are_told_once() -> None:
 
 def test_work_that_only_the_solution_tells_is_named_with_the_command_that_allows_it() -> None:
     unasked = ("/usr/bin/greet", "/a b", "process server", "/c")
-    (found,) = findings.judge_stranger(Path("/tasks/t"), QualificationTrial(1.0, unasked=unasked))
+    (found,) = findings.judge_stranger(Path("/tasks/t"), unasked)
     assert (found.kind, found.level) == ("honest work may be unasked", Level.WARNING)
     assert found.detail.startswith("verification needs /usr/bin/greet, /a b, process server (and 1 more), which the ")
     command = "python -m src.tasks allow /tasks/t /usr/bin/greet '/a b' process:server (and 1 more)"
     assert found.detail.endswith(command)
-    assert findings.judge_stranger(Path("/tasks/t"), PASS) == []
+    assert findings.judge_stranger(Path("/tasks/t"), ()) == []
+
+
+def test_what_the_image_has_too_is_no_choice_of_the_solution(tmp_path: Path) -> None:
+    (tmp_path / "a b").touch()
+    script = existing([f"{tmp_path}/a b", f"{tmp_path}/c", "process x", "/d\ne"])
+    assert subprocess.check_output(["sh", "-c", script], text=True) == f"given {tmp_path}/a b\n"
 
 
 class FakeTrials:

@@ -34,9 +34,11 @@ _NOT_REPLACED = frozenset(f"{_KEYWORDS} {_CARRIERS}".split())
 _SHADOWED = """apt apt-get cargo curl git go java make node npm npx pip pip3 py.test pytest python python3 tox uv uvx
 wget"""
 
-# put FILE TEXT, add FILE TEXT: write or append; folders: the working directory and folders in it
+# put FILE TEXT, add FILE TEXT: write or append; run FILE TEXT: write a program, whose mode stays if the image has one;
+# folders: the working directory and folders in it
 _PRELUDE = r"""put() { mkdir -p "$(dirname "$1")" && printf '%s\n' "$2" > "$1"; } 2>/dev/null
 add() { mkdir -p "$(dirname "$1")" && printf '%s\n' "$2" >> "$1"; } 2>/dev/null
+run() { if [ -e "$1" ]; then put "$1" "$2"; else put "$1" "$2" && chmod a+x "$1"; fi; } 2>/dev/null
 folders() { echo "$PWD"; [ "$PWD" = / ] || find "$PWD" -mindepth 1 -maxdepth 3 -type d ! -path '*/.git*' 2>/dev/null \
 | head -n 100; }
 """
@@ -195,16 +197,20 @@ true"""
 
 def hollow_work(work: Mapping[str, bool]) -> str:
     """Write each file of the work without its content; programs only exit with status 0."""
-    programs = [path for path in work if _is_program(path, work)]
-    lines = [_put(path, _EXITS.get(Path(path).suffix, _EXIT_SH) if path in programs else "nothing") for path in work]
-    return "\n".join([_PRELUDE, *lines, *(f"chmod a+x {shlex.quote(path)}" for path in programs), "true"])
+    lines = [
+        _put(path, _EXITS.get(Path(path).suffix, _EXIT_SH), how="run")
+        if _is_program(path, work)
+        else _put(path, "nothing")
+        for path in work
+    ]
+    return "\n".join([_PRELUDE, *lines, "true"])
 
 
 def rewarding_work(work: Mapping[str, bool]) -> str:
     """Write programs of the work as ones that write the reward, until after the verifier has written its own."""
     programs = [path for path in work if _is_program(path, work)]
-    lines = [_put(path, _WRITERS.get(Path(path).suffix, _WRITER_SH)) for path in programs]
-    return "\n".join([_PRELUDE, *lines, *(f"chmod a+x {shlex.quote(path)}" for path in programs), "true"])
+    lines = [_put(path, _WRITERS.get(Path(path).suffix, _WRITER_SH), how="run") for path in programs]
+    return "\n".join([_PRELUDE, *lines, "true"])
 
 
 def _is_program(path: str, work: Mapping[str, bool]) -> bool:
@@ -252,8 +258,8 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
-def _put(path: str, text: str) -> str:
-    return f"put {shlex.quote(path)} {shlex.quote(text)}"
+def _put(path: str, text: str, how: str = "put") -> str:
+    return f"{how} {shlex.quote(path)} {shlex.quote(text)}"
 
 
 def _roots(task: Path) -> list[Path]:

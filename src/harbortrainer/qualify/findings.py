@@ -129,13 +129,13 @@ def judge_attacks(
     ]
 
 
-def judge_stranger(task: Path, trial: QualificationTrial) -> list[Finding]:
-    """Of a trial of the oracle for which nothing but the instruction told what the task asks for."""
-    if not trial.unasked:
+def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
+    """`unasked`: on what the oracle's reward depends, for all that the instruction says; others could choose it."""
+    if not unasked:
         return []
-    names = [one.encode("unicode_escape").decode("ascii") for one in trial.unasked[:SHOWN]]
+    names = [one.encode("unicode_escape").decode("ascii") for one in unasked[:SHOWN]]
     things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in names]
-    more = f" (and {len(trial.unasked) - SHOWN} more)" if len(trial.unasked) > SHOWN else ""
+    more = f" (and {len(unasked) - SHOWN} more)" if len(unasked) > SHOWN else ""
     detail = (
         f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "
         "it elsewhere gets no grade. Name the place in the instruction, or allow others: "

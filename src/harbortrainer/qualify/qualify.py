@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from harbortrainer.tasks.folders import digest, find_fault
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
 NO_OP_REPEATS = 20
+GIVEN = "given "  # begins the line of a path that the image has
 UNWATCHED = (
     "verification runs beside the agent's work and is not watched here: what a policy changes of the programs that it "
     "runs is paid. Use one container without a compose file on Docker, or Harbor's separate verifier"
@@ -37,17 +39,15 @@ async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, buil
     if not await _build(report, task, trials, args, building):
         return report
     report.findings += findings.fetches(task)
-    work: Mapping[str, bool] = {}
+    fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
         report.add("no solution", Level.WARNING, "there is no oracle to prove that the task can be solved")
-    elif (found := await _oracle(report, task, trials, args)) is None:
+    elif not (fresh := await _oracle(report, task, trials, args)):
         return report
-    else:
-        work = found
     if not (watched := trials.is_watched(task)):
         report.add("not watched", Level.WARNING, UNWATCHED)
-    if await _no_op(report, task, trials):
-        no_op = report.no_op or 0.0
+    if await _no_op(report, task, trials, fresh[-1].unasked if fresh else ()):
+        no_op, work = report.no_op or 0.0, fresh[0].work if fresh else {}
         rewards = await _attack(task, trials, no_op, work)
         warned = BY_WORK if watched else rewards.keys() - OF_TASK
         report.findings += findings.judge_attacks(rewards, no_op, warned, work)
@@ -77,11 +77,11 @@ async def _build(
 
 async def _oracle(
     report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs
-) -> Mapping[str, bool] | None:
-    """The files with content that the solution leaves, and whether each is a program; None = the task is bad.
+) -> Sequence[QualificationTrial]:
+    """Fresh trials of the oracle; () = the task is bad.
 
-    The first trial has no network where the environment can do that; where it fails, another one has. One of the others
-    has a task without a solution.
+    The first trial has no network where the environment can do that; where it fails, another one has. The last of
+    several has a task without a solution.
     """
     each = -(-REPEATS // args.n_oracle)
     first = await trials.oracle(task, repeats=each, offline=True)
@@ -100,8 +100,7 @@ async def _oracle(
     report.findings += await _with_output(report, findings.judge_oracle(fresh), fresh)
     if report.trial_sec > args.slow_trial_sec:
         report.add("slow", Level.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")
-    report.findings += findings.judge_stranger(task, fresh[-1])
-    return None if report.bad else fresh[0].work
+    return () if report.bad else fresh
 
 
 async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence[QualificationTrial]) -> list[Finding]:
@@ -113,9 +112,12 @@ async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence
     return [replace(one, detail=f"{one.detail}; its output: {file}") for one in found]
 
 
-async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials) -> bool:
-    """Run an agent that only searches for the tests and the solution."""
-    trial = await trials.script(task, "no-op", searching(task), repeats=NO_OP_REPEATS)
+async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials, unasked: Sequence[str]) -> bool:
+    """Run an agent that only searches for the tests and the solution, and for files that the solution changes."""
+    script = f"{searching(task)}\n{existing(unasked)}"
+    trial = await trials.script(task, "no-op", script, repeats=NO_OP_REPEATS)
+    given = {line.removeprefix(GIVEN) for line in trial.output.splitlines() if line.startswith(GIVEN)}
+    report.findings += findings.judge_stranger(task, [one for one in unasked if one not in given])
     report.no_op = trial.reward
     report.findings += findings.judge_no_op(trial)
     if trial.cut:
@@ -163,6 +165,12 @@ def searching(task: Path) -> str:
         return "true"
     skipped = "-path /proc -o -path /sys -o -path /dev"
     return f"find / \\( {skipped} \\) -prune -o -type f \\( {sizes} \\) -exec sha256sum {{}} + 2>/dev/null; true"
+
+
+def existing(names: Sequence[str]) -> str:
+    """Print which of the paths exist, each behind GIVEN."""
+    paths = [name for name in names if name.startswith("/") and name.isprintable()]
+    return "\n".join([*(f"[ ! -e {path} ] || echo {GIVEN}{path}" for path in map(shlex.quote, paths)), "true"])
 
 
 def readable(task: Path, output: str) -> list[str]:
