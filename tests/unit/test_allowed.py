@@ -9,6 +9,8 @@ import pytest
 
 from harbortrainer.cli.main import main
 from harbortrainer.docker.allowed import ALLOWED_FILE, allow, allowed
+from harbortrainer.docker.asked import Asked
+from harbortrainer.docker.watch import Process
 from harbortrainer.venues.hosts.messages import pack_folder, unpack_folder
 from tests.support.task_folder import write_task
 
@@ -53,6 +55,15 @@ def test_a_thing_is_removed_alone_and_all_together(task: Path, capsys: pytest.Ca
     assert allowed(task) == set() and allowed(other) == {"/x"}
     assert main(["tasks", "allow", str(other), "--remove"]) == 0
     assert not (task.parent / ALLOWED_FILE).exists()
+
+
+def test_what_is_allowed_is_asked_for(task: Path) -> None:
+    allow(task, ["/usr/bin/greet", "/opt/tool/", "tcp:80", "process:db"])
+    asked = Asked(None, "", "/app", allowed(task))
+    paths = ["/usr/bin/greet", "/usr/bin/greet2", "/opt/tool/bin/x", "/opt/tools", "/opt"]
+    assert [asked.allows(path) for path in paths] == [True, False, True, False, False]
+    processes = [Process("x", (80,)), Process("x", (81,)), Process("db", (5432,)), Process("db"), Process("x")]
+    assert [asked.allows_process(process) for process in processes] == [True, False, True, True, False]
 
 
 @pytest.mark.parametrize("path", ["/a\nb", "/a%20b", "/ä", "/x\udcff", "/#", "/ "])

@@ -138,7 +138,7 @@ def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
     more = f" (and {len(unasked) - SHOWN} more)" if len(unasked) > SHOWN else ""
     detail = (
         f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "
-        "it elsewhere gets no grade. Name the place in the instruction, or allow others: "
+        "it elsewhere gets no reward. Name the place in the instruction, or allow others: "
         f"python -m src.tasks allow {shlex.join([str(task), *things])}{more}"
     )
     return [Finding("honest work may be unasked", Level.WARNING, detail)]

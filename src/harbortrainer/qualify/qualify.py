@@ -83,16 +83,16 @@ async def _oracle(
     The first trial has no network where the environment can do that; where it fails, another one has. The last of
     several has a task without a solution.
     """
-    each = -(-REPEATS // args.n_oracle)
+    n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
+    each = -(-REPEATS // (args.n_oracle - n_strangers))
     first = await trials.oracle(task, repeats=each, offline=True)
     online: QualificationTrial | None = None
     if first.reward is None or first.reward < 1:
         online = await trials.oracle(task, repeats=each)
     fresh = [online or first]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
-        n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
         others = [trials.oracle(task, repeats=each) for _ in range(args.n_oracle - 1 - n_strangers)]
-        fresh += await asyncio.gather(*others, *(trials.stranger(task, repeats=each) for _ in range(n_strangers)))
+        fresh += await asyncio.gather(*others, *(trials.stranger(task) for _ in range(n_strangers)))
     report.oracle = [one.reward for one in fresh]
     report.repeats = sum(len(one.repeats) for one in fresh)
     report.trial_sec = max(one.seconds for one in fresh)

@@ -30,7 +30,7 @@ from harbortrainer.qualify.evidence import LATE, Evidence, read_evidence, why_fa
 from harbortrainer.qualify.repeats import REPEATS_FILE, cut_network
 from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, unasked
+from harbortrainer.rollout.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
 from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
 from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.trial import run_to_end
@@ -101,9 +101,8 @@ class QualificationTrial:
     """Result of one trial.
 
     `reward` None: ungraded, `fault` says why, and `why` in a user's words with what was `left`; for an oracle below 1,
-    too. `repeats`: more rewards of the same state. `work`: files with content that the oracle left,
-    and whether each is a program. `cut`: script or solution was not over in time. `unasked`: what a reward depends on,
-    which is `unpaid` then.
+    too. `repeats`: more rewards of the same state. `work`: files with content that the oracle left, and whether each is
+    a program. `cut`: script or solution was not over in time. `unasked`: what a stranger's reward depends on.
     """
 
     reward: float | None
@@ -114,7 +113,6 @@ class QualificationTrial:
     work: Mapping[str, bool] = field(default_factory=dict[str, bool])
     cut: bool = False
     unasked: tuple[str, ...] = ()
-    unpaid: float | None = None
     left: Evidence = field(default_factory=Evidence)
     why: str = ""
 
@@ -138,15 +136,14 @@ class QualificationTrials:
             agent = AgentConfig(name="oracle")
         return await self._run(task, agent, ORACLE, repeats=repeats, offline=offline)
 
-    async def stranger(self, task: Path, *, repeats: int) -> QualificationTrial:
+    async def stranger(self, task: Path) -> QualificationTrial:
         """A trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
 
         A reward that depends on more is the trial's all the same, and `unasked` names that.
         """
         copy = await to_thread(_without_solution, task, self.folder / f"{STRANGER}-{next(self._numbers)}")
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:TaskOracle", kwargs={"task_dir": str(task)})
-        trial = await self._run(copy, agent, STRANGER, repeats=repeats)
-        return replace(trial, reward=trial.unpaid, fault="") if trial.unasked else trial
+        return await self._run(copy, agent, STRANGER, repeats=0)
 
     async def script(
         self, task: Path, kind: str, script: str, *, repeats: int, pause: float = 0.0
@@ -181,8 +178,9 @@ class QualificationTrials:
             raise_noted(info, noted, folder)
         trial = _result(result, folder, time.monotonic() - began - phases.waited)
         if trial.reward is not None and phases.unasked:
-            names = phases.unasked
-            return replace(trial, reward=None, fault=unasked(names), unasked=names, unpaid=trial.reward)
+            trial = replace(trial, reward=None, fault=unasked(phases.unasked))
+        if kind == STRANGER:
+            trial = await to_thread(_all_the_same, trial, folder)
         if trial.reward is not None and trial.reward >= 1:
             await to_thread(adopt, folder / FOOTPRINT)
         if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
@@ -236,6 +234,17 @@ def _result(result: TrialResult, folder: Path, seconds: float) -> QualificationT
     cut = CUT in metadata or any(info.exception_type == LATE for info in recorded(result))
     output = str(metadata.get(OUTPUT, ""))
     return QualificationTrial(reward, problem, seconds, tuple(again["rewards"]), output, again["work"], cut)
+
+
+def _all_the_same(trial: QualificationTrial, folder: Path) -> QualificationTrial:
+    """With the reward of the first verification, where further ones took it for that of what nothing asks for."""
+    try:
+        found = json.loads((folder / CAUSES).read_text())
+    except FileNotFoundError:
+        return trial
+    if found["without"] is not None and found["without"] >= found["reward"]:
+        return trial
+    return replace(trial, reward=found["reward"], fault="", unasked=tuple(found["causes"]))
 
 
 def _task_config(task: Path) -> HarborTaskConfig:
