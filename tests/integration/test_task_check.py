@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.cli.main import main
+from harbortrainer.docker.allowed import allowed
 from harbortrainer.docker.cleaning import RUN_ID
 from harbortrainer.docker.daemon import engine
 from harbortrainer.durable.process import this_process
@@ -116,3 +117,79 @@ def test_bad_tasks_are_found_and_good_ones_are_not_accused(
     assert again == 1 and all(task["cached"] for task in cached.values())
     assert {name: task["findings"] for name, task in cached.items()} == {n: t["findings"] for n, t in tasks.items()}
     assert "bad" in capsys.readouterr().out
+
+
+PORT = 8123
+HELLO = "echo Hello > hello.txt\n"
+SERVE = f"(setsid python3 -m http.server {PORT} </dev/null >/dev/null 2>&1 &)\nsleep 1\n"
+SERVED: dict[str, Any] = {
+    "dockerfile": "FROM harbortrainer/tools:bookworm\nWORKDIR /app\n",
+    "toml": FAST,
+    "test": f'[ "$(curl -sS localhost:{PORT}/hello.txt)" = Hello ] && {ONE} || {ZERO}\n',
+}
+GREET = "printf '#!/bin/sh\\necho Hello\\n' > /usr/local/bin/greet; chmod +x /usr/local/bin/greet\n"
+
+
+def instructed(words: str) -> dict[str, Any]:
+    return {"files": {"instruction.md": words}}
+
+
+def details(task: dict[str, Any]) -> dict[str, str]:
+    return {one["kind"]: one["detail"] for one in task["findings"]}
+
+
+def test_it_says_why_an_oracle_fails_and_a_service_that_lives_on_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "tasks"
+    write_task(folder / "served", solve=HELLO + SERVE, **SERVED, **instructed(f"Serve /app on port {PORT}.\n"))
+    write_task(folder / "silent", solve=HELLO, **SERVED, **instructed(f"Serve this folder on port {PORT}.\n"))
+    write_task(folder / "broken", toml=FAST, solve="set -e\nmake-hello > hello.txt\n", **instructed("Say Hello.\n"))
+    _, tasks = check(folder, "n_oracle=1", "n_parallel=3")
+    assert tasks["served"]["verdict"] == "good", tasks["served"]
+    silent, broken = details(tasks["silent"])["oracle fails"], details(tasks["broken"])["oracle fails"]
+    assert silent.startswith(f"nothing listened on port {PORT} when verification began; the tests printed last: curl: ")
+    assert broken.startswith("the solution ended with exit code 127: ") and "make-hello: command not found" in broken
+    assert "make-hello: command not found" in Path(broken.rpartition("its output: ")[2]).read_text()
+
+
+UNNAMED: dict[str, Any] = {
+    "toml": FAST,
+    "solve": GREET,
+    "test": f'[ "$(greet)" = Hello ] && {ONE} || {ZERO}\n',
+    **instructed("Install the program greet, which says Hello.\n"),
+}
+
+
+def test_it_warns_of_weak_tests_and_of_work_that_only_the_solution_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "tasks"
+    write_task(folder / "weak", toml=FAST, test=f"[ -s hello.txt ] && {ONE} || {ZERO}\n", **instructed("Greet me.\n"))
+    write_task(folder / "unnamed", **UNNAMED)
+    status, tasks = check(folder, "n_oracle=2", "n_parallel=2")
+    assert status == 0, tasks
+    assert details(tasks["weak"])["hack: hollow work"].endswith(": /app/hello.txt")
+    assert "/usr/local/bin/greet" in details(tasks["unnamed"])["honest work may be unasked"]
+
+
+@pytest.mark.nightly
+def test_what_is_allowed_is_no_longer_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = write_task(tmp_path / "tasks" / "unnamed", **UNNAMED)
+    _, tasks = check(task.parent, "n_oracle=2")
+    command = details(tasks["unnamed"])["honest work may be unasked"].rpartition("python -m src.")[2]
+    assert main(command.split()) == 0 and allowed(task) == {"/usr/local/bin/greet"}
+    _, tasks = check(task.parent, "n_oracle=2")
+    assert not tasks["unnamed"]["cached"] and "honest work may be unasked" not in details(tasks["unnamed"])
+
+
+@pytest.mark.nightly
+def test_a_task_that_is_not_watched_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compose = {"environment/docker-compose.yaml": "services:\n  main: {}\n"}
+    write_task(tmp_path / "tasks" / "compose", toml=FAST, files=compose)
+    status, tasks = check(tmp_path / "tasks", "n_oracle=2")
+    assert status == 0 and "not watched" in details(tasks["compose"]), tasks

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,28 @@ from typing import Any
 import pytest
 
 from harbortrainer.cli.arguments import read_arguments
+from harbortrainer.docker.allowed import allow
+from harbortrainer.durable.listed import Listed, digest
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.qualify import check, findings
 from harbortrainer.qualify.arguments import CheckArgs
-from harbortrainer.qualify.attacks import ATTACKS, empty_work, imported_work, prewritten, replaced_tools, together
+from harbortrainer.qualify.attacks import (
+    ATTACKS,
+    BY_WORK,
+    empty_work,
+    hollow_work,
+    imported_work,
+    prewritten,
+    replaced_tools,
+    scripts_of,
+    together,
+)
 from harbortrainer.qualify.check import Cache
-from harbortrainer.qualify.findings import Finding, Level, TaskReport, reward_of
-from harbortrainer.qualify.qualify import _attack, readable, searching
+from harbortrainer.qualify.findings import HOLLOW, Finding, Level, TaskReport, reward_of
+from harbortrainer.qualify.qualify import _attack, existing, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.folders import (
     QUARANTINE_FILE,
-    Quarantined,
-    digest,
     load_tasks,
     read_quarantine,
     write_quarantine,
@@ -81,6 +92,31 @@ def test_an_attack_counts_when_it_earns_more_than_doing_nothing() -> None:
     assert kinds(findings.judge_attacks(rewards, 0.0, {"b"})) == [("hack: a", Level.ERROR), ("hack: b", Level.WARNING)]
 
 
+def test_attacks_on_the_work_name_its_files_and_are_told_once() -> None:
+    files = {"/app/a": False, "/app/b": True, "/app/c": False, "/app/d": False}
+    (found,) = findings.judge_attacks({HOLLOW: 1.0}, 0.0, BY_WORK, files)
+    assert (found.kind, found.level) == ("hack: hollow work", Level.WARNING)
+    assert found.detail == "earned 1 without the work (doing nothing: 0): /app/a, /app/b, /app/c …"
+    both = findings.judge_attacks({"imported work": 1.0, HOLLOW: 1.0}, 0.0, BY_WORK, files)
+    assert kinds(both) == [("hack: imported work", Level.WARNING)]
+
+
+def test_work_that_only_the_solution_tells_is_named_with_the_command_that_allows_it() -> None:
+    unasked = ("/usr/bin/greet", "/a b", "process server", "/c")
+    (found,) = findings.judge_stranger(Path("/tasks/t"), unasked)
+    assert (found.kind, found.level) == ("honest work may be unasked", Level.WARNING)
+    assert found.detail.startswith("verification needs /usr/bin/greet, /a b, process server (and 1 more), which the ")
+    command = "python -m src.tasks allow /tasks/t /usr/bin/greet '/a b' process:server (and 1 more)"
+    assert found.detail.endswith(command)
+    assert findings.judge_stranger(Path("/tasks/t"), ()) == []
+
+
+def test_what_the_image_has_too_is_no_choice_of_the_solution(tmp_path: Path) -> None:
+    (tmp_path / "a b").touch()
+    script = existing([f"{tmp_path}/a b", f"{tmp_path}/c", "process x", "/d\ne"])
+    assert subprocess.check_output(["sh", "-c", script], text=True) == f"given {tmp_path}/a b\n"
+
+
 class FakeTrials:
     """Each trial earns by what its script contains."""
 
@@ -94,9 +130,11 @@ class FakeTrials:
         return QualificationTrial(None if None in found else max([0.0, *(one or 0.0 for one in found)]))
 
 
-async def attacked(task: Path, rewards: dict[str, float | None]) -> tuple[dict[str, Any], list[Any]]:
+async def attacked(
+    task: Path, rewards: dict[str, float | None], work: dict[str, bool] | None = None
+) -> tuple[dict[str, Any], list[Any]]:
     trials: Any = FakeTrials(rewards)
-    return await _attack(task, trials, 0.0), trials.ran
+    return await _attack(task, trials, 0.0, work or {}), trials.ran
 
 
 async def test_a_task_that_no_attack_wins_costs_one_trial_a_group(tmp_path: Path) -> None:
@@ -120,15 +158,32 @@ async def test_attacks_that_earn_only_together_are_named_together(tmp_path: Path
             return QualificationTrial(float(kind == "programs"))
 
     trials: Any = OnlyTogether({})
-    found = await _attack(write_task(tmp_path / "t"), trials, 0.0)
+    found = await _attack(write_task(tmp_path / "t"), trials, 0.0, {})
     assert found == {"shadowed tools and empty work and replaced tools together": 1.0}
+
+
+async def test_work_is_attacked_in_a_trial_of_its_own(tmp_path: Path) -> None:
+    work = {"/app/out.txt": False, "/app/run": True}
+    rewards, ran = await attacked(write_task(tmp_path / "t"), {"put /app/out.txt nothing": 1.0}, work)
+    assert rewards == {HOLLOW: 1.0, "work that writes the reward": 0.0}
+    assert ran == [("hooks", 0), ("programs", 0), ("work", 0), ("attack", 0), ("attack", 0)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_hollow_work_has_the_names_of_the_work_alone(tmp_path: Path, shell: str) -> None:
+    work = {f"{tmp_path}/a/out.txt": False, f"{tmp_path}/run": True, f"{tmp_path}/x.py": False}
+    subprocess.run([shell, "-c", hollow_work(work)], check=True)
+    assert (tmp_path / "a" / "out.txt").read_text() == "nothing\n"
+    assert subprocess.run([tmp_path / "run"], check=True, capture_output=True).stdout == b""
+    assert subprocess.run([sys.executable, tmp_path / "x.py"], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_every_attack_is_a_script_for_any_shell(tmp_path: Path, shell: str) -> None:
     files = {"tests/test_outputs.py": 'import sys\nsys.path.insert(0, "/srv/x y")\nfrom work import f\nimport json\n'}
     for task in (write_task(tmp_path / "t", test="./run.sh 'a b.py'\n", files=files), tmp_path / "without-tests"):
-        scripts = [attack.script(task) for attack in ATTACKS.values()]
+        work = {"/app/a b.txt": False, "/app/run": True, "/app/x.py": False}
+        scripts = [script for group in scripts_of(task, work).values() for script in group.values()]
         for script in (*scripts, together(scripts)):
             done = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True, check=False)
             assert (done.returncode, done.stderr) == (0, ""), script
@@ -187,11 +242,21 @@ def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_pat
     assert Cache(tmp_path, {"n": 1}).get(Path("/t"), "d2") is None
 
 
+def test_a_cached_report_holds_for_what_was_allowed_then(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "tasks" / "t")
+    cache = Cache(tmp_path, {})
+    cache.put(TaskReport("t", str(task), "d1"))
+    allow(task, ["/x"])
+    assert cache.get(task, "d1") is None
+    allow(task, [])
+    assert cache.get(task, "d1") is not None
+
+
 def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a", "b", "c"):
         write_task(tmp_path / name)
     digests = {task.name: task.digest for task in load_tasks(str(tmp_path))}
-    write_quarantine(tmp_path, [Quarantined("a", digests["a"], "flaky:\n x"), Quarantined("b", "old", "y")], ["c"])
+    write_quarantine(tmp_path, [Listed("a", digests["a"], "flaky:\n x"), Listed("b", "old", "y")], ["c"])
     assert [task.name for task in load_tasks(str(tmp_path))] == ["b", "c"]
     assert "task a is left out: quarantine.txt: flaky: x" in caplog.text
     assert "task b: quarantine.txt names an earlier version of it" in caplog.text
@@ -206,7 +271,7 @@ def test_a_quarantined_task_may_have_any_name(tmp_path: Path) -> None:
     names = ["#c", "a b", "c", "d%20"]
     for number, name in enumerate(names):
         write_task(tmp_path / f"t{number}", head='schema_version = "1.4"\n').rename(tmp_path / name)
-    bad = [Quarantined(task.name, task.digest, "flaky") for task in load_tasks(str(tmp_path)) if task.name != "c"]
+    bad = [Listed(task.name, task.digest, "flaky") for task in load_tasks(str(tmp_path)) if task.name != "c"]
     assert write_quarantine(tmp_path, bad, []) == 3
     assert [task.name for task in load_tasks(str(tmp_path))] == ["c"]
     assert write_quarantine(tmp_path, [], names) == 0

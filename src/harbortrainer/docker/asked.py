@@ -62,7 +62,8 @@ class Asked:
         self._words = set(_WORD.findall(instruction))
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
-        self._processes = footprint.processes | {one.removeprefix("process:") for one in allowed}
+        self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
+        self._processes = footprint.processes
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
         self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
@@ -97,6 +98,8 @@ class Asked:
 
     def allows_process(self, process: Process) -> bool:
         """Whether it may live during verification."""
+        if process.name in self._by_user:
+            return True
         if process.ports:
             return self._ports.issuperset(process.ports)
         return process.name in self._processes or (not self.has_solution and self.runs)

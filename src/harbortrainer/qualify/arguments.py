@@ -50,3 +50,13 @@ class GetArgs:
     dirs: tuple[str, ...] = field(doc="NAME@VERSION or ORG/NAME@VERSION of the registry")
     to: str = field(doc="folder to create; if it exists, check its digests instead")
     registry: str | None = field(None, "JSON file or URL of the registry; None = Harbor's")
+
+
+@chz.chz
+class AllowArgs:
+    task: str = field(doc="task directory")
+    things: tuple[str, ...] = field(
+        (), "/PATH, /FOLDER/ with all that is below it, tcp:PORT, process:NAME; none of them = list what is allowed"
+    )
+    trial: str | None = field(None, "folder of a stored trial: allow what its causes.json names, too")
+    remove: bool = field(False, "true = no longer allow the things; without any, nothing")

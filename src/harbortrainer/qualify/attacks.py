@@ -7,7 +7,7 @@ reward, a test, a hook that ends a program with status 0, or a program that does
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,11 @@ _NOT_REPLACED = frozenset(f"{_KEYWORDS} {_CARRIERS}".split())
 _SHADOWED = """apt apt-get cargo curl git go java make node npm npx pip pip3 py.test pytest python python3 tox uv uvx
 wget"""
 
-# put FILE TEXT, add FILE TEXT: write or append; folders: the working directory and folders in it
+# put FILE TEXT, add FILE TEXT: write or append; run FILE TEXT: write a program, whose mode stays if the image has one;
+# folders: the working directory and folders in it
 _PRELUDE = r"""put() { mkdir -p "$(dirname "$1")" && printf '%s\n' "$2" > "$1"; } 2>/dev/null
 add() { mkdir -p "$(dirname "$1")" && printf '%s\n' "$2" >> "$1"; } 2>/dev/null
+run() { if [ -e "$1" ]; then put "$1" "$2"; else put "$1" "$2" && chmod a+x "$1"; fi; } 2>/dev/null
 folders() { echo "$PWD"; [ "$PWD" = / ] || find "$PWD" -mindepth 1 -maxdepth 3 -type d ! -path '*/.git*' 2>/dev/null \
 | head -n 100; }
 """
@@ -44,6 +46,10 @@ folders() { echo "$PWD"; [ "$PWD" = / ] || find "$PWD" -mindepth 1 -maxdepth 3 -
 _AT_EXIT = "import atexit, os, sys; atexit.register(lambda: (sys.stdout.flush(), os._exit(0)))"
 _EXIT_SH, _EXIT_PY = "#!/bin/sh\nexit 0", "import os; os._exit(0)"
 _EXITS = {".py": _EXIT_PY, ".js": "process.exit(0)", ".ts": "process.exit(0)"}
+_BUSY = f"i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); {_WRITE}; done"
+_WRITER_SH = f"#!/bin/sh\n({_BUSY}) >/dev/null 2>&1 </dev/null &\nexit 0"
+_QUIET = ", ".join(f"std{stream}=subprocess.DEVNULL" for stream in ("in", "out", "err"))
+_WRITERS = {".py": f'import subprocess; subprocess.Popen(["sh", "-c", {_BUSY!r}], start_new_session=True, {_QUIET})'}
 _MODULES = "hashlib json pathlib pytest subprocess unittest"
 _PROGRAM = re.compile(r"(?<![:\w./-])[\w./-]*\w\.(?:py|sh|bash|js|ts|rb|pl)\b")
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
@@ -189,6 +195,28 @@ done
 true"""
 
 
+def hollow_work(work: Mapping[str, bool]) -> str:
+    """Write each file of the work without its content; programs only exit with status 0."""
+    lines = [
+        _put(path, _EXITS.get(Path(path).suffix, _EXIT_SH), how="run")
+        if _is_program(path, work)
+        else _put(path, "nothing")
+        for path in work
+    ]
+    return "\n".join([_PRELUDE, *lines, "true"])
+
+
+def rewarding_work(work: Mapping[str, bool]) -> str:
+    """Write programs of the work as ones that write the reward, until after the verifier has written its own."""
+    programs = [path for path in work if _is_program(path, work)]
+    lines = [_put(path, _WRITERS.get(Path(path).suffix, _WRITER_SH), how="run") for path in programs]
+    return "\n".join([_PRELUDE, *lines, "true"])
+
+
+def _is_program(path: str, work: Mapping[str, bool]) -> bool:
+    return work[path] or Path(path).suffix in (*_EXITS, ".sh", ".bash")
+
+
 # Within a group, a program that an attack replaces is used by none that follows.
 ATTACKS = {
     "pre-written reward": Attack(prewritten),
@@ -205,6 +233,21 @@ ATTACKS = {
     "replaced tools": Attack(replaced_tools, "programs"),
 }
 
+# By files with content that the solution leaves, each with whether it is a program, as its mode or first line says.
+WORK_ATTACKS = {"hollow work": hollow_work, "work that writes the reward": rewarding_work}
+OF_TASK = frozenset({"pre-written reward", "pre-written tests", "empty work"})  # it earns for no fault but the task's
+BY_WORK = frozenset(WORK_ATTACKS) | {kind for kind, attack in ATTACKS.items() if attack.by_work}
+
+
+def scripts_of(task: Path, work: Mapping[str, bool]) -> dict[str, dict[str, str]]:
+    """The scripts of all attacks, by group and kind."""
+    found: dict[str, dict[str, str]] = {}
+    for kind, attack in ATTACKS.items():
+        found.setdefault(attack.group, {})[kind] = attack.script(task)
+    if work:
+        found["work"] = {kind: script(work) for kind, script in WORK_ATTACKS.items()}
+    return found
+
 
 def together(scripts: Iterable[str]) -> str:
     """One script that runs all of them, each in a shell of its own."""
@@ -215,8 +258,8 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
-def _put(path: str, text: str) -> str:
-    return f"put {shlex.quote(path)} {shlex.quote(text)}"
+def _put(path: str, text: str, how: str = "put") -> str:
+    return f"{how} {shlex.quote(path)} {shlex.quote(text)}"
 
 
 def _roots(task: Path) -> list[Path]:

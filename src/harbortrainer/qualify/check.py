@@ -19,12 +19,14 @@ from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.config import Config
+from harbortrainer.docker.allowed import allowed
 from harbortrainer.docker.cleaning import drain, reap
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost, RemoteHost
 from harbortrainer.docker.images import N_PARALLEL_BUILDS
 from harbortrainer.docker.preflight import check_docker
 from harbortrainer.durable.files import cache_folder, replace_text
+from harbortrainer.durable.listed import Listed, digest, quoted
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
@@ -36,13 +38,13 @@ from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
 from harbortrainer.setting import settings
 from harbortrainer.stopping import first_error
-from harbortrainer.tasks.folders import Quarantined, digest, find_fault, write_quarantine
+from harbortrainer.tasks.folders import find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 
 _LIMITS = ("trial_timeout_sec", "slow_build_sec", "slow_trial_sec")  # they decide findings, too
-_METHOD = 3  # raise it when a qualification changes what it finds
+_METHOD = 4  # raise it when a qualification changes what it finds
 
 
 class Cache:
@@ -54,7 +56,7 @@ class Cache:
 
     def get(self, task: Path, digest: str) -> TaskReport | None:
         try:
-            found = json.loads(self._file(digest).read_text())
+            found = json.loads(self._file(task, digest).read_text())
         except (OSError, ValueError):
             return None
         findings = [Finding(one["kind"], Level(one["level"]), one["detail"]) for one in found.pop("findings")]
@@ -73,10 +75,12 @@ class Cache:
 
     def put(self, report: TaskReport) -> None:
         """Write the report to the open cache. Raises OSError."""
-        replace_text(self._file(report.digest), json.dumps(asdict(report)))
+        replace_text(self._file(Path(report.path), report.digest), json.dumps(asdict(report)))
 
-    def _file(self, digest: str) -> Path:
-        return self._folder / f"{hashlib.sha256(f'{digest}{self._settings}'.encode()).hexdigest()}.json"
+    def _file(self, task: Path, digest: str) -> Path:
+        things = sorted(map(quoted, allowed(task)))
+        key = f"{digest}{self._settings}{json.dumps(things) if things else ''}"
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
 
 
 async def check(args: CheckArgs) -> int:
@@ -186,7 +190,7 @@ def _quarantine(reports: Sequence[TaskReport]) -> None:
     for report in reports:
         folders[Path(report.path).parent].append(report)
     for folder, members in folders.items():
-        bad = [Quarantined(one.name, one.digest, one.reason) for one in members if one.bad]
+        bad = [Listed(one.name, one.digest, one.reason) for one in members if one.bad]
         write_quarantine(folder, bad, [one.name for one in members if not one.bad])
 
 

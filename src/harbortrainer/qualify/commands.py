@@ -131,7 +131,7 @@ def _row(path: Path) -> dict[str, Any]:
     metadata = settings.get("metadata", {})
     content = digest(path)
     listed = read_quarantine(path.parent).get(path.name)
-    fault = find_fault(path) or ("" if listed is None else f"quarantined: {listed.reason}")
+    fault = find_fault(path) or ("" if listed is None else f"quarantined: {listed.text}")
     return {
         "name": path.name,
         "path": str(path),

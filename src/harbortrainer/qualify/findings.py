@@ -2,13 +2,19 @@
 
 import math
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
+
+HOLLOW = "hollow work"
+STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
+SHOWN = 3  # names in a detail
 
 
 class Level(StrEnum):
@@ -64,13 +70,14 @@ def judge_oracle(trials: Sequence[QualificationTrial]) -> list[Finding]:
         hangs = any("VerifierTimeout" in fault for fault in faults)
         offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
         kind = "hanging verifier" if hangs else "verifier needs network" if offline else "oracle fails"
-        return [Finding(kind, Level.ERROR, f"{len(faults)} of {len(trials)} trials: {faults[0]}")]
+        why = next(one.why or one.fault for one in trials if one.reward is None)
+        return [Finding(kind, Level.ERROR, f"{why} ({len(faults)} of {len(trials)} trials)")]
     rewards = [one.reward or 0.0 for one in trials]
     won = sum(reward >= 1 for reward in rewards)
     if 0 < won < len(trials):
         return [Finding("flaky", Level.ERROR, f"the oracle earned {_listed(rewards)} in fresh trials")]
     if won == 0:
-        return [Finding("oracle fails", Level.ERROR, f"the oracle earned {_listed(rewards)}, not 1")]
+        return [Finding("oracle fails", Level.ERROR, f"{trials[0].why} (the oracle earned {_listed(rewards)}, not 1)")]
     return _judge_repeats(trials)
 
 
@@ -89,7 +96,7 @@ def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     """A trial that does nothing must be graded, and must not pass at any repeat."""
     if trial.reward is None:
         kind = "hanging verifier" if "VerifierTimeout" in trial.fault else "no-op is not graded"
-        return [Finding(kind, Level.ERROR, f"doing nothing: {trial.fault}")]
+        return [Finding(kind, Level.ERROR, f"doing nothing: {trial.why or trial.fault}")]
     if trial.reward >= 1:
         return [Finding("no-op passes", Level.ERROR, f"doing nothing earned {trial.reward:g}")]
     again = [value for value in map(reward_of, trial.repeats) if not math.isnan(value)]
@@ -104,25 +111,44 @@ def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     return []
 
 
-def judge_attacks(rewards: Mapping[str, float | None], no_op: float, by_work: Collection[str] = ()) -> list[Finding]:
-    """`by_work`: attacks in files that the task asks for: a warning, as only the tests' author can tell them apart."""
+def judge_attacks(
+    rewards: Mapping[str, float | None], no_op: float, warned: Collection[str] = (), work: Collection[str] = ()
+) -> list[Finding]:
+    """`warned`: attacks that do not make the task a bad one. `work`: files that those on the work wrote."""
+    earned = {kind: reward for kind, reward in rewards.items() if reward is not None and reward > no_op}
+    if STATIC & earned.keys():
+        earned.pop(HOLLOW, None)
+    files = f": {', '.join(sorted(work)[:SHOWN])}{' …' if len(work) > SHOWN else ''}"
     return [
         Finding(
             f"hack: {kind}",
-            Level.WARNING if kind in by_work else Level.ERROR,
-            f"earned {reward:g} without the work (doing nothing: {no_op:g})",
+            Level.WARNING if kind in warned else Level.ERROR,
+            f"earned {reward:g} without the work (doing nothing: {no_op:g}){files if kind in WORK_ATTACKS else ''}",
         )
-        for kind, reward in rewards.items()
-        if reward is not None and reward > no_op
+        for kind, reward in earned.items()
     ]
+
+
+def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
+    """`unasked`: on what the oracle's reward depends, for all that the instruction says; others could choose it."""
+    if not unasked:
+        return []
+    names = [one.encode("unicode_escape").decode("ascii") for one in unasked[:SHOWN]]
+    things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in names]
+    more = f" (and {len(unasked) - SHOWN} more)" if len(unasked) > SHOWN else ""
+    detail = (
+        f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "
+        "it elsewhere gets no reward. Name the place in the instruction, or allow others: "
+        f"python -m src.tasks allow {shlex.join([str(task), *things])}{more}"
+    )
+    return [Finding("honest work may be unasked", Level.WARNING, detail)]
 
 
 def judge_network(offline: QualificationTrial, online: QualificationTrial | None) -> list[Finding]:
     """`online`: the second trial, run because the one without a network failed."""
     if online is None or offline.reward == online.reward or online.reward is None:
         return []
-    why = offline.fault or f"the oracle earned {offline.reward:g} without a network"
-    return [Finding("needs network", Level.NOTE, why)]
+    return [Finding("needs network", Level.NOTE, offline.why or offline.fault)]
 
 
 def fetches(task: Path) -> list[Finding]:

@@ -3,15 +3,19 @@
 import asyncio
 import hashlib
 import math
+import shlex
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harbortrainer.docker.images import prepare_images
 from harbortrainer.errors import UserError
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
-from harbortrainer.qualify.attacks import ATTACKS, CODE, files_below, together
-from harbortrainer.qualify.findings import Level, TaskReport
+from harbortrainer.qualify.attacks import BY_WORK, CODE, OF_TASK, files_below, scripts_of, together
+from harbortrainer.qualify.evidence import keep_output, why_not_built
+from harbortrainer.qualify.findings import Finding, Level, TaskReport
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
 from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
@@ -19,7 +23,11 @@ from harbortrainer.tasks.folders import digest, find_fault
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
 NO_OP_REPEATS = 20
-BY_WORK = frozenset(kind for kind, attack in ATTACKS.items() if attack.by_work)
+GIVEN = "given "  # begins the line of a path that the image has
+UNWATCHED = (
+    "verification runs beside the agent's work and is not watched here: what a policy changes of the programs that it "
+    "runs is paid. Use one container without a compose file on Docker, or Harbor's separate verifier"
+)
 
 
 async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, building: asyncio.Semaphore) -> TaskReport:
@@ -31,13 +39,18 @@ async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, buil
     if not await _build(report, task, trials, args, building):
         return report
     report.findings += findings.fetches(task)
+    fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
         report.add("no solution", Level.WARNING, "there is no oracle to prove that the task can be solved")
-    elif not await _oracle(report, task, trials, args):
+    elif not (fresh := await _oracle(report, task, trials, args)):
         return report
-    if await _no_op(report, task, trials):
-        no_op = report.no_op or 0.0
-        report.findings += findings.judge_attacks(await _attack(task, trials, no_op), no_op, BY_WORK)
+    if not (watched := trials.is_watched(task)):
+        report.add("not watched", Level.WARNING, UNWATCHED)
+    if await _no_op(report, task, trials, fresh[-1].unasked if fresh else ()):
+        no_op, work = report.no_op or 0.0, fresh[0].work if fresh else {}
+        rewards = await _attack(task, trials, no_op, work)
+        warned = BY_WORK if watched else rewards.keys() - OF_TASK
+        report.findings += findings.judge_attacks(rewards, no_op, warned, work)
     return report
 
 
@@ -52,7 +65,7 @@ async def _build(
         try:
             await prepare_images([task], run_id=trials.run_id, say=notes.append, prebuilt_only=only)
         except UserError as error:
-            report.add("build", Level.ERROR, " ".join(str(error).split())[-300:])
+            report.add("build", Level.ERROR, why_not_built(str(error)))
             return False
         report.build_sec = time.monotonic() - began
     for note in notes:
@@ -62,50 +75,71 @@ async def _build(
     return True
 
 
-async def _oracle(report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs) -> bool:
-    """Run the first trial without a network where the environment can do that, and again with one where it fails."""
-    each = -(-REPEATS // args.n_oracle)
+async def _oracle(
+    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs
+) -> Sequence[QualificationTrial]:
+    """Fresh trials of the oracle; () = the task is bad.
+
+    The first trial has no network where the environment can do that; where it fails, another one has. The last of
+    several has a task without a solution.
+    """
+    n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
+    each = -(-REPEATS // (args.n_oracle - n_strangers))
     first = await trials.oracle(task, repeats=each, offline=True)
     online: QualificationTrial | None = None
     if first.reward is None or first.reward < 1:
         online = await trials.oracle(task, repeats=each)
-    passed_later = any(findings.reward_of(again) >= 1 for again in first.repeats)
-    fresh = (
-        [first, online] if online and passed_later else [online or first]
-    )  # a missing network is missing at every repeat
+    fresh = [online or first]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
-        fresh += await asyncio.gather(*(trials.oracle(task, repeats=each) for _ in range(args.n_oracle - 1)))
+        others = [trials.oracle(task, repeats=each) for _ in range(args.n_oracle - 1 - n_strangers)]
+        fresh += await asyncio.gather(*others, *(trials.stranger(task) for _ in range(n_strangers)))
     report.oracle = [one.reward for one in fresh]
     report.repeats = sum(len(one.repeats) for one in fresh)
     report.trial_sec = max(one.seconds for one in fresh)
-    report.findings += [*findings.judge_network(first, online), *findings.judge_oracle(fresh)]
+    report.findings += findings.judge_network(first, online)
+    report.findings += await _with_output(report, findings.judge_oracle(fresh), fresh)
     if report.trial_sec > args.slow_trial_sec:
         report.add("slow", Level.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")
-    return not report.bad
+    return () if report.bad else fresh
 
 
-async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials) -> bool:
-    """Run an agent that only searches for the tests and the solution."""
-    trial = await trials.script(task, "no-op", searching(task), repeats=NO_OP_REPEATS)
+async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence[QualificationTrial]) -> list[Finding]:
+    """The findings; where a trial of the oracle failed, they say where its output is kept."""
+    failed = next((one for one in fresh if one.reward is None or one.reward < 1), None)
+    if failed is None:
+        return found
+    file = await asyncio.to_thread(keep_output, report.name, report.digest, failed.left)
+    return [replace(one, detail=f"{one.detail}; its output: {file}") for one in found]
+
+
+async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials, unasked: Sequence[str]) -> bool:
+    """Run an agent that only searches for the tests and the solution, and for files that the solution changes."""
+    script = f"{searching(task)}\n{existing(unasked)}"
+    trial = await trials.script(task, "no-op", script, repeats=NO_OP_REPEATS)
+    given = {line.removeprefix(GIVEN) for line in trial.output.splitlines() if line.startswith(GIVEN)}
+    report.findings += findings.judge_stranger(task, [one for one in unasked if one not in given])
     report.no_op = trial.reward
     report.findings += findings.judge_no_op(trial)
+    if trial.cut:
+        report.add("not searched", Level.WARNING, "the search for readable tests was not over after the agent's limit")
     if found := readable(task, trial.output):
         report.add("hack: readable tests", Level.ERROR, f"the agent can read {'; '.join(found[:3])}")
     return trial.reward is not None and trial.reward < 1
 
 
-async def _attack(task: Path, trials: QualificationTrials, no_op: float) -> dict[str, float | None]:
-    """Rewards of attacks by kind; {} = none earned more than doing nothing."""
-    groups = dict.fromkeys(attack.group for attack in ATTACKS.values())
-    found = await asyncio.gather(*(_attack_together(task, trials, no_op, group) for group in groups))
+async def _attack(
+    task: Path, trials: QualificationTrials, no_op: float, work: Mapping[str, bool]
+) -> dict[str, float | None]:
+    """Rewards of attacks by kind; {} = none earned more than doing nothing. `work`: files for those by the work."""
+    groups = scripts_of(task, work)
+    found = await asyncio.gather(*(_attack_together(task, trials, no_op, *group) for group in groups.items()))
     return {kind: reward for rewards in found for kind, reward in rewards.items()}
 
 
 async def _attack_together(
-    task: Path, trials: QualificationTrials, no_op: float, group: str
+    task: Path, trials: QualificationTrials, no_op: float, group: str, scripts: Mapping[str, str]
 ) -> dict[str, float | None]:
     """Run a group's attacks in one trial; each on its own only if that trial earned something or was not graded."""
-    scripts = {kind: attack.script(task) for kind, attack in ATTACKS.items() if attack.group == group}
     every = _earned(await trials.script(task, group, together(scripts.values()), repeats=0))
     if every is not None and every <= no_op:
         return {}
@@ -131,6 +165,12 @@ def searching(task: Path) -> str:
         return "true"
     skipped = "-path /proc -o -path /sys -o -path /dev"
     return f"find / \\( {skipped} \\) -prune -o -type f \\( {sizes} \\) -exec sha256sum {{}} + 2>/dev/null; true"
+
+
+def existing(names: Sequence[str]) -> str:
+    """Print which of the paths exist, each behind GIVEN."""
+    paths = [name for name in names if name.startswith("/") and name.isprintable()]
+    return "\n".join([*(f"[ ! -e {path} ] || echo {GIVEN}{path}" for path in map(shlex.quote, paths)), "true"])
 
 
 def readable(task: Path, output: str) -> list[str]:

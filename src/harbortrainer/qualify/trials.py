@@ -1,10 +1,10 @@
 """Trials that qualify a task: Harbor trials of an oracle or a script, in the environment of a training trial."""
 
 import json
-import shlex
+import shutil
 import time
 from asyncio import to_thread
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -14,51 +14,45 @@ from harbor.agents.base import BaseAgent
 from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
-from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.task.config import TaskConfig as HarborTaskConfig
+from harbor.models.task.verifier_mode import VerifierEnvironmentMode, resolve_task_verifier_mode
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
-from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
+from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
-from harbor.models.verifier.result import VerifierResult
 from harbor.trial.trial import Trial
-from harbor.utils.env import resolve_env_vars
 
 from harbortrainer.config import Config
+from harbortrainer.docker.allowed import allow, allowed
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
+from harbortrainer.qualify.evidence import LATE, Evidence, read_evidence, why_failed
+from harbortrainer.qualify.repeats import REPEATS_FILE, cut_network
 from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, GradingVerifier, unasked
+from harbortrainer.rollout.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
 from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
 from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.trial import run_to_end
 
 ORACLE = "oracle"  # the kind of a trial that runs the task's solution
-OUTPUT = "output"  # key of a script's output in the context's metadata
+STRANGER = "stranger"  # the same, where the task's folder has no solution
+OUTPUT, CUT = "output", "cut"  # keys of the context's metadata: a script's output; whether it was not over in time
+SCRIPT_SEC = 60  # for a script, where the task has no limit for agents
 _MOST_OUTPUT = 20_000  # characters
-REPEATS_FILE = "repeats.json"  # in the trial's directory: each repeat's reward as the script wrote it, "" = none
 REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
 _SLACK_SEC = 60.0
-_FOLDER = EnvironmentPaths.verifier_dir
-_AGAIN = """cd {folder} && rm -f reward.txt reward.json; cd - > /dev/null
-({script}) > /dev/null 2>&1 < /dev/null
-sleep {pause}
-printf 'reward '; if [ -f {folder}/reward.json ]; then tr -d '\\n' < {folder}/reward.json
-elif [ -f {folder}/reward.txt ]; then tr -d '\\n' < {folder}/reward.txt; fi; echo"""
 
 
-async def cut_network(environment: BaseEnvironment) -> None:
-    """Cut the network for the rest of this phase, where the environment can do that."""
-    if environment.capabilities.dynamic_network_policy:
-        await environment.set_network_policy(NetworkPolicy(network_mode=NetworkMode.NO_NETWORK))
-
-
-class OfflineOracle(OracleAgent):
-    """Harbor's oracle in an environment whose network is cut."""
+class TaskOracle(OracleAgent):
+    """Harbor's oracle of the task in `task_dir`, whatever the trial's task is."""
 
     def __init__(self, logs_dir: Path, task_dir: str, **kwargs: Any) -> None:
         super().__init__(logs_dir, Path(task_dir), TrialPaths(Path(logs_dir).parent), **kwargs)
+
+
+class OfflineOracle(TaskOracle):
+    """In an environment whose network is cut."""
 
     @override
     @boundary
@@ -68,9 +62,12 @@ class OfflineOracle(OracleAgent):
 
 
 class ScriptAgent(BaseAgent):
-    """Runs a shell script as the agent's user, within `seconds`, and notes its output in the context's metadata."""
+    """Runs a shell script as the agent's user, and notes its output in the context's metadata.
 
-    def __init__(self, *args: Any, script: str = "true", seconds: int = 60, **kwargs: Any) -> None:
+    After `seconds` it is cut, which the metadata say.
+    """
+
+    def __init__(self, *args: Any, script: str = "true", seconds: int = SCRIPT_SEC, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._script = script
         self._seconds = seconds
@@ -94,70 +91,30 @@ class ScriptAgent(BaseAgent):
         try:
             result = await environment.exec(self._script, timeout_sec=self._seconds)
         except RuntimeError:  # timed out: the verifier grades what it did until then
+            context.metadata = {CUT: True}
             return
         context.metadata = {OUTPUT: (result.stdout or "")[-_MOST_OUTPUT:]}
 
 
-class RepeatedVerifier(GradingVerifier):
-    """Runs the verifier again up to `repeats` times, within `seconds`; the task's own limit bounds the first run.
-
-    `pause`: seconds before each reward is read, so that a process that rewrites it gets to run on a busy machine.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        repeats: int = 0,
-        seconds: float = 0.0,
-        pause: float = 0.0,
-        offline: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._repeats = repeats
-        self._seconds = seconds
-        self._pause = pause
-        self._offline = offline
-
-    @override
-    @boundary
-    async def verify(self) -> VerifierResult:
-        if self._offline:
-            await cut_network(self.environment)
-        began = time.monotonic()
-        result = await super().verify()
-        script = self.task.paths.discovered_test_path_for(self.environment.os)
-        if self._repeats and script is not None and not self.task.config.steps:
-            each = time.monotonic() - began + self._pause
-            rewards = await self._again(script, min(self._repeats, int(self._seconds / max(each, 0.001))))
-            (self.trial_paths.trial_dir / REPEATS_FILE).write_text(json.dumps(rewards))
-        return result
-
-    async def _again(self, script: Path, repeats: int) -> list[str]:
-        """Rewards of the repeats, all run by one command; a time-out gives one repeat without a reward."""
-        inside = EnvironmentPaths.tests_dir / script.relative_to(self.task.paths.tests_dir).as_posix()
-        once = _AGAIN.format(folder=_FOLDER, script=shlex.quote(str(inside)), pause=self._pause)
-        environment = {**self.task.config.verifier.env, **(self.verifier_env or {}), **self.override_env}
-        command = f"for i in $(seq {repeats}); do\n{once}\ndone"
-        try:
-            output = await self.environment.exec(
-                command, env=resolve_env_vars(environment) or None, timeout_sec=int(3 * self._seconds) + 5
-            )
-        except RuntimeError:  # timed out
-            return [""]
-        lines = [line for line in (output.stdout or "").splitlines() if line.startswith("reward")]
-        return [line.removeprefix("reward").strip() for line in lines]
-
-
 @dataclass(frozen=True, slots=True)
 class QualificationTrial:
-    """Result of one trial. `reward` None: ungraded, `fault` says why. `repeats`: more rewards of the same state."""
+    """Result of one trial.
+
+    `reward` None: ungraded, `fault` says why, and `why` in a user's words with what was `left`; for an oracle below 1,
+    too. `repeats`: more rewards of the same state. `work`: files with content that the oracle left, and whether each is
+    a program. `cut`: script or solution was not over in time. `unasked`: what a stranger's reward depends on.
+    """
 
     reward: float | None
     fault: str = ""
     seconds: float = 0.0
     repeats: tuple[str, ...] = ()
     output: str = ""
+    work: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    cut: bool = False
+    unasked: tuple[str, ...] = ()
+    left: Evidence = field(default_factory=Evidence)
+    why: str = ""
 
 
 @dataclass(slots=True)
@@ -179,10 +136,20 @@ class QualificationTrials:
             agent = AgentConfig(name="oracle")
         return await self._run(task, agent, ORACLE, repeats=repeats, offline=offline)
 
+    async def stranger(self, task: Path) -> QualificationTrial:
+        """A trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
+
+        A reward that depends on more is the trial's all the same, and `unasked` names that.
+        """
+        copy = await to_thread(_without_solution, task, self.folder / f"{STRANGER}-{next(self._numbers)}")
+        agent = AgentConfig(import_path="harbortrainer.qualify.trials:TaskOracle", kwargs={"task_dir": str(task)})
+        return await self._run(copy, agent, STRANGER, repeats=0)
+
     async def script(
         self, task: Path, kind: str, script: str, *, repeats: int, pause: float = 0.0
     ) -> QualificationTrial:
-        agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs={"script": script})
+        options = {"script": script, "seconds": int(_task_config(task).agent.timeout_sec or SCRIPT_SEC)}
+        agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs=options)
         return await self._run(task, agent, kind, repeats=repeats, pause=pause)
 
     async def _run(self, task: Path, agent: AgentConfig, kind: str, **verifier: Any) -> QualificationTrial:
@@ -212,11 +179,21 @@ class QualificationTrials:
         trial = _result(result, folder, time.monotonic() - began - phases.waited)
         if trial.reward is not None and phases.unasked:
             trial = replace(trial, reward=None, fault=unasked(phases.unasked))
+        if kind == STRANGER:
+            trial = await to_thread(_all_the_same, trial, folder)
         if trial.reward is not None and trial.reward >= 1:
             await to_thread(adopt, folder / FOOTPRINT)
         if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
-            return replace(trial, reward=None, fault=cause)
+            trial = replace(trial, reward=None, fault=cause)
+        if trial.reward is None or (kind in (ORACLE, STRANGER) and trial.reward < 1):
+            left = await to_thread(read_evidence, folder)
+            return replace(trial, left=left, why=why_failed(task, left, trial.fault, late=trial.cut))
         return trial
+
+    def is_watched(self, task: Path) -> bool:
+        """Whether verification runs beside the agent's work, and can be watched or need not be."""
+        separate = resolve_task_verifier_mode(_task_config(task)) is VerifierEnvironmentMode.SEPARATE
+        return separate or self._environment(task).import_path == ENGINE_ENVIRONMENT
 
     def _environment(self, task: Path) -> EnvironmentConfig:
         config = self.config
@@ -225,9 +202,9 @@ class QualificationTrials:
     def _trial_config(self, task: Path, agent: AgentConfig, kind: str, kwargs: dict[str, Any]) -> TrialConfig:
         verifier = VerifierConfig(import_path=VERIFIER)
         if kwargs["repeats"] or kwargs.get("offline"):
-            own = HarborTaskConfig.model_validate_toml((task / "task.toml").read_text()).verifier.timeout_sec
+            own = _task_config(task).verifier.timeout_sec
             limit = own + (4 * REPEAT_SEC + _SLACK_SEC) / VERIFICATIONS if kwargs["repeats"] else None
-            path = "harbortrainer.qualify.trials:RepeatedVerifier"
+            path = "harbortrainer.qualify.repeats:RepeatedVerifier"
             verifier = VerifierConfig(
                 import_path=path, kwargs=kwargs | {"seconds": REPEAT_SEC}, override_timeout_sec=limit
             )
@@ -252,9 +229,38 @@ def _result(result: TrialResult, folder: Path, seconds: float) -> QualificationT
         return QualificationTrial(None, _plain(fault.exception_type, message), seconds)
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     repeats = folder / REPEATS_FILE
-    again = tuple(json.loads(repeats.read_text())) if repeats.exists() else ()
+    again = json.loads(repeats.read_text()) if repeats.exists() else {"rewards": (), "work": {}}
     metadata = (result.agent_result.metadata if result.agent_result else None) or {}
-    return QualificationTrial(reward, problem, seconds, again, str(metadata.get(OUTPUT, "")))
+    cut = CUT in metadata or any(info.exception_type == LATE for info in recorded(result))
+    output = str(metadata.get(OUTPUT, ""))
+    return QualificationTrial(reward, problem, seconds, tuple(again["rewards"]), output, again["work"], cut)
+
+
+def _all_the_same(trial: QualificationTrial, folder: Path) -> QualificationTrial:
+    """With the reward of the first verification, where further ones took it for that of what nothing asks for."""
+    try:
+        found = json.loads((folder / CAUSES).read_text())
+    except FileNotFoundError:
+        return trial
+    if found["without"] is not None and found["without"] >= found["reward"]:
+        return trial
+    return replace(trial, reward=found["reward"], fault="", unasked=tuple(found["causes"]))
+
+
+def _task_config(task: Path) -> HarborTaskConfig:
+    return HarborTaskConfig.model_validate_toml((task / "task.toml").read_text())
+
+
+def _without_solution(task: Path, folder: Path) -> Path:
+    """A copy of the task in `folder`, with what users allow. Blocks."""
+    left_out = {task, *(task / "steps").glob("*")}
+
+    def solution(parent: str, _: list[str]) -> list[str]:
+        return ["solution"] if Path(parent) in left_out else []
+
+    copy = Path(shutil.copytree(task, folder / task.name, symlinks=True, ignore=solution))
+    allow(copy, allowed(task))
+    return copy
 
 
 def _plain(kind: str, message: str) -> str:

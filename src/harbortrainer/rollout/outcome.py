@@ -202,8 +202,13 @@ def code(file: Path) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
+def failed_fetch(output: str) -> str:
+    """The first line in which a program reports that it could not fetch something; "" = there is none."""
+    return next((line for line in _FAILED.findall(output) if not re.search(_LOCAL, line)), "")
+
+
 def _diagnose(output: str, wanted: set[str]) -> str:
-    failed = next((line for line in _FAILED.findall(output) if not re.search(_LOCAL, line)), "")
+    failed = failed_fetch(output)
     if not failed or _TESTS_RAN.search(output):
         return ""
     for missing in _MISSING.finditer(output):

@@ -1,16 +1,12 @@
 """Finds, checks and loads Harbor task directories, and reads and writes their quarantine list."""
 
-import hashlib
 import logging
-import re
 import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
-from harbortrainer.durable.files import replace_text
+from harbortrainer.durable.listed import Listed, digest, read_list, write_list
 from harbortrainer.errors import UserError, one_line
 from harbortrainer.harbor import hasten_task_files
 from harbortrainer.tasks.task import Task
@@ -96,17 +92,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in _TABLES or isinstance(value, dict)}
 
 
-def digest(path: Path) -> str:
-    """SHA-256 over the names, modes and contents of a directory's files."""
-    total = hashlib.sha256()
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
-        executable = bool(file.stat().st_mode & 0o100)
-        head = f"{file.relative_to(path).as_posix()}\0{int(executable)}\0{file.stat().st_size}\0"
-        total.update(head.encode("utf-8", "surrogateescape"))
-        total.update(file.read_bytes())
-    return total.hexdigest()
-
-
 def _category(path: Path) -> str:
     return str(read_settings(path).get("metadata", {}).get("category") or "")
 
@@ -116,44 +101,16 @@ def looks_like_task(path: Path) -> bool:
     return visible_folder and any((path / name).exists() for name in ("task.toml", "instruction.md"))
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """A task to leave out. `digest`: of the task when it was found bad; "" = of any content."""
-
-    name: str
-    digest: str
-    reason: str
+def read_quarantine(folder: Path) -> dict[str, Listed]:
+    """A folder's list by name; the text is the reason."""
+    return {one.name: one for one in read_list(folder / QUARANTINE_FILE)}
 
 
-def read_quarantine(folder: Path) -> dict[str, Quarantined]:
-    """A folder's list by name. A line is `NAME DIGEST REASON`; # begins a comment line.
-
-    DIGEST may be `-`. Of NAME, white space, # and % are percent-encoded.
-    """
-    file = folder / QUARANTINE_FILE
-    if not file.is_file():
-        return {}
-    found: dict[str, Quarantined] = {}
-    for line in file.read_text(errors="replace").splitlines():
-        if line.strip() and not line.startswith("#"):
-            name, digest, reason = (*line.split(maxsplit=2), "-", "")[:3]
-            found[unquote(name)] = Quarantined(unquote(name), digest.removeprefix("-"), reason)
-    return found
-
-
-def write_quarantine(folder: Path, bad: Iterable[Quarantined], good: Iterable[str]) -> int:
+def write_quarantine(folder: Path, bad: Iterable[Listed], good: Iterable[str]) -> int:
     """Add the `bad` tasks, drop the `good` ones. Returns how many are listed; without any, the file is removed."""
     kept = {name: one for name, one in read_quarantine(folder).items() if name not in set(good)}
     kept |= {one.name: one for one in bad}
-    file = folder / QUARANTINE_FILE
-    if not kept:
-        file.unlink(missing_ok=True)
-        return 0
-    names = {name: re.sub(r"[\s#%]", lambda odd: quote(odd[0]), name) for name in sorted(kept)}
-    lines = (
-        f"{text} {kept[name].digest or '-'} {' '.join(kept[name].reason.split())}\n" for name, text in names.items()
-    )
-    replace_text(file, _HEAD + "".join(lines))
+    write_list(folder / QUARANTINE_FILE, _HEAD, list(kept.values()))
     return len(kept)
 
 
@@ -167,6 +124,6 @@ def _quarantined(folder: Path, found: list[Path]) -> set[str]:
         if one.digest and one.digest != digest(path):
             _log.warning("task %s: %s names an earlier version of it; check it again", path.name, QUARANTINE_FILE)
             continue
-        _log.warning("task %s is left out: %s: %s", path.name, QUARANTINE_FILE, one.reason or "no reason given")
+        _log.warning("task %s is left out: %s: %s", path.name, QUARANTINE_FILE, one.text or "no reason given")
         left_out.add(path.name)
     return left_out

@@ -69,11 +69,14 @@ class Done:
     report: Report
 
 
-def pack_folder(folder: Path) -> bytes:
-    """A compressed tar file with the folder under its own name. Blocks."""
+def pack_folder(folder: Path, *beside: str) -> bytes:
+    """A compressed tar file with the folder under its own name, and files `beside` it where they exist. Blocks."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         tar.add(folder, arcname=folder.name)
+        for name in beside:
+            if (file := folder.parent / name).is_file():
+                tar.add(file, arcname=name)
     return packed.getvalue()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.docker.allowed import ALLOWED_FILE
 from harbortrainer.errors import UserError
 from harbortrainer.rollout.fleet import Fleet
 from harbortrainer.rollout.venue import RunParts, Say
@@ -92,7 +93,8 @@ class RayCluster:
         try:
             await _end_earlier(self._job.run_id)
             for task in tasks:
-                self._packed[task.digest] = task, await asyncio.to_thread(pack_folder, folder_of(task))
+                packed = await asyncio.to_thread(pack_folder, folder_of(task), ALLOWED_FILE)
+                self._packed[task.digest] = task, packed
             joins = [self._join(fleet, node, say) for node in await asyncio.to_thread(_nodes)]
             for error in await asyncio.gather(*joins, return_exceptions=True):
                 if error is not None and not isinstance(error, HostLost):  # which was logged
