@@ -1,7 +1,7 @@
 """depends.json in the folder of a rewarded trial: the files and services that its reward came from."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -30,9 +30,9 @@ class Depends:
         return (*self.files, *self.services) if self.watched else None
 
     @classmethod
-    def of(cls, files: Iterable[str], services: Iterable[str], *, watched: bool) -> Self:
-        """Sort both, and cut them to MOST each."""
-        paths, named = sorted(set(files)), sorted(set(services))
+    def of(cls, files: Iterable[str], services: Iterable[str], *, first: Collection[str] = (), watched: bool) -> Self:
+        """Sort both, those of `first` first, and cut them to MOST each."""
+        paths, named = sorted(set(files), key=lambda path: (path not in first, path)), sorted(set(services))
         return cls(tuple(paths[:MOST]), tuple(named[:MOST]), len(paths) + len(named), watched)
 
 

@@ -19,13 +19,16 @@ from harbor.verifier.verifier import (
 )
 
 from harbortrainer.docker.again import Again, Place
-from harbortrainer.docker.cause import Causes
+from harbortrainer.docker.cause import Causes, is_made_anew
 from harbortrainer.docker.container import is_running
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.watch import Seen
 from harbortrainer.durable.files import make_folder, write_json
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.harbor import boundary
+from harbortrainer.rollout import depends
+from harbortrainer.rollout.depends import Depends
 from harbortrainer.rollout.outcome import read_reward
 
 VERIFIER = "harbortrainer.rollout.grading:GradingVerifier"
@@ -69,6 +72,8 @@ class GradingVerifier(Verifier):
         if (reward := _reward(first)) <= 0:
             return first
         causes = await again.causes(sight.seen)
+        came_from = _depends(environment, sight.seen, causes)
+        await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
         if not causes:
             return first
         without = await self._without(again, causes)
@@ -149,6 +154,17 @@ def unasked(causes: tuple[str, ...]) -> str:
     names = [name.encode("unicode_escape").decode("ascii")[:80] for name in causes[:SHOWN]]
     more = f" and {len(causes) - SHOWN} more" if len(causes) > SHOWN else ""
     return f"the reward depends on what the task does not ask for: {', '.join(names)}{more}"
+
+
+def _depends(environment: DockerEngineEnvironment, seen: Seen, causes: Causes) -> Depends:
+    """Changed files that a verification opened, unasked ones first, and services of the agent that went on."""
+    assert environment.phases.found is not None
+    opened = seen.opened or {}
+    changed = {one.path for one in environment.phases.found.changes if not is_made_anew(one.path)}
+    services = [f"tcp {port} {one.name}" for one in seen.processes for port in one.ports]
+    services += [f"process {one.name}" for one in seen.processes if one.ran and not one.ports]
+    unasked = {one.path for one in causes.changes}
+    return Depends.of(changed & opened.keys(), services, first=unasked, watched=seen.opened is not None)
 
 
 def _reward(result: VerifierResult) -> float:
