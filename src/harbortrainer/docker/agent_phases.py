@@ -16,8 +16,10 @@ from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.shell import Output, Shells
 from harbortrainer.docker.watch import Process, watching
+from harbortrainer.errors import one_line
 from harbortrainer.harbor import MODE
 
+_SHOWN = 300  # bytes of what a program printed
 SETTLE_TRIES, SETTLE_SEC = 10, 0.3  # until what a solution has started listens
 FULL = 0.8  # of the limit, which counts threads too
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
@@ -188,4 +190,4 @@ def _renewed(container: str) -> bool:
 
 
 def _errors(output: Output) -> str:
-    return output.stderr.decode(errors="replace").strip()
+    return one_line(output.stderr[-_SHOWN:].decode(errors="replace"))

@@ -11,11 +11,22 @@ import itertools
 import os
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harbortrainer.docker.archive import FOLDER, NEW, READ, Target
+from harbortrainer.docker.archive import (
+    FOLDER,
+    LOGS,
+    NEW,
+    READ,
+    Chosen,
+    Links,
+    Parts,
+    Target,
+    TooMuch,
+    all_files,
+)
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 MOST_FOLDERS = 64  # of its entries: each may be open
@@ -84,25 +95,88 @@ def first_of(name: str) -> int | None:
     return noted.pid if (noted := _roots.get(name)) else None
 
 
-def copy_out(name: str, source: str, target: Path) -> None:
-    """Copy the contents of the container's folder `source` into `target`, as `fetch_folder` does.
+def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), chosen: Chosen = all_files) -> int:
+    """Copy what LOGS allow of the container's folder `source` into `target`, its files `first` before all others.
 
-    Raises Unusual before anything is written; OSError of `target`.
+    Returns how many entries were left out of those that were seen: what does not fit, or does not open at once, special
+    files, mounts. Raises Unusual before anything is written; OSError of `target`.
     """
-    tree = _Tree()
-    with _entered(name) as root, contextlib.ExitStack() as opened:
-        folder = root
-        for part in _parts(source):
-            folder = _opened(part, folder, opened)
-        _read_folder(folder, tree, opened)
-    with Target(target, f"{source} in container {name}") as into:
-        for path, entry in tree.entries.items():
-            parts = tuple(path.split("/"))
-            if entry.content is None:
-                into.add_folder(parts, entry.time)
+    with contextlib.ExitStack() as opened:
+        with _entered(name) as root, contextlib.ExitStack() as above:
+            folder = root
+            for part in _parts(source):
+                folder = _opened(part, folder, above)
+            folder = os.dup(folder)
+            opened.callback(os.close, folder)
+        target.mkdir(parents=True, exist_ok=True)
+        with Target(target, f"{source} in container {name}", LOGS) as into:
+            return _Logs(folder, into, chosen).copy(first)
+
+
+class _Logs:
+    """The files below an open folder. They change while they are read, and no program in the container is waited for."""
+
+    def __init__(self, folder: int, into: Target, chosen: Chosen) -> None:
+        self._folder, self._into, self._chosen = folder, into, chosen
+        self._device = os.fstat(folder).st_dev
+        self._waiting: list[Parts] = []
+        self._links: Links = {}
+        self._left_out = 0
+
+    def copy(self, first: Sequence[str]) -> int:
+        try:
+            for name in first:
+                self._copy((name,), self._folder)
+            self._copy_entries((), self._folder, first)
+            while self._waiting:
+                self._copy_folder(self._waiting.pop())
+        except TooMuch:
+            self._left_out += 1 + len(self._waiting)
+        self._into.add_links(self._links)
+        self._into.finish()
+        return self._left_out
+
+    def _copy_folder(self, parts: Parts) -> None:
+        with contextlib.ExitStack() as opened:
+            folder = self._folder
+            try:
+                for part in parts:
+                    folder = _opened(part, folder, opened)
+            except (OSError, Unusual):  # it has gone, or is a mount
+                self._left_out += 1
             else:
-                into.add_file(parts, entry.mode, entry.time, len(entry.content), io.BytesIO(entry.content))
-        into.finish()
+                self._copy_entries(parts, folder)
+
+    def _copy_entries(self, above: Parts, folder: int, but: Sequence[str] = ()) -> None:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, LOGS.entries + 1))
+        for name in names:
+            if name not in but:
+                self._copy((*above, name), folder)
+
+    def _copy(self, parts: Parts, folder: int) -> None:
+        try:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        except OSError:  # it has gone
+            return
+        path = "/".join(parts)
+        self._into.count(path)
+        if stat.S_ISDIR(found.st_mode):
+            self._into.add_folder(parts, found.st_mtime_ns)
+            self._waiting.append(parts)
+        elif stat.S_ISLNK(found.st_mode):
+            with contextlib.suppress(OSError):
+                self._links[parts] = os.readlink(parts[-1], dir_fd=folder)
+        elif found.st_dev != self._device:
+            self._left_out += 1
+        elif self._chosen(path):
+            try:
+                entry = _read(os.open(parts[-1], READ, dir_fd=folder), self._into.room)
+            except (OSError, Unusual):
+                self._left_out += 1
+            else:
+                content = entry.content or b""
+                self._into.add_file(parts, entry.mode, entry.time, len(content), io.BytesIO(content))
 
 
 def copy_in(name: str, source: Path, target: str) -> None:
@@ -272,7 +346,7 @@ def _read(descriptor: int, limit: int) -> _Entry:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
             raise Unusual
-        return _Entry(found.st_mode & 0o7777, found.st_mtime_ns, file.read(limit + 1))
+        return _Entry(found.st_mode & 0o7777, found.st_mtime_ns, file.read(limit))
 
 
 def _write(name: str, folder: int, entry: _Entry) -> None:

@@ -6,9 +6,9 @@ file that was replaced by one of equal size, mode and time.
 """
 
 import contextlib
-import functools
 import hashlib
 import io
+import itertools
 import os
 import secrets
 import stat
@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 
 from docker.utils import decode_json_header
 
-from harbortrainer.docker.archive import MAX_DOWNLOAD, archived
+from harbortrainer.docker.archive import WORK, archived
 from harbortrainer.docker.daemon import engine
 
 LINK, FILE, PROGRAM, FOLDER, GONE = "link", "file", "elf", "folder", "gone"  # what a fingerprint begins with
@@ -33,6 +33,7 @@ _MOST_FOLDERS = 1024
 MAX_CONTENT = 64 * 1024 * 1024  # of a file that is read into memory
 _PIECE = 1024 * 1024
 _PATH_MAX = 4096
+MOST_CHANGES = 100_000  # that are looked at
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
@@ -76,7 +77,7 @@ class Layer(Protocol):
     def fingerprint(self, path: str) -> str:
         """Kind of the container's entry with a digest of its content or target: equal = the same file.
 
-        A file of more than MAX_DOWNLOAD bytes equals none.
+        A file of more than WORK.size bytes equals none.
         """
         ...
 
@@ -113,10 +114,13 @@ def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tupl
     return _folders[name]
 
 
-@functools.cache
-def way(path: str) -> tuple[str, ...]:
+def way(path: str) -> Iterator[str]:
     """/a/b/c -> /a, /a/b, /a/b/c."""
-    return tuple(str(part) for part in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
+    at = 0
+    while (at := path.find("/", at + 1)) > 0:
+        yield path[:at]
+    if path.strip("/"):
+        yield path
 
 
 class ImageFiles:
@@ -144,11 +148,15 @@ class ImageFiles:
 
     def names(self, folder: str) -> set[str]:
         """Names of the image's entries in `folder`."""
+        return {name for name in self.listed(folder) if self.find(f"{folder.rstrip('/')}/{name}") is not None}
+
+    def listed(self, folder: str) -> set[str]:
+        """The same, with those that an upper layer hides."""
         found: set[str] = set()
         for lower in self._lowers:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found.update(os.listdir(lower + folder))
-        return {name for name in found if self.find(f"{folder.rstrip('/')}/{name}") is not None}
+        return found
 
 
 class OverlayLayer:
@@ -160,7 +168,7 @@ class OverlayLayer:
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[Change]:
-        for part in way(root)[:-1]:
+        for part in (one for one in way(root) if one != root):
             mode = self._mode(part)
             if not mode:
                 return
@@ -183,32 +191,47 @@ class OverlayLayer:
             yield Change(part, Kind.REMOVED, shallow=True)
 
     def _below(self, root: str) -> Iterator[Change]:
-        waiting = [(root, False)]  # with whether what is above is new
+        above, _, last = root.rpartition("/")
+        waiting = [(above, iter([last]), {last})]  # folders with names that are not looked at yet, and the image's names
         while waiting:
-            path, above_is_new = waiting.pop()
-            entry = os.lstat(self._upper + path)
-            stamp = (entry.st_ino, entry.st_ctime_ns)
-            if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
-                if self.image.find(path):
-                    yield Change(path, Kind.REMOVED, stamp=stamp)
+            folder, names, known = waiting[-1]
+            if (name := next(names, None)) is None:
+                waiting.pop()
                 continue
-            folder = stat.S_ISDIR(entry.st_mode)
-            found = None if above_is_new else self.image.find(path)
-            if not folder:
-                yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
-                continue
-            was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
-            names = sorted(os.listdir(self._upper + path))
-            if not was_folder or _has(self._upper + path, _REDIRECT):
-                yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
-            elif self._is_new(path):
-                for name in sorted(self.image.names(path) - set(names)):
-                    yield Change(f"{path}/{name}", Kind.REMOVED)
-            if was_folder and found is not None and _rights(entry) != _rights(os.lstat(found)):
-                yield Change(path, Kind.CHANGED, folder=True, stamp=stamp, shallow=True)
-            below = (f"{path}/{name}" for name in reversed(names))
+            path = f"{folder}/{name}"
             # no program opens a longer path; the folders above it are new, and listed
-            waiting += [(one, not was_folder) for one in below if len(os.fsencode(self._upper + one)) < _PATH_MAX]
+            if len(os.fsencode(self._upper + path)) >= _PATH_MAX:
+                continue
+            try:
+                changes, below = self._look(path, self.image.find(path) if name in known else None)
+            except (FileNotFoundError, NotADirectoryError):  # a process of the agent has removed it just now
+                continue
+            yield from changes
+            if below is not None:
+                waiting.append((path, *below))
+
+    def _look(self, path: str, found: str | None) -> tuple[list[Change], tuple[Iterator[str], set[str]] | None]:
+        """Changes of the entry itself; of a folder also the names in it, and the image's, none for a new one.
+
+        `found`: the image's entry.
+        """
+        entry = os.lstat(self._upper + path)
+        stamp = (entry.st_ino, entry.st_ctime_ns)
+        if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
+            return [Change(path, Kind.REMOVED, stamp=stamp)] if found else [], None
+        kind = Kind.CHANGED if found else Kind.ADDED
+        if not stat.S_ISDIR(entry.st_mode):
+            return [Change(path, kind, stamp=stamp)], None
+        was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
+        changes, names = list[Change](), _names(self._upper + path)
+        if not was_folder or _has(self._upper + path, _REDIRECT):
+            changes.append(Change(path, kind, folder=True, stamp=stamp))
+        elif self._is_new(path):
+            gone = sorted(self.image.names(path) - set(names))
+            changes += (Change(f"{path}/{name}", Kind.REMOVED) for name in gone)
+        if was_folder and found is not None and _rights(entry) != _rights(os.lstat(found)):
+            changes.append(Change(path, Kind.CHANGED, folder=True, stamp=stamp, shallow=True))
+        return changes, (iter(names), self.image.listed(path) if was_folder else set[str]())
 
     def is_plain(self, path: str) -> bool:
         if not stat.S_ISREG(self._mode(path)):
@@ -217,7 +240,7 @@ class OverlayLayer:
         return entry.st_size > 0 and (found is None or _rights(entry) == _rights(os.lstat(found)))
 
     def names(self, folder: str) -> list[str]:
-        return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
+        return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
     def find(self, folder: str, name: str) -> Iterator[str]:
         if not stat.S_ISDIR(self._mode(folder)):
@@ -247,12 +270,15 @@ class OverlayLayer:
 
     def _mode(self, path: str) -> int:
         """0 = nothing was written there, or its parent is no folder any more."""
-        if path in ("", "/"):
-            return stat.S_IFDIR
-        if path not in self._modes:
-            above, _, _ = path.rpartition("/")
-            self._modes[path] = _mode(self._upper + path) if stat.S_ISDIR(self._mode(above)) else 0
-        return self._modes[path]
+        missing = list[str]()
+        above = path.rstrip("/")
+        while above and above not in self._modes:
+            missing.append(above)
+            above, _, _ = above.rpartition("/")
+        mode = self._modes[above] if above else stat.S_IFDIR
+        for part in reversed(missing):
+            mode = self._modes[part] = _mode(self._upper + part) if stat.S_ISDIR(mode) else 0
+        return mode
 
     def _is_new(self, folder: str) -> bool:
         """Whether it hides the image's folder of that name instead of adding to it."""
@@ -270,7 +296,7 @@ class ListedLayer:
         self._folders = {str(PurePosixPath(path).parent) for path in self._kinds}
 
     def changes(self, root: str) -> Iterator[Change]:
-        for part in way(root)[:-1]:
+        for part in (one for one in way(root) if one != root):
             kind = self._kinds.get(part)
             if kind == _DELETED or (kind == _MODIFIED and not self._is_folder(part)):
                 yield Change(part, Kind.REMOVED if kind == _DELETED else Kind.CHANGED, shallow=True)
@@ -345,7 +371,7 @@ def _content(file: IO[bytes]) -> bytes | None:
 
 
 def _of_file(file: IO[bytes], mode: int, size: int) -> str:
-    if size > MAX_DOWNLOAD:
+    if size > WORK.size:
         return f"{FILE}:large:{secrets.token_hex(16)}"
     start = file.read(4)
     digest = hashlib.sha256(start)
@@ -356,6 +382,11 @@ def _of_file(file: IO[bytes], mode: int, size: int) -> str:
 
 def _rights(entry: os.stat_result) -> tuple[int, int, int]:
     return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid
+
+
+def _names(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1))
 
 
 def _mode(path: str) -> int:

@@ -13,7 +13,6 @@ from harbor.verifier.verifier import (
     DownloadVerifierDirError,
     RewardFileEmptyError,
     RewardFileNotFoundError,
-    Verifier,
     VerifierOutputParseError,
 )
 
@@ -22,9 +21,10 @@ from harbortrainer.docker.container import is_running
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.durable.files import make_folder, write_json
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.harbor import boundary
 from harbortrainer.rollout.outcome import read_reward
+from harbortrainer.rollout.reward_files import SafeVerifier
 
 VERIFIER = "harbortrainer.rollout.grading:GradingVerifier"
 VERIFICATIONS = 4.0  # times a verifier's limit, for Harbor: each of them has the task's own limit
@@ -38,7 +38,7 @@ _ends: dict[str, bool] = {}  # by task and step: whether verification ends in a 
 _log = logging.getLogger("harbortrainer")
 
 
-class GradingVerifier(Verifier):
+class GradingVerifier(SafeVerifier):
     """Harbor's, watched. A reward above 0 that has unasked causes is measured again without them, in a fresh container.
 
     The same reward: the grade stands. Otherwise the second one is the grade if verification met a cause before the
@@ -80,7 +80,7 @@ class GradingVerifier(Verifier):
         """The reward in a fresh container without `causes`, or in an untouched one; -inf = verification broke."""
         async with environment.fresh(causes) as fresh:
             environment.verdict.again += causes is not None
-            verifier = Verifier(
+            verifier = SafeVerifier(
                 self.task, fresh.trial_paths, fresh, self.override_env, self.logger,
                 verifier_env=self.verifier_env, step_name=self.step_name,
             )  # fmt: skip
@@ -138,5 +138,5 @@ def _is_machines(error: BaseException) -> bool:
     )
 
 
-def _brief(verifier: Verifier, error: Exception) -> tuple[str, str]:
-    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+def _brief(verifier: SafeVerifier, error: Exception) -> tuple[str, str]:
+    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {one_line(str(error)[:200])}"

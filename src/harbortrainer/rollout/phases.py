@@ -17,6 +17,7 @@ from harbortrainer.rollout.slots import Slots
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
 
+    from harbortrainer.docker.artifacts import CollectedEnvironment
     from harbortrainer.docker.environment import DockerEngineEnvironment
 
 
@@ -110,6 +111,8 @@ class Phases:
     @boundary
     async def _after_agent(self, _: object) -> None:
         self.leave()
+        if environment := self._collected_environment():
+            environment.graded_elsewhere = not self._verified_inside()
         if isinstance(self._policy, AgentSession):
             await self._policy.close()
 
@@ -127,10 +130,7 @@ class Phases:
 
     def _require_collected(self) -> None:
         """Raises RuntimeError when the agent's work is lost: a verifier elsewhere would grade an empty folder."""
-        from harbortrainer.docker.artifacts import CollectedEnvironment
-
-        environment = self._trial.agent_environment
-        if isinstance(environment, CollectedEnvironment) and environment.lost:
+        if (environment := self._collected_environment()) and environment.lost:
             raise RuntimeError(environment.lost)
 
     @property
@@ -138,6 +138,12 @@ class Phases:
         """What the reward depends on although the task does not ask for it."""
         environment = self._engine_environment()
         return environment.verdict.unasked if environment else ()
+
+    def _collected_environment(self) -> "CollectedEnvironment | None":
+        from harbortrainer.docker.artifacts import CollectedEnvironment
+
+        environment = self._trial.agent_environment
+        return environment if isinstance(environment, CollectedEnvironment) else None
 
     def _engine_environment(self) -> "DockerEngineEnvironment | None":
         from harbortrainer.docker.environment import DockerEngineEnvironment
