@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import requests
 from docker.errors import create_api_error_from_http_exception
+from docker.utils import decode_json_header
 
 from harbortrainer.docker.daemon import engine
 
+GO_FOLDER, GO_LINK = 1 << 31, 1 << 27  # bits of Go's file modes
 MAX_DEPTH = 128  # of folders
 MAX_NAME, MAX_PART = 1024, 255  # bytes; longer names are left out
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -189,9 +191,7 @@ def fetch_file(container: str, source: str, target: Path, limits: Limits = WORK)
         _add(tar, member, into, (target.name,))
 
 
-def unpack(
-    tar: tarfile.TarFile, into: Target, exclude: Sequence[str] = (), chosen: Chosen = all_files
-) -> None:
+def unpack(tar: tarfile.TarFile, into: Target, exclude: Sequence[str] = (), chosen: Chosen = all_files) -> None:
     """Write an archive's files, folders, and links that lead further down. Hard links to files of it become copies."""
     left_out, files, links = set[Parts](), set[Parts](), Links()
     while (member := tar.next()) is not None:
@@ -265,26 +265,52 @@ class _Stream(io.RawIOBase):
         return piece
 
 
+def stat_of(container: str, path: str) -> dict[str, Any] | None:
+    """What the daemon says of an entry: Go's `mode`, `size`, `linkTarget`; None = nothing is there."""
+    client = engine()
+    status = client.head(url_of(container, "archive"), params={"path": path}).headers.get(
+        "X-Docker-Container-Path-Stat"
+    )
+    return None if status is None else decode_json_header(status)
+
+
+def is_folder(container: str, path: str) -> bool:
+    """Whether the path leads to a folder."""
+    found = stat_of(container, path)
+    if found and found["mode"] & GO_LINK:
+        found = stat_of(container, found["linkTarget"])
+    return found is not None and bool(found["mode"] & GO_FOLDER)
+
+
+def url_of(container: str, what: str) -> str:
+    """Of a request to the daemon that docker-py would read whole."""
+    client = engine()
+    return f"{client.base_url}/v{client.api_version}/containers/{container}/{what}"
+
+
+def raise_for_status(answer: requests.Response) -> None:
+    """Raises docker.errors.APIError, as docker-py does."""
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        raise create_api_error_from_http_exception(error) from error
+
+
 @contextlib.contextmanager
 def archived(container: str, path: str, seconds: float = WORK.seconds) -> Iterator[tarfile.TarFile]:
     """The daemon's archive of a file or folder, to be read once, in order.
 
     Raises FileNotFoundError; RuntimeError for a broken one, TooMuch after `seconds`; docker.errors.APIError.
     """
-    what, client = _what(container, path.removesuffix("/.")), engine()
-    url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
-    with client.get(url, params={"path": path}, stream=True, timeout=seconds) as answer:
+    what = _what(container, path.removesuffix("/."))
+    # once the answer is closed, the daemon stops packing
+    with engine().get(url_of(container, "archive"), params={"path": path}, stream=True, timeout=seconds) as answer:
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise FileNotFoundError(f"no {what}")
+        raise_for_status(answer)
+        stream = _Stream(answer.iter_content(_CHUNK), what, seconds)
         try:
-            answer.raise_for_status()
-        except requests.HTTPError as error:
-            raise create_api_error_from_http_exception(error) from error
-        pieces = answer.iter_content(_CHUNK)
-        try:
-            with tarfile.open(fileobj=_Stream(pieces, what, seconds), mode="r|", bufsize=_CHUNK) as tar:
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as tar:
                 yield tar
         except tarfile.TarError as error:
             raise RuntimeError(f"{what} came as a broken archive") from error
-        finally:
-            pieces.close()  # the daemon stops packing

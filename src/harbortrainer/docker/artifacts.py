@@ -15,9 +15,9 @@ from harbor.environments.docker.docker import DockerEnvironment
 from harbor.environments.docker.docker_unix import UnixOps
 from harbor.utils.path_filter import filter_paths_by_patterns
 
-from harbortrainer.docker.archive import LOGS, WORK, fetch_file, fetch_folder
+from harbortrainer.docker.archive import LOGS, WORK, fetch_file, fetch_folder, is_folder
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.files import fetch_logs, is_log
+from harbortrainer.docker.files import fetch, fetch_logs
 
 
 class Downloads(UnixOps):
@@ -31,7 +31,6 @@ class Downloads(UnixOps):
         await call(fetch_file, await call(self._container_of, service), source_path, Path(target_path))
 
     async def download_dir(self, source_dir: str, target_dir: Path | str, service: str | None = None) -> None:
-        fetch = fetch_logs if is_log(source_dir) else fetch_folder
         await call(fetch, await call(self._container_of, service), source_dir, Path(target_dir))
 
 
@@ -51,6 +50,10 @@ class CollectedEnvironment(BaseEnvironment):
     @abstractmethod
     def _container_runs(self, service: str | None) -> bool:
         """Whether the service's container runs; None = the agent's. Blocks. Raises docker.errors.DockerException."""
+
+    async def service_is_dir(self, path: str, *, service: str | None = None, user: str | int | None = None) -> bool:
+        """Ask the daemon, not the container's programs."""
+        return await call(is_folder, await call(self._container_of, service), path)
 
     async def service_download_file(
         self, source_path: str, target_path: Path | str, *, service: str | None = None

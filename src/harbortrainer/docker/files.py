@@ -29,13 +29,19 @@ MAX_INLINE_UPLOAD = 128 * 1024  # base64 characters; twice as many cost as much 
 MAX_PACKED = 2 * 1024**2  # bytes that are compressed for that
 SHELL_SEC = 60.0  # for a transfer through the shell; after that the daemon's archive call does it
 REWARDS = (EnvironmentPaths().reward_json_path.name, EnvironmentPaths().reward_text_path.name)
-_LOGS = (EnvironmentPaths.agent_dir, EnvironmentPaths.verifier_dir)
+_LOGS = (EnvironmentPaths.agent_dir, EnvironmentPaths.verifier_dir)  # no verifier elsewhere grades them
 _log = logging.getLogger("harbortrainer")
 
 
-def is_log(folder: str) -> bool:
-    """Whether it is a folder of logs, which no verifier elsewhere grades."""
-    return any(PurePosixPath(folder).is_relative_to(log) for log in _LOGS)
+def fetch(container: str, source: str, target: Path) -> None:
+    """Copy the contents of the container's folder into `target`: all of it, of logs what LOGS allow. Blocks.
+
+    Raises FileNotFoundError, TooMuch; RuntimeError for what comes broken.
+    """
+    if any(PurePosixPath(source).is_relative_to(log) for log in _LOGS):
+        fetch_logs(container, source, target)
+    else:
+        fetch_folder(container, source, target)
 
 
 def fetch_logs(container: str, source: str, target: Path, chosen: Chosen = all_files) -> None:
@@ -103,7 +109,7 @@ class Files:
 
         Raises FileNotFoundError, RuntimeError when too large.
         """
-        await call(fetch_logs if is_log(source) else fetch_folder, self._container, source, target)
+        await call(fetch, self._container, source, target)
 
     async def download_file(self, source: str, target: Path) -> None:
         """Copy one file to `target`, or into it when it is a directory. Raises FileNotFoundError."""

@@ -6,9 +6,11 @@ container's own layer is touched. What is unusual is left to the caller's other 
 """
 
 import contextlib
+import errno
 import io
 import itertools
 import os
+import secrets
 import signal
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from pathlib import Path
 from harbortrainer.docker.archive import (
     FOLDER,
     LOGS,
+    MAX_NAME,
     NEW,
     READ,
     Chosen,
@@ -114,7 +117,7 @@ def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), c
 
 
 class _Logs:
-    """The files below an open folder. They change while they are read, and no program in the container is waited for."""
+    """The files below an open folder, which change meanwhile: it waits for no program in the container."""
 
     def __init__(self, folder: int, into: Target, chosen: Chosen) -> None:
         self._folder, self._into, self._chosen = folder, into, chosen
@@ -160,6 +163,9 @@ class _Logs:
         except OSError:  # it has gone
             return
         path = "/".join(parts)
+        if len(os.fsencode(path)) > MAX_NAME:
+            self._left_out += 1
+            return
         self._into.count(path)
         if stat.S_ISDIR(found.st_mode):
             self._into.add_folder(parts, found.st_mtime_ns)
@@ -206,22 +212,45 @@ def copy_in(name: str, source: Path, target: str) -> None:
                 os.utime(folders[path], ns=(tree.entries[path].time, tree.entries[path].time))
 
 
-def renew(name: str, folders: Mapping[str, int]) -> None:
-    """Make empty `folders`, with these modes, in place of empty ones or none.
+def renew(name: str, folders: Mapping[str, int], away: str) -> None:
+    """Make empty `folders`, with these modes, in place of what is there: a full one becomes `away`-TOKEN.
 
-    Raises Unusual, also when a device of /dev was changed, or /tmp is none.
+    Raises Unusual, also for a mount, or a folder of the image that is not empty.
     """
+    with _entered(name) as root, contextlib.ExitStack() as opened:
+        *above_away, last_away = _parts(away)
+        for path, mode in folders.items():
+            *above, last = _parts(path)
+            folder = _way(above, root, opened)
+            try:
+                os.rmdir(last, dir_fd=folder)
+            except FileNotFoundError:
+                pass
+            except NotADirectoryError:
+                os.unlink(last, dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                to = _way(above_away, root, opened)
+                os.rename(last, f"{last_away}-{secrets.token_hex(4)}", src_dir_fd=folder, dst_dir_fd=to)
+            _made(last, folder, mode, opened)
+
+
+def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int:
+    """The folder below an open one, made in place of files and links."""
+    for part in parts:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(part, dir_fd=folder)
+        folder = _made(part, folder, 0o755, opened)
+    return folder
+
+
+def check_system(name: str) -> None:
+    """Raises Unusual when a device of /dev was changed, or /tmp is no folder."""
     with _entered(name) as root, contextlib.ExitStack() as opened:
         _check_devices(root, opened)
         _opened("tmp", root, opened)
-        for path, mode in folders.items():
-            *above, last = _parts(path)
-            folder = root
-            for part in above:
-                folder = _opened(part, folder, opened)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(last, dir_fd=folder)  # fails for a link, a mount, and a folder that is not empty
-            _made(last, folder, mode, opened)
 
 
 def _check_devices(root: int, opened: contextlib.ExitStack) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import itertools
+import json
 import os
 import secrets
 import stat
@@ -19,9 +20,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
-from docker.utils import decode_json_header
-
-from harbortrainer.docker.archive import WORK, archived
+from harbortrainer.docker.archive import READ, WORK, archived, raise_for_status, stat_of, url_of
 from harbortrainer.docker.daemon import engine
 
 LINK, FILE, PROGRAM, FOLDER, GONE = "link", "file", "elf", "folder", "gone"  # what a fingerprint begins with
@@ -30,7 +29,7 @@ _OPAQUE, _REDIRECT = "trusted.overlay.opaque", "trusted.overlay.redirect"
 _MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS = 1024
-MAX_CONTENT = 64 * 1024 * 1024  # of a file that is read into memory
+MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
 _PIECE = 1024 * 1024
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
@@ -86,6 +85,11 @@ class Layer(Protocol):
         ...
 
     @property
+    def whole(self) -> bool:
+        """Whether all changes are known."""
+        ...
+
+    @property
     def image(self) -> "ImageFiles | None":
         """The image's files; None = they cannot be read from here."""
         ...
@@ -100,7 +104,23 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
     upper, lowers = known or remember_folders(container, engine().inspect_container(container))
     if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
         return OverlayLayer(upper, lowers)
-    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+    return ListedLayer(container, *_listed(container)) if listed else None
+
+
+def _listed(container: str) -> tuple[list[dict[str, Any]], bool]:
+    """What `docker diff` lists, of which the first MAX_CONTENT bytes are read, and whether that is all."""
+    with engine().get(url_of(container, "changes"), stream=True) as answer:
+        raise_for_status(answer)
+        text = b""
+        for piece in answer.iter_content(_PIECE):
+            text += piece
+            if len(text) > MAX_CONTENT:
+                break
+    whole = len(text) <= MAX_CONTENT
+    try:
+        return json.loads(text if whole else text[: text.rfind(b"},{") + 1] + b"]") or [], whole
+    except ValueError:  # a name that looks like the end of an entry
+        return [], False
 
 
 def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -162,6 +182,8 @@ class ImageFiles:
 class OverlayLayer:
     """overlayfs' upper folder: the container wrote what is in it. Its links are not followed."""
 
+    whole = True
+
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
         self._modes: dict[str, int] = {}
@@ -192,7 +214,7 @@ class OverlayLayer:
 
     def _below(self, root: str) -> Iterator[Change]:
         above, _, last = root.rpartition("/")
-        waiting = [(above, iter([last]), {last})]  # folders with names that are not looked at yet, and the image's names
+        waiting = [(above, iter([last]), {last})]  # folders, the names to look at, the image's names
         while waiting:
             folder, names, known = waiting[-1]
             if (name := next(names, None)) is None:
@@ -254,8 +276,11 @@ class OverlayLayer:
     def content(self, path: str) -> bytes | None:
         if not stat.S_ISREG(self._mode(path)):
             return None
-        with open(self._upper + path, "rb") as file:
-            return _content(file)
+        try:
+            with open(os.open(self._upper + path, READ), "rb") as file:
+                return _content(file) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        except OSError:  # a process of the agent has replaced it just now, or holds it
+            return None
 
     def fingerprint(self, path: str) -> str:
         mode = self._mode(path)
@@ -290,8 +315,9 @@ class ListedLayer:
 
     image = None
 
-    def __init__(self, container: str, changes: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, container: str, changes: Iterable[Mapping[str, Any]], whole: bool = True) -> None:
         self._container = container
+        self.whole = whole
         self._kinds = {change["Path"]: change["Kind"] for change in changes}
         self._folders = {str(PurePosixPath(path).parent) for path in self._kinds}
 
@@ -349,10 +375,7 @@ class ListedLayer:
         return found is not None and bool(found["mode"] & _GO_DIRECTORY)
 
     def _stat(self, path: str) -> dict[str, Any] | None:
-        client = engine()
-        url = f"{client.base_url}/v{client.api_version}/containers/{self._container}/archive"
-        status = client.head(url, params={"path": path}).headers.get("X-Docker-Container-Path-Stat")
-        return None if status is None else decode_json_header(status)
+        return stat_of(self._container, path)
 
 
 @contextlib.contextmanager

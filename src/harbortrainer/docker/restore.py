@@ -9,7 +9,7 @@ import io
 import itertools
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.cause import is_made_anew
@@ -52,8 +52,8 @@ def survey(container: str, before: Stamps) -> Survey:
     layer = layer_of(container)
     assert layer is not None
     kept = (one for one in _changes(layer) if one.stamp is None or before.get(one.path) != one.stamp)
-    found = list(itertools.islice(kept, MOST_CHANGES + 1))
-    return Survey(layer, tuple(sorted(found[:MOST_CHANGES])), whole=len(found) <= MOST_CHANGES)
+    found = [replace(one, stamp=None) for one in itertools.islice(kept, MOST_CHANGES + 1)]  # stamps are a third of them
+    return Survey(layer, tuple(sorted(found[:MOST_CHANGES])), whole=layer.whole and len(found) <= MOST_CHANGES)
 
 
 def _changes(layer: Layer) -> Iterator[Change]:

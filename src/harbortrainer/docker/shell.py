@@ -11,18 +11,23 @@ import socket
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+import requests
 from docker.errors import DockerException
 
+from harbortrainer.docker.archive import GO_LINK, stat_of
 from harbortrainer.docker.cleaning import in_background
 from harbortrainer.docker.command import BLOCKS, BOOT, PREAMBLE, READY, SAY_READY, Command, script
-from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.daemon import call, engine, ping_docker
 from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, first_shell, frames
 
 MAX_OUTPUT_BYTES = 2 * 1024 * 1024  # of each stream of a command
-BOOT_BYTES, BOOT_SEC = 16 * 1024, 30.0  # until a shell says that it is ready
+BOOT_BYTES, BOOT_SEC = 16 * 1024, 15  # until a shell says that it is ready
+_NOT_STARTED = f"what was started as a shell did not answer within {BOOT_SEC} s"
 KILL_WAIT_SEC = 5.0
 IN_FLIGHT_SEC = 0.2  # until the output of a process that has ended is here
 _STDOUT, _PAUSE_SEC = 1, 0.005
+_USERS, _MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20  # bytes: the daemon reads them, and waits for a pipe
+_GO_NO_FILE = 0x8F280000  # bits of Go's file modes: a folder, link, pipe, socket, device, ...
 
 
 class ShellGone(Exception):
@@ -123,7 +128,7 @@ class Shell:
                 await shell._boot()
         except TimeoutError:
             shell.close()
-            raise RuntimeError(f"what was started as a shell did not answer within {BOOT_SEC:g} s") from None
+            raise RuntimeError(_NOT_STARTED) from None
         except (ShellGone, RuntimeError):
             shell.close()
             raise
@@ -245,10 +250,24 @@ class Shell:
 
 
 def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
-    """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking."""
+    """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking.
+
+    Raises docker.errors.APIError, ShellGone; RuntimeError when a program that is no shell was started.
+    """
     client = engine()
+    for file in _USERS:
+        found = stat_of(container, file)
+        if found and found["mode"] & GO_LINK:
+            found = stat_of(container, found["linkTarget"])
+        if found and (found["mode"] & _GO_NO_FILE or found["size"] > _MOST_USERS):
+            raise ShellGone(f"{file} is no list of users")
     exec_id = client.exec_create(container, ["sh", "-c", BOOT], stdin=True, user=user, workdir="/")["Id"]
-    return duplex(client.exec_start(exec_id, socket=True))
+    try:
+        return duplex(engine(BOOT_SEC).exec_start(exec_id, socket=True))
+    except (requests.ReadTimeout, TimeoutError):
+        if ping_docker() is not None:
+            raise
+        raise RuntimeError(_NOT_STARTED) from None
 
 
 class Shells:

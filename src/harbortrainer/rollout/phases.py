@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # slow to import
     from harbortrainer.docker.environment import DockerEngineEnvironment
 
 
+GRADING_SLACK_SEC = 120.0  # between the agent's end and the start of Harbor's limit on verification
 VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 UNNAMED = ObservedTrial("")
 
@@ -113,6 +114,9 @@ class Phases:
         self.leave()
         if environment := self._collected_environment():
             environment.graded_elsewhere = not self._verified_inside()
+        if (due := self.clock.due) is not None:  # who hangs verification until the trial is over would have no grade
+            own = self._trial.verifier_timeout_sec + GRADING_SLACK_SEC
+            self.clock.due = max(due, asyncio.get_running_loop().time() + own)
         if isinstance(self._policy, AgentSession):
             await self._policy.close()
 
