@@ -1,5 +1,6 @@
 """What a container's archives may do on this machine, and how much of them is read."""
 
+import contextlib
 import io
 import os
 import re
@@ -7,11 +8,12 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harbortrainer.docker import archive
-from harbortrainer.docker.archive import Target, fetch_file, fetch_folder
+from harbortrainer.docker.archive import Limits, Target, TooMuch, fetch_file, fetch_folder
 from harbortrainer.docker.layer import entry
 from tests.support.archives import Entry, leading_out, packed
 
@@ -26,10 +28,15 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Send:
     def give(content: bytes | Sequence[Entry]) -> None:
         whole = content if isinstance(content, bytes) else packed(content)
 
-        def get_archive(_container: str, _path: str, chunk_size: int) -> tuple[Iterator[bytes], None]:
-            return (whole[i : i + chunk_size] for i in range(0, len(whole), chunk_size)), None
+        def get(url: str, **_: Any) -> contextlib.AbstractContextManager[Any]:
+            return contextlib.nullcontext(
+                SimpleNamespace(status_code=200, raise_for_status=lambda: None, iter_content=pieces)
+            )
 
-        monkeypatch.setattr(archive, "engine", lambda: SimpleNamespace(get_archive=get_archive))
+        def pieces(size: int) -> Iterator[bytes]:
+            return (whole[i : i + size] for i in range(0, len(whole), size))
+
+        monkeypatch.setattr(archive, "engine", lambda: SimpleNamespace(base_url="", api_version="1", get=get))
 
     return give
 
@@ -144,12 +151,10 @@ def test_a_target_that_is_a_link_is_not_followed(send: Send, target: Path) -> No
         ([("a", FILE, b"1" * 200_000)], "/logs in container c is larger than"),
     ],
 )
-def test_limits(send: Send, target: Path, entries: list[Entry], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MAX_ENTRIES", 3)
-    monkeypatch.setattr(archive, "MAX_DOWNLOAD", 10)
+def test_limits(send: Send, target: Path, entries: list[Entry], why: str) -> None:
     send(entries)
-    with pytest.raises(RuntimeError, match=f"^{re.escape(why)}"):
-        fetch_folder("c", "/logs", target)
+    with pytest.raises(TooMuch, match=f"^{re.escape(why)}"):
+        fetch_folder("c", "/logs", target, limits=Limits(10, 3, 60.0))
 
 
 def test_a_sparse_member_counts_as_what_it_would_be(target: Path, send: Send) -> None:
@@ -162,15 +167,20 @@ def test_a_sparse_member_counts_as_what_it_would_be(target: Path, send: Send) ->
     block[148:156] = b"        "
     block[148:156] = b"%06o\0 " % sum(block[:512])
     send(bytes(block) + bytes(10240 - len(block)))
-    with pytest.raises(RuntimeError, match="larger than 2 GiB"):
+    with pytest.raises(RuntimeError, match="larger than 2,097,152 KiB"):
         fetch_folder("c", "/logs", target)
 
 
-def test_an_archive_that_does_not_end_in_time(target: Path, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_does_not_end_in_time(target: Path, send: Send) -> None:
     send([("left-out", FILE, bytes(300_000))])
-    monkeypatch.setattr(archive, "MAX_SEC", -1)
-    with pytest.raises(RuntimeError, match="took longer than"):
-        fetch_folder("c", "/logs", target, ["left-*"])
+    with pytest.raises(TooMuch, match="took longer than"):
+        fetch_folder("c", "/logs", target, ["left-*"], limits=Limits(10, 3, -1.0))
+
+
+def test_only_files_that_are_chosen_come(send: Send, target: Path) -> None:
+    send([("sub", DIR, b""), ("sub/a.log", FILE, b"1"), ("sub/a.txt", FILE, b"2"), ("b.txt", FILE, b"3")])
+    fetch_folder("c", "/logs", target, chosen=lambda path: path.endswith(".txt"))
+    assert listed(target) == ["b.txt", "sub", "sub/a.txt"]
 
 
 def test_a_broken_archive_is_one_line(target: Path, send: Send) -> None:

@@ -26,8 +26,8 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
 ROOMS = {
     "docker", "doctor", "harbor", "policy.tinker_llm", "qualify", "rollout.agent", "rollout.agent_session",
     "rollout.agents", "rollout.environment", "rollout.grading", "rollout.harbor_room", "rollout.installed",
-    "rollout.outcome", "rollout.phases", "rollout.terminal", "rollout.trial", "rollout.verifier_network",
-    "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
+    "rollout.outcome", "rollout.phases", "rollout.reward_files", "rollout.terminal", "rollout.trial",
+    "rollout.verifier_network", "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
     "venues.hosts.afterwards", "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node",
     "venues.hosts.ray_cluster",
 }  # fmt: skip

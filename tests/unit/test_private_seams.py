@@ -10,9 +10,10 @@ import docker
 import pytest
 from harbor.environments.docker.docker import DockerEnvironment
 
-from harbortrainer.docker import shell
+from harbortrainer.docker import archive, shell
 
 CREATED = b'HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 10\r\n\r\n{"Id":"x"}'
+NOTHING = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"
 UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 
 
@@ -24,13 +25,13 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
     server.listen()
 
     def serve() -> None:
-        for answer in (CREATED, UPGRADED + b"early"):
+        for answer in (NOTHING, NOTHING, CREATED, UPGRADED + b"early"):
             client, _ = server.accept()
             with client, client.makefile("rb") as requests:
                 head = b"".join(iter(requests.readline, b"\r\n"))
-                requests.read(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
+                requests.read(sum(map(int, re.findall(rb"(?i)content-length: (\d+)", head))))
                 client.sendall(answer)
-                if answer is not CREATED:
+                if answer not in (NOTHING, CREATED):
                     assert requests.readline() == b"input\n"
                     client.sendall(b"late")
 
@@ -44,7 +45,8 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
 def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`stream._response.raw._fp.fp.peek()` in src/harbortrainer/docker/shell.py."""
     client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=600)
-    monkeypatch.setattr(shell, "engine", lambda: client)
+    monkeypatch.setattr(shell, "engine", lambda *_: client)
+    monkeypatch.setattr(archive, "engine", lambda: client)
     stream, early = shell._exec_socket("container", "user")
     with stream:
         assert early == b"early"

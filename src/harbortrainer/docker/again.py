@@ -38,6 +38,12 @@ class Again:
     def __init__(self, environment: DockerEngineEnvironment) -> None:
         self._environment = environment
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the container has changed is known."""
+        found = self._environment.phases.found
+        return found is not None and found.whole
+
     async def causes(self, seen: Seen) -> Causes:
         """What the reward of the verification that was `seen` may depend on although the task does not ask for it.
 

@@ -11,16 +11,20 @@ from harbortrainer.docker.cause import is_made_anew
 from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.inside import Unusual, renew
+from harbortrainer.docker.inside import Unusual, check_system, renew
 from harbortrainer.docker.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.shell import Output, Shells
 from harbortrainer.docker.watch import Process, watching
+from harbortrainer.errors import one_line
 from harbortrainer.harbor import MODE
 
+_SHOWN = 300  # bytes of what a program printed
+CLOSE_SEC = 20.0  # for what makes a container ready for verification; the agent may have replaced its programs
 SETTLE_TRIES, SETTLE_SEC = 10, 0.3  # until what a solution has started listens
 FULL = 0.8  # of the limit, which counts threads too
+_AWAY = f"{EnvironmentPaths().logs_dir}/.before"  # where full folders of these names go
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
 _log = logging.getLogger("harbortrainer")
 # Ends the user's processes that have the mode in their environment, which only a verifier's have, and looks again until
@@ -47,10 +51,10 @@ done
 1:8
 1:9
 5:0" ] || d=1
-[ -z "$d" ] || echo 'D /dev'"""
+[ -z "$d" ] || echo 'D /dev'
+[ -d /tmp ] || mkdir -m 1777 /tmp"""
 # Makes the folders again, whatever the agent put in their place; empties a mount point.
-_CLEAN = f"""[ -d /tmp ] || mkdir -m 1777 /tmp
-if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
+_CLEAN = f"""if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
 umask 022 && mkdir -p {_TESTS} && umask 0 && mkdir -p {_REWARDS}
 exit
 fi
@@ -119,21 +123,24 @@ class AgentPhases:
         if self._image is None:
             raise RuntimeError("the environment was not started")
         self.found = await call(survey, self._container, self.before)
-        renewed = await call(_renewed, self._container)
+        left = await call(_unusual, self._container)
         self.closed = True
-        script = "\n".join([IN_SHELL, network_script(self._network), "true" if renewed else f"{_DEVICES}\n{_CLEAN}"])
         try:
-            output = await self._shells.run(Command(script), user="root")
-        except RuntimeError as error:  # no shell starts: verification will say so
-            _log.warning("%s: %s", self._container, error)
-            return
+            await self._make_ready("\n".join([IN_SHELL, network_script(self._network), *left, "true"]))
+        except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
+            why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
+            _log.warning("%s could not be made ready for verification: %s", self._container, why)
+            self.mounted = (*self._network, "/dev")
+        if self._image_has_tests:
+            await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
+        self._shells.drop()
+
+    async def _make_ready(self, script: str) -> None:
+        output = await self._shells.run(Command(script), user="root", seconds=CLOSE_SEC)
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
         devices = ["/dev"] if b"D /dev\n" in output.stdout else []
         self.mounted = (*network_files(output.stdout), *devices)
-        if self._image_has_tests:
-            await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
-        self._shells.drop()
 
     def takes_over(self, other: "AgentPhases") -> None:
         """Call it after `prepare`: the container goes on with what `other` had."""
@@ -184,14 +191,19 @@ class AgentPhases:
         self._shells.drop()
 
 
-def _renewed(container: str) -> bool:
-    """Whether the folders of tests and rewards could be made again from outside. Blocking."""
+def _unusual(container: str) -> list[str]:
+    """The scripts for what could not be made ready from outside. Blocking."""
+    left = list[str]()
     try:
-        renew(container, {_TESTS: 0o755, _REWARDS: 0o777})
+        check_system(container)
     except Unusual:
-        return False
-    return True
+        left.append(_DEVICES)
+    try:
+        renew(container, {_TESTS: 0o755, _REWARDS: 0o777}, _AWAY)
+    except Unusual:
+        left.append(_CLEAN)
+    return left
 
 
 def _errors(output: Output) -> str:
-    return output.stderr.decode(errors="replace").strip()
+    return one_line(output.stderr[-_SHOWN:].decode(errors="replace"))

@@ -5,7 +5,7 @@ Notes when they are lost with their container, since Harbor goes on without thos
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import requests
@@ -13,9 +13,11 @@ from docker.errors import DockerException
 from harbor.environments.base import BaseEnvironment
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.environments.docker.docker_unix import UnixOps
+from harbor.utils.path_filter import filter_paths_by_patterns
 
-from harbortrainer.docker.archive import fetch_file, fetch_folder
+from harbortrainer.docker.archive import LOGS, WORK, fetch_file, fetch_folder, is_folder
 from harbortrainer.docker.daemon import call
+from harbortrainer.docker.files import fetch, fetch_logs
 
 
 class Downloads(UnixOps):
@@ -29,17 +31,17 @@ class Downloads(UnixOps):
         await call(fetch_file, await call(self._container_of, service), source_path, Path(target_path))
 
     async def download_dir(self, source_dir: str, target_dir: Path | str, service: str | None = None) -> None:
-        await call(fetch_folder, await call(self._container_of, service), source_dir, Path(target_dir))
+        await call(fetch, await call(self._container_of, service), source_dir, Path(target_dir))
 
 
 class CollectedEnvironment(BaseEnvironment):
     """An environment that knows whose fault a failed collection was.
 
     `lost`: why an artifact could not be collected, if its container or the daemon had gone away. A verifier elsewhere
-    would grade work that was never collected.
+    would grade work that was never collected. `graded_elsewhere`: one will; otherwise artifacts are logs.
     """
 
-    lost = ""
+    lost, graded_elsewhere = "", True
 
     @abstractmethod
     def _container_of(self, service: str | None) -> str:
@@ -48,6 +50,10 @@ class CollectedEnvironment(BaseEnvironment):
     @abstractmethod
     def _container_runs(self, service: str | None) -> bool:
         """Whether the service's container runs; None = the agent's. Blocks. Raises docker.errors.DockerException."""
+
+    async def service_is_dir(self, path: str, *, service: str | None = None, user: str | int | None = None) -> bool:
+        """Ask the daemon, not the container's programs."""
+        return await call(is_folder, await call(self._container_of, service), path)
 
     async def service_download_file(
         self, source_path: str, target_path: Path | str, *, service: str | None = None
@@ -59,7 +65,10 @@ class CollectedEnvironment(BaseEnvironment):
         self, source_dir: str, target_dir: Path | str, *, service: str | None = None
     ) -> None:
         async with self._noting_loss(service):
-            await super().service_download_dir(source_dir, target_dir, service=service)
+            if self.graded_elsewhere:
+                await super().service_download_dir(source_dir, target_dir, service=service)
+            else:
+                await call(fetch_logs, await call(self._container_of, service), source_dir, Path(target_dir))
 
     async def service_download_dir_with_exclusions(
         self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None = None
@@ -69,12 +78,29 @@ class CollectedEnvironment(BaseEnvironment):
                 source_dir=source_dir, target_dir=target_dir, exclude=exclude, service=service
             )
 
+    async def download_dir_filtered(
+        self,
+        *,
+        source_dir: str,
+        target_dir: Path | str,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        protect: Sequence[str] | None = None,
+    ) -> None:
+        """Do without the container's find and tar, as Harbor does with them."""
+
+        def is_chosen(path: str) -> bool:
+            return path in (protect or ()) or bool(filter_paths_by_patterns([path], include=include, exclude=exclude))
+
+        container = await call(self._container_of, None)
+        await call(fetch_logs, container, source_dir, Path(target_dir), is_chosen)
+
     async def _download_dir_with_exclusions_impl(
         self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None
     ) -> None:
         """Do without the container's tar, which Harbor would run, and without its temporary archive there."""
-        container = await call(self._container_of, service)
-        await call(fetch_folder, container, source_dir, Path(target_dir), exclude)
+        container, limits = await call(self._container_of, service), WORK if self.graded_elsewhere else LOGS
+        await call(fetch_folder, container, source_dir, Path(target_dir), exclude, limits=limits)
 
     @contextlib.asynccontextmanager
     async def _noting_loss(self, service: str | None) -> AsyncIterator[None]:

@@ -14,6 +14,7 @@ import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
+from harbortrainer.docker.archive import TooMuch, raise_for_status, url_of
 from harbortrainer.docker.cleaning import RUN_ID, TRIAL, labels, remove_container
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.holders import Holders, Key
@@ -49,6 +50,7 @@ _NONE = "none"
 ROOT = ("", "0", "root")
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 HOLDERS = Holders()
+MOST_COMMITTED = 8 * 1024**3  # bytes, which the daemon writes, also those of a hole
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,15 @@ def is_running(name: str) -> bool:
 
 
 def committed(name: str, run_id: str) -> str:
-    """The ID of an image of the container as it is now. Raises docker.errors.APIError."""
+    """The ID of an image of the container as it is now.
+
+    Raises TooMuch when its own files are larger than MOST_COMMITTED, holes included; docker.errors.APIError.
+    """
+    with engine().get(url_of(name, "json"), params={"size": 1}) as answer:
+        raise_for_status(answer)
+        size = answer.json().get("SizeRw", 0)
+    if size > MOST_COMMITTED:
+        raise TooMuch(f"container {name} has {size >> 30} GiB of its own files, too much for a second one")
     made = engine().commit(name, conf={"Labels": labels(run_id)})
     return made["Id"]
 

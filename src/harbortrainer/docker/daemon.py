@@ -32,9 +32,12 @@ _log = logging.getLogger("harbortrainer")
 Ping = Callable[[], str | None]
 
 
-def engine() -> docker.APIClient:
-    """The client for the daemon that DOCKER_HOST names now. Raises docker.errors.DockerException without a daemon."""
-    return _client(os.environ.get("DOCKER_HOST"))
+def engine(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
+    """The client for the daemon that DOCKER_HOST names now, which waits so long for an answer.
+
+    Raises docker.errors.DockerException without a daemon.
+    """
+    return _client(os.environ.get("DOCKER_HOST"), timeout_sec)
 
 
 class _OnePool(UnixHTTPAdapter):
@@ -46,12 +49,12 @@ class _OnePool(UnixHTTPAdapter):
 
 
 @functools.cache
-def _client(_host: str | None) -> docker.APIClient:
+def _client(_host: str | None, timeout_sec: int) -> docker.APIClient:
     client = docker.APIClient(
-        version="auto", timeout=REQUEST_TIMEOUT_SEC, num_pools=4, max_pool_size=_CONNECTIONS, **kwargs_from_env()
+        version="auto", timeout=timeout_sec, num_pools=4, max_pool_size=_CONNECTIONS, **kwargs_from_env()
     )
     if isinstance(adapter := client.adapters.get(_SCHEME), UnixHTTPAdapter):
-        client.mount(_SCHEME, _OnePool(adapter.socket_path, REQUEST_TIMEOUT_SEC, max_pool_size=_CONNECTIONS))
+        client.mount(_SCHEME, _OnePool(adapter.socket_path, timeout_sec, max_pool_size=_CONNECTIONS))
     return client
 
 

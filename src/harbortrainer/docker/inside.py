@@ -6,16 +6,30 @@ container's own layer is touched. What is unusual is left to the caller's other 
 """
 
 import contextlib
+import errno
 import io
 import itertools
 import os
+import secrets
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harbortrainer.docker.archive import FOLDER, NEW, READ, Target
+from harbortrainer.docker.archive import (
+    FOLDER,
+    LOGS,
+    MAX_NAME,
+    NEW,
+    READ,
+    Chosen,
+    Links,
+    Parts,
+    Target,
+    TooMuch,
+    all_files,
+)
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 MOST_FOLDERS = 64  # of its entries: each may be open
@@ -84,25 +98,91 @@ def first_of(name: str) -> int | None:
     return noted.pid if (noted := _roots.get(name)) else None
 
 
-def copy_out(name: str, source: str, target: Path) -> None:
-    """Copy the contents of the container's folder `source` into `target`, as `fetch_folder` does.
+def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), chosen: Chosen = all_files) -> int:
+    """Copy what LOGS allow of the container's folder `source` into `target`, its files `first` before all others.
 
-    Raises Unusual before anything is written; OSError of `target`.
+    Returns how many entries were left out of those that were seen: what does not fit, or does not open at once, special
+    files, mounts. Raises Unusual before anything is written; OSError of `target`.
     """
-    tree = _Tree()
-    with _entered(name) as root, contextlib.ExitStack() as opened:
-        folder = root
-        for part in _parts(source):
-            folder = _opened(part, folder, opened)
-        _read_folder(folder, tree, opened)
-    with Target(target, f"{source} in container {name}") as into:
-        for path, entry in tree.entries.items():
-            parts = tuple(path.split("/"))
-            if entry.content is None:
-                into.add_folder(parts, entry.time)
+    with contextlib.ExitStack() as opened:
+        with _entered(name) as root, contextlib.ExitStack() as above:
+            folder = root
+            for part in _parts(source):
+                folder = _opened(part, folder, above)
+            folder = os.dup(folder)
+            opened.callback(os.close, folder)
+        target.mkdir(parents=True, exist_ok=True)
+        with Target(target, f"{source} in container {name}", LOGS) as into:
+            return _Logs(folder, into, chosen).copy(first)
+
+
+class _Logs:
+    """The files below an open folder, which change meanwhile: it waits for no program in the container."""
+
+    def __init__(self, folder: int, into: Target, chosen: Chosen) -> None:
+        self._folder, self._into, self._chosen = folder, into, chosen
+        self._device = os.fstat(folder).st_dev
+        self._waiting: list[Parts] = []
+        self._links: Links = {}
+        self._left_out = 0
+
+    def copy(self, first: Sequence[str]) -> int:
+        try:
+            for name in first:
+                self._copy((name,), self._folder)
+            self._copy_entries((), self._folder, first)
+            while self._waiting:
+                self._copy_folder(self._waiting.pop())
+        except TooMuch:
+            self._left_out += 1 + len(self._waiting)
+        self._into.add_links(self._links)
+        self._into.finish()
+        return self._left_out
+
+    def _copy_folder(self, parts: Parts) -> None:
+        with contextlib.ExitStack() as opened:
+            folder = self._folder
+            try:
+                for part in parts:
+                    folder = _opened(part, folder, opened)
+            except (OSError, Unusual):  # it has gone, or is a mount
+                self._left_out += 1
             else:
-                into.add_file(parts, entry.mode, entry.time, len(entry.content), io.BytesIO(entry.content))
-        into.finish()
+                self._copy_entries(parts, folder)
+
+    def _copy_entries(self, above: Parts, folder: int, but: Sequence[str] = ()) -> None:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, LOGS.entries + 1))
+        for name in names:
+            if name not in but:
+                self._copy((*above, name), folder)
+
+    def _copy(self, parts: Parts, folder: int) -> None:
+        try:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        except OSError:  # it has gone
+            return
+        path = "/".join(parts)
+        if len(os.fsencode(path)) > MAX_NAME:
+            self._left_out += 1
+            return
+        self._into.count(path)
+        if stat.S_ISDIR(found.st_mode):
+            self._into.add_folder(parts, found.st_mtime_ns)
+            self._waiting.append(parts)
+        elif stat.S_ISLNK(found.st_mode):
+            with contextlib.suppress(OSError):
+                self._links[parts] = os.readlink(parts[-1], dir_fd=folder)
+        elif found.st_dev != self._device:
+            self._left_out += 1
+        elif self._chosen(path):
+            try:
+                entry = _read(os.open(parts[-1], READ, dir_fd=folder), self._into.room)
+            except (OSError, Unusual):
+                self._left_out += 1
+            else:
+                content = entry.content or b""
+                self._into.add_file(parts, entry.mode, entry.time, len(content), io.BytesIO(content))
 
 
 def copy_in(name: str, source: Path, target: str) -> None:
@@ -132,22 +212,45 @@ def copy_in(name: str, source: Path, target: str) -> None:
                 os.utime(folders[path], ns=(tree.entries[path].time, tree.entries[path].time))
 
 
-def renew(name: str, folders: Mapping[str, int]) -> None:
-    """Make empty `folders`, with these modes, in place of empty ones or none.
+def renew(name: str, folders: Mapping[str, int], away: str) -> None:
+    """Make empty `folders`, with these modes, in place of what is there: a full one becomes `away`-TOKEN.
 
-    Raises Unusual, also when a device of /dev was changed, or /tmp is none.
+    Raises Unusual, also for a mount, or a folder of the image that is not empty.
     """
+    with _entered(name) as root, contextlib.ExitStack() as opened:
+        *above_away, last_away = _parts(away)
+        for path, mode in folders.items():
+            *above, last = _parts(path)
+            folder = _way(above, root, opened)
+            try:
+                os.rmdir(last, dir_fd=folder)
+            except FileNotFoundError:
+                pass
+            except NotADirectoryError:
+                os.unlink(last, dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                to = _way(above_away, root, opened)
+                os.rename(last, f"{last_away}-{secrets.token_hex(4)}", src_dir_fd=folder, dst_dir_fd=to)
+            _made(last, folder, mode, opened)
+
+
+def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int:
+    """The folder below an open one, made in place of files and links."""
+    for part in parts:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(part, dir_fd=folder)
+        folder = _made(part, folder, 0o755, opened)
+    return folder
+
+
+def check_system(name: str) -> None:
+    """Raises Unusual when a device of /dev was changed, or /tmp is no folder."""
     with _entered(name) as root, contextlib.ExitStack() as opened:
         _check_devices(root, opened)
         _opened("tmp", root, opened)
-        for path, mode in folders.items():
-            *above, last = _parts(path)
-            folder = root
-            for part in above:
-                folder = _opened(part, folder, opened)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(last, dir_fd=folder)  # fails for a link, a mount, and a folder that is not empty
-            _made(last, folder, mode, opened)
 
 
 def _check_devices(root: int, opened: contextlib.ExitStack) -> None:
@@ -272,7 +375,7 @@ def _read(descriptor: int, limit: int) -> _Entry:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
             raise Unusual
-        return _Entry(found.st_mode & 0o7777, found.st_mtime_ns, file.read(limit + 1))
+        return _Entry(found.st_mode & 0o7777, found.st_mtime_ns, file.read(limit))
 
 
 def _write(name: str, folder: int, entry: _Entry) -> None:

@@ -8,6 +8,8 @@ file that was replaced by one of equal size, mode and time.
 import contextlib
 import functools
 import io
+import itertools
+import json
 import os
 import stat
 import tarfile
@@ -17,9 +19,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
-from docker.utils import decode_json_header
-
-from harbortrainer.docker.archive import archived
+from harbortrainer.docker.archive import READ, archived, raise_for_status, stat_of, url_of
 from harbortrainer.docker.daemon import engine
 
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
@@ -28,8 +28,10 @@ _MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS = 1024
 _MOST_IMAGES = 8
-MAX_CONTENT = 64 * 1024 * 1024  # of a file that is read into memory
+MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
+_PIECE = 1024 * 1024
 _PATH_MAX = 4096
+MOST_CHANGES = 100_000  # that are looked at
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
@@ -79,6 +81,11 @@ class Layer(Protocol):
         ...
 
     @property
+    def whole(self) -> bool:
+        """Whether all changes are known."""
+        ...
+
+    @property
     def image(self) -> "ImageFiles | None":
         """The image's files; None = they cannot be read from here."""
         ...
@@ -93,7 +100,23 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
     upper, lowers = known or remember_folders(container, engine().inspect_container(container))
     if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
         return OverlayLayer(upper, lowers)
-    return ListedLayer(container, engine().diff(container) or ()) if listed else None
+    return ListedLayer(container, *_listed(container)) if listed else None
+
+
+def _listed(container: str) -> tuple[list[dict[str, Any]], bool]:
+    """What `docker diff` lists, of which the first MAX_CONTENT bytes are read, and whether that is all."""
+    with engine().get(url_of(container, "changes"), stream=True) as answer:
+        raise_for_status(answer)
+        text = b""
+        for piece in answer.iter_content(_PIECE):
+            text += piece
+            if len(text) > MAX_CONTENT:
+                break
+    whole = len(text) <= MAX_CONTENT
+    try:
+        return json.loads(text if whole else text[: text.rfind(b"},{") + 1] + b"]") or [], whole
+    except ValueError:  # a name that looks like the end of an entry
+        return [], False
 
 
 def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -107,10 +130,13 @@ def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tupl
     return _folders[name]
 
 
-@functools.cache
-def way(path: str) -> tuple[str, ...]:
+def way(path: str) -> Iterator[str]:
     """/a/b/c -> /a, /a/b, /a/b/c."""
-    return tuple(str(part) for part in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
+    at = 0
+    while (at := path.find("/", at + 1)) > 0:
+        yield path[:at]
+    if path.strip("/"):
+        yield path
 
 
 @functools.lru_cache(_MOST_IMAGES)
@@ -148,15 +174,21 @@ class ImageFiles:
 
     def names(self, folder: str) -> set[str]:
         """Names of the image's entries in `folder`."""
+        return {name for name in self.listed(folder) if self.find(f"{folder.rstrip('/')}/{name}") is not None}
+
+    def listed(self, folder: str) -> set[str]:
+        """The same, with those that an upper layer hides."""
         found: set[str] = set()
         for lower in self._lowers:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found.update(os.listdir(lower + folder))
-        return {name for name in found if self.find(f"{folder.rstrip('/')}/{name}") is not None}
+        return found
 
 
 class OverlayLayer:
     """overlayfs' upper folder: the container wrote what is in it. Its links are not followed."""
+
+    whole = True
 
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
@@ -164,7 +196,7 @@ class OverlayLayer:
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[Change]:
-        for part in way(root)[:-1]:
+        for part in (one for one in way(root) if one != root):
             mode = self._mode(part)
             if not mode:
                 return
@@ -187,32 +219,47 @@ class OverlayLayer:
             yield Change(part, Kind.REMOVED, shallow=True)
 
     def _below(self, root: str) -> Iterator[Change]:
-        waiting = [(root, False)]  # with whether what is above is new
+        above, _, last = root.rpartition("/")
+        waiting = [(above, iter([last]), {last})]  # folders, the names to look at, the image's names
         while waiting:
-            path, above_is_new = waiting.pop()
-            entry = os.lstat(self._upper + path)
-            stamp = (entry.st_ino, entry.st_ctime_ns)
-            if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
-                if self.image.find(path):
-                    yield Change(path, Kind.REMOVED, stamp=stamp)
+            folder, names, known = waiting[-1]
+            if (name := next(names, None)) is None:
+                waiting.pop()
                 continue
-            folder = stat.S_ISDIR(entry.st_mode)
-            found = None if above_is_new else self.image.find(path)
-            if not folder:
-                yield Change(path, Kind.CHANGED if found else Kind.ADDED, stamp=stamp)
-                continue
-            was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
-            names = sorted(os.listdir(self._upper + path))
-            if not was_folder or _has(self._upper + path, _REDIRECT):
-                yield Change(path, Kind.CHANGED if found else Kind.ADDED, folder=True, stamp=stamp)
-            elif self._is_new(path):
-                for name in sorted(self.image.names(path) - set(names)):
-                    yield Change(f"{path}/{name}", Kind.REMOVED)
-            if was_folder and found is not None and _rights(entry) != _rights(os.lstat(found)):
-                yield Change(path, Kind.CHANGED, folder=True, stamp=stamp, shallow=True)
-            below = (f"{path}/{name}" for name in reversed(names))
+            path = f"{folder}/{name}"
             # no program opens a longer path; the folders above it are new, and listed
-            waiting += [(one, not was_folder) for one in below if len(os.fsencode(self._upper + one)) < _PATH_MAX]
+            if len(os.fsencode(self._upper + path)) >= _PATH_MAX:
+                continue
+            try:
+                changes, below = self._look(path, self.image.find(path) if name in known else None)
+            except (FileNotFoundError, NotADirectoryError):  # a process of the agent has removed it just now
+                continue
+            yield from changes
+            if below is not None:
+                waiting.append((path, *below))
+
+    def _look(self, path: str, found: str | None) -> tuple[list[Change], tuple[Iterator[str], set[str]] | None]:
+        """Changes of the entry itself; of a folder also the names in it, and the image's, none for a new one.
+
+        `found`: the image's entry.
+        """
+        entry = os.lstat(self._upper + path)
+        stamp = (entry.st_ino, entry.st_ctime_ns)
+        if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
+            return [Change(path, Kind.REMOVED, stamp=stamp)] if found else [], None
+        kind = Kind.CHANGED if found else Kind.ADDED
+        if not stat.S_ISDIR(entry.st_mode):
+            return [Change(path, kind, stamp=stamp)], None
+        was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
+        changes, names = list[Change](), _names(self._upper + path)
+        if not was_folder or _has(self._upper + path, _REDIRECT):
+            changes.append(Change(path, kind, folder=True, stamp=stamp))
+        elif self._is_new(path):
+            gone = sorted(self.image.names(path) - set(names))
+            changes += (Change(f"{path}/{name}", Kind.REMOVED) for name in gone)
+        if was_folder and found is not None and _rights(entry) != _rights(os.lstat(found)):
+            changes.append(Change(path, Kind.CHANGED, folder=True, stamp=stamp, shallow=True))
+        return changes, (iter(names), self.image.listed(path) if was_folder else set[str]())
 
     def is_plain(self, path: str) -> bool:
         if not stat.S_ISREG(self._mode(path)):
@@ -221,13 +268,16 @@ class OverlayLayer:
         return entry.st_size > 0 and (found is None or _rights(entry) == _rights(os.lstat(found)))
 
     def names(self, folder: str) -> list[str]:
-        return os.listdir(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
+        return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
     def content(self, path: str) -> bytes | None:
         if not stat.S_ISREG(self._mode(path)):
             return None
-        with open(self._upper + path, "rb") as file:
-            return _content(file)
+        try:
+            with open(os.open(self._upper + path, READ), "rb") as file:
+                return _content(file) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        except OSError:  # a process of the agent has replaced it just now, or holds it
+            return None
 
     def in_image(self, path: str) -> bool:
         return self.image.find(path) is not None
@@ -237,12 +287,15 @@ class OverlayLayer:
 
     def _mode(self, path: str) -> int:
         """0 = nothing was written there, or its parent is no folder any more."""
-        if path in ("", "/"):
-            return stat.S_IFDIR
-        if path not in self._modes:
-            above, _, _ = path.rpartition("/")
-            self._modes[path] = _mode(self._upper + path) if stat.S_ISDIR(self._mode(above)) else 0
-        return self._modes[path]
+        missing = list[str]()
+        above = path.rstrip("/")
+        while above and above not in self._modes:
+            missing.append(above)
+            above, _, _ = above.rpartition("/")
+        mode = self._modes[above] if above else stat.S_IFDIR
+        for part in reversed(missing):
+            mode = self._modes[part] = _mode(self._upper + part) if stat.S_ISDIR(mode) else 0
+        return mode
 
     def _is_new(self, folder: str) -> bool:
         """Whether it hides the image's folder of that name instead of adding to it."""
@@ -254,13 +307,14 @@ class ListedLayer:
 
     image = None
 
-    def __init__(self, container: str, changes: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, container: str, changes: Iterable[Mapping[str, Any]], whole: bool = True) -> None:
         self._container = container
+        self.whole = whole
         self._kinds = {change["Path"]: change["Kind"] for change in changes}
         self._folders = {str(PurePosixPath(path).parent) for path in self._kinds}
 
     def changes(self, root: str) -> Iterator[Change]:
-        for part in way(root)[:-1]:
+        for part in (one for one in way(root) if one != root):
             kind = self._kinds.get(part)
             if kind == _DELETED or (kind == _MODIFIED and not self._is_folder(part)):
                 yield Change(part, Kind.REMOVED if kind == _DELETED else Kind.CHANGED, shallow=True)
@@ -303,10 +357,7 @@ class ListedLayer:
         return found is not None and bool(found["mode"] & _GO_DIRECTORY)
 
     def _stat(self, path: str) -> dict[str, Any] | None:
-        client = engine()
-        url = f"{client.base_url}/v{client.api_version}/containers/{self._container}/archive"
-        status = client.head(url, params={"path": path}).headers.get("X-Docker-Container-Path-Stat")
-        return None if status is None else decode_json_header(status)
+        return stat_of(self._container, path)
 
 
 @contextlib.contextmanager
@@ -326,6 +377,11 @@ def _content(file: IO[bytes]) -> bytes | None:
 
 def _rights(entry: os.stat_result) -> tuple[int, int, int]:
     return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid
+
+
+def _names(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1))
 
 
 def _mode(path: str) -> int:

@@ -6,15 +6,17 @@ file; a shell then removes these links.
 
 import contextlib
 import io
+import itertools
 import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from harbortrainer.docker.cause import is_made_anew
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import Image
-from harbortrainer.docker.layer import Change, ImageFiles, Kind, Layer, entry, layer_of, way
+from harbortrainer.docker.layer import MOST_CHANGES, Change, ImageFiles, Kind, Layer, entry, layer_of, way
 from harbortrainer.docker.one_off import one_off
 
 NOTHING = "/.put-away"  # does not exist
@@ -25,10 +27,11 @@ Stamps = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Survey:
-    """What a container has changed since `before`."""
+    """What a container has changed since `before`. `whole`: not more than MOST_CHANGES."""
 
     layer: Layer
     changes: tuple[Change, ...] = ()
+    whole: bool = True
 
     @property
     def contents(self) -> list[Change]:
@@ -73,12 +76,15 @@ def survey(container: str, before: Stamps) -> Survey:
     layer = layer_of(container)
     assert layer is not None
     kept = (one for one in _changes(layer) if one.stamp is None or before.get(one.path) != one.stamp)
-    return Survey(layer, tuple(sorted(kept)))
+    found = [replace(one, stamp=None) for one in itertools.islice(kept, MOST_CHANGES + 1)]  # stamps are a third of them
+    return Survey(layer, tuple(sorted(found[:MOST_CHANGES])), whole=layer.whole and len(found) <= MOST_CHANGES)
 
 
 def _changes(layer: Layer) -> Iterator[Change]:
+    """Without what verification makes again."""
     for name in layer.names("/"):
-        yield from layer.changes(f"/{name}")
+        if not is_made_anew(f"/{name}"):
+            yield from layer.changes(f"/{name}")
 
 
 def stamps(container: str) -> Stamps:
@@ -99,7 +105,7 @@ def put_back(container: str, changes: Sequence[Change], source: str, image: Imag
     layer = layer_of(source)
     assert layer is not None
     away = {one.path for one in changes if one.kind is Kind.ADDED}
-    added = [path for path in sorted(away) if away.isdisjoint(way(path)[:-1])]
+    added = [path for path in sorted(away) if away.isdisjoint({*way(path)} - {path})]
     with contextlib.ExitStack() as undo:
         files = ImageSource(image, layer.image, run_id, undo)
         copies = [one for one in changes if one.kind is not Kind.ADDED]

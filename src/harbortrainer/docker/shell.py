@@ -11,17 +11,23 @@ import socket
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+import requests
 from docker.errors import DockerException
 
+from harbortrainer.docker.archive import GO_LINK, stat_of
 from harbortrainer.docker.cleaning import in_background
 from harbortrainer.docker.command import BLOCKS, BOOT, PREAMBLE, READY, SAY_READY, Command, script
-from harbortrainer.docker.daemon import call, engine
+from harbortrainer.docker.daemon import call, engine, ping_docker
 from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, first_shell, frames
 
-MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+MAX_OUTPUT_BYTES = 2 * 1024 * 1024  # of each stream of a command
+BOOT_BYTES, BOOT_SEC = 16 * 1024, 15  # until a shell says that it is ready
+_NOT_STARTED = f"what was started as a shell did not answer within {BOOT_SEC} s"
 KILL_WAIT_SEC = 5.0
 IN_FLIGHT_SEC = 0.2  # until the output of a process that has ended is here
-_STDOUT = 1
+_STDOUT, _PAUSE_SEC = 1, 0.005
+_USERS, _MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20  # bytes: the daemon reads them, and waits for a pipe
+_GO_NO_FILE = 0x8F280000  # bits of Go's file modes: a folder, link, pipe, socket, device, ...
 
 
 class ShellGone(Exception):
@@ -98,7 +104,8 @@ class Shell:
     async def open(cls, container: str, user: str) -> "Shell":
         """Start a shell as `user` ("" = the image's).
 
-        Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it.
+        Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it, RuntimeError
+        when something else does.
         """
         raw, early = await call(_exec_socket, container, user)
         return await cls._ready(raw, early)
@@ -116,16 +123,28 @@ class Shell:
         shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024), process)
         shell._unparsed += early
         shell._writer.write(SAY_READY)
-        output = _Stream(MAX_OUTPUT_BYTES)
-        shell._streams = {_STDOUT: output, STDERR: output}
-        shell._take_in()
-        while READY not in output.data:
-            if not await shell._pump():
-                shell.close()
-                raise ShellGone(output.data.decode(errors="replace").strip() or "no shell started")
-        shell._takes_blocks = BLOCKS in output.data
+        try:
+            async with asyncio.timeout(BOOT_SEC):
+                await shell._boot()
+        except TimeoutError:
+            shell.close()
+            raise RuntimeError(_NOT_STARTED) from None
+        except (ShellGone, RuntimeError):
+            shell.close()
+            raise
         shell._writer.write(PREAMBLE)
         return shell
+
+    async def _boot(self) -> None:
+        output = _Stream(2 * BOOT_BYTES)
+        self._streams = {_STDOUT: output, STDERR: output}
+        self._take_in()
+        while READY not in output.data:
+            if len(output.data) + output.dropped > BOOT_BYTES:
+                raise RuntimeError("what was started as a shell prints other things")
+            if not await self._pump():
+                raise ShellGone(output.data.decode(errors="replace").strip() or "no shell started")
+        self._takes_blocks = BLOCKS in output.data
 
     @property
     def alive(self) -> bool:
@@ -157,6 +176,8 @@ class Shell:
 
     async def _pump(self) -> bool:
         """Wait for bytes and take them in; loses none when cancelled. Returns False at the end of the stream."""
+        if any(stream.dropped for stream in self._streams.values()):
+            await asyncio.sleep(_PAUSE_SEC)  # what prints without an end would take the event loop for itself
         try:
             data = await self._reader.read(256 * 1024)
         except ConnectionError:
@@ -229,10 +250,24 @@ class Shell:
 
 
 def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
-    """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking."""
+    """The exec's duplex socket, which the caller closes, and the bytes that came with the response's head. Blocking.
+
+    Raises docker.errors.APIError, ShellGone; RuntimeError when a program that is no shell was started.
+    """
     client = engine()
+    for file in _USERS:
+        found = stat_of(container, file)
+        if found and found["mode"] & GO_LINK:
+            found = stat_of(container, found["linkTarget"])
+        if found and (found["mode"] & _GO_NO_FILE or found["size"] > _MOST_USERS):
+            raise ShellGone(f"{file} is no list of users")
     exec_id = client.exec_create(container, ["sh", "-c", BOOT], stdin=True, user=user, workdir="/")["Id"]
-    return duplex(client.exec_start(exec_id, socket=True))
+    try:
+        return duplex(engine(BOOT_SEC).exec_start(exec_id, socket=True))
+    except (requests.ReadTimeout, TimeoutError):
+        if ping_docker() is not None:
+            raise
+        raise RuntimeError(_NOT_STARTED) from None
 
 
 class Shells:

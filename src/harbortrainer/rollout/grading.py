@@ -14,7 +14,6 @@ from harbor.verifier.verifier import (
     DownloadVerifierDirError,
     RewardFileEmptyError,
     RewardFileNotFoundError,
-    Verifier,
     VerifierOutputParseError,
 )
 
@@ -23,13 +22,15 @@ from harbortrainer.docker.cause import Causes, is_made_anew
 from harbortrainer.docker.container import is_running
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.layer import MOST_CHANGES
 from harbortrainer.docker.watch import Seen
 from harbortrainer.durable.files import make_folder, write_json
-from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.harbor import boundary
 from harbortrainer.rollout import depends
 from harbortrainer.rollout.depends import Depends
 from harbortrainer.rollout.outcome import read_reward
+from harbortrainer.rollout.reward_files import SafeVerifier
 
 VERIFIER = "harbortrainer.rollout.grading:GradingVerifier"
 VERIFICATIONS = 4.0  # times a verifier's limit, for Harbor: each of them has the task's own limit
@@ -43,7 +44,7 @@ _ends: dict[str, bool] = {}  # by task and step: whether verification ends in a 
 _log = logging.getLogger("harbortrainer")
 
 
-class GradingVerifier(Verifier):
+class GradingVerifier(SafeVerifier):
     """Harbor's, watched. A reward above 0 that has unasked causes is measured again without them.
 
     The same reward: the grade stands. Otherwise the second one is the grade if the reward needs none of the work, if
@@ -70,6 +71,9 @@ class GradingVerifier(Verifier):
             )
             return VerifierResult(rewards={"reward": 0.0})
         if (reward := _reward(first)) <= 0:
+            return first
+        if not again.is_whole:
+            environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
             return first
         causes = await again.causes(sight.seen)
         came_from = _depends(environment, sight.seen, causes)
@@ -109,7 +113,7 @@ class GradingVerifier(Verifier):
         async with where as place:
             if isinstance(self.environment, DockerEngineEnvironment):
                 self.environment.verdict.again += 1
-            verifier = Verifier(
+            verifier = SafeVerifier(
                 self.task, place.paths, place.environment, self.override_env, self.logger,
                 verifier_env=self.verifier_env, step_name=self.step_name,
             )  # fmt: skip
@@ -180,5 +184,5 @@ def _is_machines(error: BaseException) -> bool:
     )
 
 
-def _brief(verifier: Verifier, error: Exception) -> tuple[str, str]:
-    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+def _brief(verifier: SafeVerifier, error: Exception) -> tuple[str, str]:
+    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {one_line(str(error)[:200])}"

@@ -17,7 +17,7 @@ from harbortrainer.rollout.agents import MOUNT, PROGRAMS
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
 CLEAN_SEC = 10.0  # for what Harbor does after an agent that was ended
-LOG_BYTES = 64 << 20  # of an agent's log; all trials wait while a larger one is read
+LOG_BYTES = 2 << 20  # of an agent's log; all trials wait while it is read
 _SHAPES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, OSError)
 
 

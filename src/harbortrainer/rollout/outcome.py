@@ -2,12 +2,15 @@
 
 import logging
 import math
+import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harbortrainer.docker.archive import READ
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.tinker_llm import TinkerLLM
 
@@ -160,7 +163,7 @@ _MISSING = re.compile(
     re.MULTILINE,
 )
 _TESTS_RAN = re.compile(
-    r"test session starts|^=+ .*\d+ (?:passed|failed|errors?)\b|^(?:PASSED|FAILED) |^Ran \d+ tests? in"
+    r"test session starts|^=+ .*\d (?:passed|failed|errors?)\b|^(?:PASSED|FAILED) |^Ran \d+ tests? in"
     r"|^(?:not )?ok \d+",
     re.MULTILINE,
 )
@@ -239,10 +242,17 @@ def _lines(script: str) -> list[str]:
 
 
 def _read(file: Path) -> str:
+    """The text of a file, "" if it is none: a container may share its folder."""
     try:
-        content = file.read_bytes()
+        with open(os.open(file, READ), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            content = opened.read(_MOST)
+            if found.st_size > 2 * _MOST:
+                opened.seek(-_MOST, os.SEEK_END)
+                content += b"\n"
+            content += opened.read(_MOST)
     except OSError:
         return ""
-    if len(content) > 2 * _MOST:
-        content = content[:_MOST] + b"\n" + content[-_MOST:]
     return content.decode(errors="replace")

@@ -17,9 +17,11 @@ from harbortrainer.rollout.slots import Slots
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
 
+    from harbortrainer.docker.artifacts import CollectedEnvironment
     from harbortrainer.docker.environment import DockerEngineEnvironment
 
 
+GRADING_SLACK_SEC = 120.0  # between the agent's end and the start of Harbor's limit on verification
 VERIFIER_SLACK_SEC = 15.0  # on top of the verifier's own limit: copying files, tear-down
 UNNAMED = ObservedTrial("")
 
@@ -110,6 +112,11 @@ class Phases:
     @boundary
     async def _after_agent(self, _: object) -> None:
         self.leave()
+        if environment := self._collected_environment():
+            environment.graded_elsewhere = not self._verified_inside()
+        if (due := self.clock.due) is not None:  # who hangs verification until the trial is over would have no grade
+            own = self._trial.verifier_timeout_sec + GRADING_SLACK_SEC
+            self.clock.due = max(due, asyncio.get_running_loop().time() + own)
         if isinstance(self._policy, AgentSession):
             await self._policy.close()
 
@@ -125,10 +132,7 @@ class Phases:
 
     def _require_collected(self) -> None:
         """Raises RuntimeError when the agent's work is lost: a verifier elsewhere would grade an empty folder."""
-        from harbortrainer.docker.artifacts import CollectedEnvironment
-
-        environment = self._trial.agent_environment
-        if isinstance(environment, CollectedEnvironment) and environment.lost:
+        if (environment := self._collected_environment()) and environment.lost:
             raise RuntimeError(environment.lost)
 
     @property
@@ -136,6 +140,12 @@ class Phases:
         """What the reward depends on although the task does not ask for it."""
         environment = self._engine_environment()
         return environment.verdict.unasked if environment else ()
+
+    def _collected_environment(self) -> "CollectedEnvironment | None":
+        from harbortrainer.docker.artifacts import CollectedEnvironment
+
+        environment = self._trial.agent_environment
+        return environment if isinstance(environment, CollectedEnvironment) else None
 
     def _engine_environment(self) -> "DockerEngineEnvironment | None":
         from harbortrainer.docker.environment import DockerEngineEnvironment
