@@ -57,7 +57,7 @@ async def test_an_archive_that_leads_out_is_not_asked_for(environment: DockerEng
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        ("truncate -s 1T /out/hole", "/out in container .* is larger than 2 GiB"),
+        ("truncate -s 1T /out/hole", "/out in container .* is larger than 2,097,152 KiB"),
         ("mkdir -p $(printf 'd/%.0s' $(seq 1200))", "/out in container .* more than 128 deep"),
     ],
 )

@@ -1,21 +1,32 @@
 """Files of a container, read and written from outside: what an agent puts there leads nowhere else."""
 
+import contextlib
 import os
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harbortrainer.docker import inside
+from harbortrainer.docker.archive import LOGS, MAX_DEPTH
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.files import Files
-from harbortrainer.docker.inside import Unusual, copy_in, copy_out, end_first, renew
+from harbortrainer.docker.inside import Unusual, check_system, copy_in, copy_logs, end_first, first_of, renew
 from tests.support.docker_parts import a_run, started, write_task
 
 RUN = a_run("test-inside")
+HOLD = """import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+signal.pause()
+"""
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root enters a container's files"),
@@ -58,6 +69,24 @@ def listed(folder: Path) -> dict[str, tuple[int, int, bytes | None]]:
     }
 
 
+def deepen(path: str) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=folder)
+        below = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+
+
+@contextlib.contextmanager
+def holding(file: Path) -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", HOLD, file], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        yield
+        holder.kill()
+
+
 async def test_both_ways_leave_the_same_files(
     environment: DockerEngineEnvironment, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +100,7 @@ async def test_both_ways_leave_the_same_files(
     direct, by_tar = tmp_path / "direct", tmp_path / "tar"
     direct.mkdir()
     copy_in(environment.container, source, "/in")
-    copy_out(environment.container, "/in", direct)
+    copy_logs(environment.container, "/in", direct)
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
     monkeypatch.setattr(inside, "_roots", {})  # tar and the daemon do it
@@ -89,12 +118,14 @@ async def test_links_of_the_agent_lead_nowhere(
     secret.mkdir()
     (secret / "key").write_text("of this machine")
     await output(environment, f"mkdir -p /in {secret.parent}; ln -s {secret} /in/sub; ln -s {secret} {secret}")
-    for path in ("/in", "/in/sub", str(secret)):
+    for path in ("/in/sub", str(secret)):
         with pytest.raises(Unusual):
-            copy_out(environment.container, path, back)
+            copy_logs(environment.container, path, back)
+    assert not back.exists()
+    copy_logs(environment.container, "/in", back)
     with pytest.raises(Unusual):
         copy_in(environment.container, source, "/in")
-    assert not back.exists() and [one.name for one in secret.iterdir()] == ["key"]
+    assert not list(back.iterdir()) and [one.name for one in secret.iterdir()] == ["key"]
 
 
 async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEnvironment, source: Path) -> None:
@@ -104,37 +135,60 @@ async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEn
 
 
 @pytest.mark.parametrize(
-    "made",
+    ("made", "left_out", "kept"),
     [
-        "mkfifo /in/pipe",
-        f"head -c {inside.MOST_BYTES + 1} /dev/zero > /in/big",
-        "touch $(seq -f /in/%g 600)",
-        "cd /in; for i in $(seq 70); do mkdir d; cd d; done",
+        ("mkfifo /in/pipe", 1, []),
+        (f"truncate -s {LOGS.size + 1} /in/big", 1, []),
+        (f"touch $(seq -f /in/%g {LOGS.entries + 10})", 1, None),
+        ("touch /in/$(printf '\\377%.0s' $(seq 255))", 0, [os.fsdecode(b"\xff" * 255)]),
+        ("ln -s 0 /in/inside; ln -s /etc/passwd /in/out; ln -s ../x /in/up", 0, ["inside"]),
+        ("mkdir /in/sub; ln -s sub /in/way; echo 2 > /in/sub/1", 0, ["sub", "sub/1", "way"]),
     ],
 )
-async def test_what_is_unusual_is_left_to_the_daemon(
-    environment: DockerEngineEnvironment, made: str, tmp_path: Path
+async def test_logs_are_copied_as_far_as_the_limits_go(
+    environment: DockerEngineEnvironment, made: str, left_out: int, kept: list[str] | None, tmp_path: Path
 ) -> None:
-    await output(environment, f"mkdir /in; echo text > /in/0; {made}")
-    with pytest.raises(Unusual):
-        copy_out(environment.container, "/in", tmp_path / "back")
-    assert not (tmp_path / "back").exists()
-    await environment.download_dir("/in", tmp_path / "back")
-    assert (tmp_path / "back" / "0").read_text() in ("text\n", "")
-    (tmp_path / "over" / "0").mkdir(parents=True)
-    (tmp_path / "link").mkdir()
-    (tmp_path / "over" / "1").symlink_to(tmp_path / "link")
-    await output(environment, "rm -r /in; mkdir -p /in/1; echo text > /in/0; echo text > /in/1/file")
-    copy_out(environment.container, "/in", tmp_path / "over")
-    assert listed(tmp_path / "over").keys() == {"0", "1", "1/file"} and not listed(tmp_path / "link")
+    await output(environment, f"mkdir /in; echo 1 > /in/reward.txt; echo text > /in/0; cd /in; {made}")
+    (tmp_path / "back" / "0").mkdir(parents=True)
+    (tmp_path / "back" / "sub").symlink_to(tmp_path)
+    assert copy_logs(environment.container, "/in", tmp_path / "back", ("reward.txt", "none")) == left_out
+    assert (tmp_path / "back" / "reward.txt").read_text() == "1\n"
+    if kept is not None:
+        found = set(listed(tmp_path / "back")) - {"reward.txt", "0"}
+        assert found == {*kept, "sub"} and (tmp_path / "back" / "0").is_dir()
+    assert not (tmp_path / "1").exists()
+
+
+async def test_a_file_that_a_process_holds_is_not_waited_for(
+    environment: DockerEngineEnvironment, tmp_path: Path
+) -> None:
+    """By a lease: an open waits for 45 s."""
+    await output(environment, "mkdir /in; echo x > /in/held; echo x > /in/other")
+    held = Path(f"/proc/{first_of(environment.container)}/root/in/held")
+    with holding(held):
+        started = time.monotonic()
+        assert copy_logs(environment.container, "/in", tmp_path / "back") == 1
+        assert time.monotonic() - started < 20 and set(listed(tmp_path / "back")) == {"other"}
+
+
+async def test_folders_as_deep_as_can_be(environment: DockerEngineEnvironment, tmp_path: Path) -> None:
+    """No recursion, no path: neither where they are read nor where they are put away."""
+    await output(environment, "mkdir -p /in/sub")
+    deepen(f"/proc/{first_of(environment.container)}/root/in/sub")
+    assert copy_logs(environment.container, "/in", tmp_path / "back") >= 1
+    assert len(listed(tmp_path / "back")) <= MAX_DEPTH + 1
+    renew(environment.container, {"/in/sub": 0o755}, "/logs/.before")
+    assert await output(environment, "ls -A /in/sub /logs | grep -c d") == "1\n"
 
 
 async def test_what_docker_mounts_is_no_file_of_the_container(
     environment: DockerEngineEnvironment, tmp_path: Path
 ) -> None:
-    for path in ("/proc/1", "/dev", "/etc"):
+    for path in ("/proc/1", "/dev"):
         with pytest.raises(Unusual):
-            copy_out(environment.container, path, tmp_path / "back")
+            copy_logs(environment.container, path, tmp_path / "back")
+    assert copy_logs(environment.container, "/etc", tmp_path / "back") >= 3
+    assert (tmp_path / "back" / "passwd").exists() and not (tmp_path / "back" / "hosts").exists()
 
 
 async def test_a_folder_where_a_file_should_be(environment: DockerEngineEnvironment, source: Path) -> None:
@@ -146,24 +200,30 @@ async def test_a_folder_where_a_file_should_be(environment: DockerEngineEnvironm
 @pytest.mark.parametrize(
     "spoilt",
     [
+        "true",
         "touch /in/sub/.hidden",
         "rmdir /in/sub; ln -s /app /in/sub",
+        "rmdir /in/sub; mkfifo /in/sub",
         "rm -r /in; ln -s /app /in; mkdir /app/sub",
-        "mv /dev/null /dev/zero",
-        "ln -sfn /app /dev/fd",
-        "rm -r /tmp; ln -s /app /tmp",
+        "rm -r /in; touch /in",
+        "rm -r /logs; ln -s /app /logs; touch /in/sub/x",
     ],
 )
-async def test_folders_are_renewed_only_where_nothing_was_changed(
-    environment: DockerEngineEnvironment, spoilt: str
-) -> None:
+async def test_folders_are_renewed_whatever_is_there(environment: DockerEngineEnvironment, spoilt: str) -> None:
     folders = {"/in/sub": 0o777, "/new": 0o755}
-    await output(environment, "mkdir -p /in/sub && chmod 700 /in/sub && chown 1:1 /in/sub")
-    renew(environment.container, folders)
-    assert await output(environment, "stat -c '%a %u %g' /in/sub /new") == "777 0 0\n755 0 0\n"
+    await output(environment, "mkdir -p /in/sub && chmod 700 /in/sub && chown 1:1 /in/sub; touch /app/kept")
     await output(environment, f"chmod 700 /in/sub; {spoilt}")
+    renew(environment.container, folders, "/logs/.before")
+    look = "stat -c '%a %u %g %F' /in/sub /new; ls -A /in/sub /app | grep -v '^sub$'; find /in -maxdepth 0"
+    assert await output(environment, look) == ("777 0 0 directory\n755 0 0 directory\n/app:\nkept\n\n/in/sub:\n/in\n")
+
+
+@pytest.mark.parametrize("spoilt", ["mv /dev/null /dev/zero", "ln -sfn /app /dev/fd", "rm -r /tmp; ln -s /app /tmp"])
+async def test_a_changed_system_is_seen(environment: DockerEngineEnvironment, spoilt: str) -> None:
+    check_system(environment.container)
+    await output(environment, spoilt)
     with pytest.raises(Unusual):
-        renew(environment.container, folders)
+        check_system(environment.container)
 
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:
@@ -182,7 +242,7 @@ async def test_a_process_with_another_root_is_not_trusted(
     """A root agent could make PID 1 change its root by ptrace: as another process of the container has done here."""
     name = environment.container
     noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
-    copy_out(name, "/app", tmp_path)
+    copy_logs(name, "/app", tmp_path)
     await output(environment, "mkdir -p /app/jail/in; cp -r /bin /lib* /usr /app/jail/ 2>/dev/null; true")
     client = engine()
     client.exec_start(
@@ -195,17 +255,17 @@ async def test_a_process_with_another_root_is_not_trusted(
     monkeypatch.setitem(inside._roots, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
     assert (Path("/proc") / str(found[0]) / "root" / "in").is_dir()
     with pytest.raises(Unusual):
-        copy_out(name, "/in", tmp_path)
+        copy_logs(name, "/in", tmp_path)
     monkeypatch.undo()
 
 
 async def test_files_go_other_ways_once_the_container_was_started_again(
     environment: DockerEngineEnvironment, source: Path, tmp_path: Path
 ) -> None:
-    copy_out(environment.container, "/app", tmp_path)
+    copy_logs(environment.container, "/app", tmp_path)
     engine().restart(environment.container, timeout=0)
     with pytest.raises(Unusual):
-        copy_out(environment.container, "/app", tmp_path)
+        copy_logs(environment.container, "/app", tmp_path)
     await environment.upload_dir(source, "/in")
     await environment.download_dir("/in", tmp_path / "back")
     assert (tmp_path / "back" / "sub" / "file").read_bytes() == bytes(range(256))
