@@ -250,6 +250,20 @@ def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution(
     assert len(causes_of(Changed(tuple(rights)), Seen({}), Asked(Footprint(), ASKS, "/app")).names) == 3
 
 
+@pytest.mark.parametrize(
+    ("path", "solution", "may_be"),
+    [
+        ("/opt/data-tool", None, True),
+        ("/app/y", None, True),
+        ("/usr/x", None, False),
+        ("/opt/data-tool", SOLUTION, False),
+    ],
+)
+def test_what_an_instruction_hints_at_may_be_work(path: str, solution: Footprint | None, may_be: bool) -> None:
+    found = judged(path, solution=solution, instruction=ASKS, first=(), program=TEST)
+    assert found and found.may_be_work is may_be
+
+
 def test_a_link_of_the_image_that_leads_elsewhere_counts() -> None:
     changed = Changed((Change("/etc/alternatives/awk", Kind.CHANGED),), targets={"/etc/alternatives/awk": "/evil"})
     assert causes_of(changed, Seen({}), Asked(None, ASKS, "/app")).names == ["/etc/alternatives/awk"]

@@ -10,6 +10,7 @@ from harbortrainer.docker.watch import Process
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
 _PATH = re.compile(r"(?<![\w.~-])~?(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
 _WORD = re.compile(r"[\w.@+-]*\w")
+_PART = re.compile(r"[a-z]{3,}")
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
 _INSTALLS = re.compile(
     r"\binstall\w*\b[^.\n]{0,60}\b(?:packages?|dependenc|librar|modules?|system[- ]wide|python)", re.I
@@ -60,6 +61,7 @@ class Asked:
         self._named = {_normal(path) for path in named}
         self._names = {PurePosixPath(path).name for path in footprint.paths}
         self._words = set(_WORD.findall(instruction))
+        self._hints = set(_PART.findall(instruction.lower()))
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
         self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
@@ -87,6 +89,10 @@ class Asked:
         name = PurePosixPath(path).name
         is_work = len(self._work) > 1 and path.startswith(self._work)
         return name in self._words and (is_work or (len(name) >= LEAST_NAME and "." in name))
+
+    def hints_at(self, path: str) -> bool:
+        """Whether the instruction has a part of its name."""
+        return not self._hints.isdisjoint(_PART.findall(PurePosixPath(path).name.lower()))
 
     def is_area(self, path: str) -> bool:
         """Whether it lies where the work of a task without a solution is."""

@@ -58,7 +58,7 @@ class Causes:
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
     rest. `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
-    work, which the task's solution tells. `in_area`: a change lies where the work of a task without a solution is.
+    work, which the task's solution tells. `may_be_work`: the instruction of a task without a solution hints at one.
     """
 
     changes: tuple[Change, ...] = ()
@@ -69,7 +69,7 @@ class Causes:
     services: tuple[Process, ...] = ()
     tampered: tuple[str, ...] = ()
     hooked: bool = False
-    in_area: bool = False
+    may_be_work: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.mounted or self.processes or self.tampered)
@@ -117,7 +117,7 @@ class _Judge:
             or _DEVICES in mounted
             or self._came_first(counts, rest)
             or self._is_no_service(living),
-            any(self.asked.is_area(one.path) for one in counts),
+            any(self._may_be_work(one) for one in counts),
         )
 
     def _is_asked(self, one: Change) -> bool:
@@ -208,6 +208,9 @@ class _Judge:
             path = self.changed.targets.get(path, path)
             if path in self.work and process in self.seen.readers.get(path, ()):
                 yield path
+
+    def _may_be_work(self, one: Change) -> bool:
+        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.hints_at(one.path))
 
     def _is_no_service(self, living: Collection[Process]) -> bool:
         """Whether something goes on running although neither the solution nor the instruction wants that."""

@@ -135,7 +135,7 @@ def _pack(source: Path, prefix: str) -> IO[bytes]:
 
 def _tar(paths: Mapping[str, Path]) -> IO[bytes]:
     """A tar of files and folders by name, owned by root: a file without a name, since it may be larger than memory."""
-    packed = tempfile.TemporaryFile()
+    packed = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, path in paths.items():
             tar.add(path, name, recursive=False, filter=_of_root)

@@ -104,7 +104,7 @@ class GradingVerifier(SafeVerifier):
 
     async def _needs_no_work(self, again: Again, causes: Causes, reward: float) -> bool:
         """Whether the unasked changes earn the reward by themselves."""
-        if causes.services or causes.processes or causes.in_area:
+        if causes.services or causes.processes or causes.may_be_work:
             return False
         return await self._measured(again.fresh(causes.work)) >= reward
 
