@@ -1,243 +1,364 @@
-"""Watches a container's verification from outside: what is opened and written, and which processes run. Needs root.
+"""Watches verifications from outside: what is opened and written, and what the policy's processes do. Needs root.
 
-A program of its own, without other modules of the package: `python -I -S watcher.py PID [KEPT,...]`, where PID is the
-container's first process, as this machine numbers it, and KEPT are processes that are no policy's. It prints a line
-when it watches, and a JSON object when its standard input ends.
+A program with the standard library alone (`main`). Requests come as JSON objects, one a line:
+
+* {"begin": ID, CONTAINER…}, {"end": ID}: watch a container, and say what happened
+* {"look": ID, CONTAINER…, "during": SECONDS}: say which processes of the policy there are, and which run meanwhile
+
+CONTAINER…: "pid": its first process, "kept": those that are no policy's, "shell": one that is ending, or null; all as
+this machine numbers them. Each answer has the ID. The program ends with its standard input.
 """
 
 import contextlib
-import ctypes
+import errno
 import json
 import os
+import re
+import resource
 import select
-import stat
-import struct
 import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
 
-CLASS_NOTIF, CLOEXEC, NONBLOCK, UNLIMITED_QUEUE, UNLIMITED_MARKS = 0, 1, 2, 0x10, 0x20
-MARK_ADD, MARK_MOUNT = 1, 0x10
-CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
-AT_FDCWD = -100
-EVENT = struct.Struct("=IBBHQii")
+from harbortrainer.docker.living import (
+    MOST_PROCESSES,
+    OWN,
+    Look,
+    Process,
+    fields_of,
+    inner_of,
+    mapped,
+    pids_of,
+    threads_of,
+)
+from harbortrainer.docker.marks import CHANGED, CLOSE_WRITE, OVERFLOW, Event, Marks, names
+from harbortrainer.docker.traces import Trace, Traces
+
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
-MOST_FILES, MOST_WRITES = 4096, 64  # of a process
-MOST_READERS, MOST_PROGRAMS, MOST_WORD = 8, 4096, 1024  # of a file; of a container; bytes of a command line
-OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
-_NOT_MARKED = ("sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "devtmpfs")
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+MOST_TAMPERED = 64
+EXEC_SEC, NAP_SEC = 1.0, 0.01  # for shells to end that ran the agent's commands
+DRAIN_SEC = 5.0  # for events that wait when verification has ended
+TRACE_SEC = 0.1  # between two looks at the calls of processes
+ROUNDS = 5  # until every process of the policy is followed
+FIRST = "process 1"  # its name begins so: no solution leaves it
+_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
+_MEMORY_NAME = "/proc/PID/mem"
+_HARMLESS = (errno.ESRCH, errno.ENXIO, errno.ENODEV)  # of an ended process, or a device: no file of a layer
 
 
 class Watch:
-    """fanotify marks on the container's mounts. `opened`: path -> place in the order of first opens."""
+    """A container's verification. `opened`: path -> place in the order of first opens.
 
-    def __init__(self, first: int, kept: "set[int]") -> None:
-        self._first, self._kept = first, kept
+    `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
+    known. `unseen`: not all that they did was seen. `lost`: the kernel lost events.
+    """
+
+    def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
+        self._first, self._kept, self._traces = container["pid"], frozenset[int](container["kept"]), traces
+        self.lock = threading.Lock()
         self.opened: dict[str, int] = {}
-        self.readers: dict[str, list[int]] = {}  # by path: processes, in the order of their first opens
-        self.programs: dict[int, dict[str, object]] = {}  # of readers
         self.written: set[str] = set()
-        self.tampered: set[str] = set()  # what processes of the policy wrote or opened of verification's own
-        self.overflow = False
+        self.tampered: set[str] = set()
+        self.overflow = self.unseen = self.lost = self.ended = False
         self._characters = 0
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        flags = CLASS_NOTIF | CLOEXEC | NONBLOCK | UNLIMITED_QUEUE | UNLIMITED_MARKS
-        self.descriptor: int = self._libc.fanotify_init(flags, os.O_RDONLY | os.O_LARGEFILE | os.O_CLOEXEC)
-        if self.descriptor < 0:
-            raise OSError(ctypes.get_errno(), "fanotify_init")
-        self._mark("/.")
-        for mount, kind in self._mounts():
-            if kind not in _NOT_MARKED:
-                with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
-                    self._mark(mount)
-        self.before = processes(first)
-
-    def _mounts(self) -> "list[tuple[str, str]]":
-        with open(f"/proc/{self._first}/mountinfo", errors="surrogateescape") as file:
-            lines = [line.split() for line in file]
-        return [(words[4], words[words.index("-") + 1]) for words in lines if words[4] != "/"]
-
-    def _mark(self, path: str) -> None:
-        name = os.fsencode(f"/proc/{self._first}/root{path}")
-        events = ctypes.c_uint64(OPEN | OPEN_EXEC | CLOSE_WRITE)
-        if self._libc.fanotify_mark(self.descriptor, MARK_ADD | MARK_MOUNT, events, AT_FDCWD, name) < 0:
-            raise OSError(ctypes.get_errno(), path)
-
-    def take(self) -> bool:
-        """Take in the events that wait. Returns whether there were some."""
+        self._inner: dict[int, int] = {}
+        self.trace: Trace | None = None
+        self.before: dict[int, Process] = {}
+        self.marks = Marks(self._first)
         try:
-            data = os.read(self.descriptor, 1 << 16)
-        except BlockingIOError:
-            return False
-        at = 0
-        while at < len(data):
-            length, _, _, _, mask, descriptor, pid = EVENT.unpack_from(data, at)
-            at += length
-            if mask & OVERFLOW:
-                self.overflow = True
-            elif descriptor >= 0:
-                path = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
-                os.close(descriptor)
-                self._note(path, mask, pid)
-        return bool(data)
+            self._begin(container)
+        except OSError:
+            self.close()
+            raise
 
-    def _note(self, path: str, mask: int, pid: int) -> None:
-        own = path.startswith(OWN)
-        if self._is_policys(pid):
-            if own and mask & CLOSE_WRITE:
-                self.tampered.add(path)
-            elif path.startswith("/proc/") and path.endswith("/mem"):
-                self.tampered.add("/proc/PID/mem")
-            if not mask & CLOSE_WRITE:
-                return
-        elif not mask & CLOSE_WRITE:
-            self._note_reader(path, pid)
-        if path in (self.written if mask & CLOSE_WRITE else self.opened):
+    def _begin(self, container: Mapping[str, Any]) -> None:
+        look = settled(container)
+        self.before, self.unseen = look.processes, not look.complete
+        if self.before.keys() <= {self._first}:
             return
-        self._characters += len(path)
-        if len(self.opened) + len(self.written) >= MOST_PATHS or self._characters > MOST_CHARACTERS:
-            self.overflow = True
-        elif mask & CLOSE_WRITE:
-            self.written.add(path)
-        else:
-            self.opened[path] = len(self.opened)
+        self.trace = self._traces.lend()
+        if self.trace is None or not self._follow(self.trace):
+            self.unseen = True
 
-    def _note_reader(self, path: str, pid: int) -> None:
-        readers = self.readers.setdefault(path, []) if len(self.readers) < MOST_PATHS else []
-        if pid not in readers and len(readers) < MOST_READERS:
-            readers.append(pid)
-        if pid in self.programs or len(self.programs) < MOST_PROGRAMS:
-            with contextlib.suppress(OSError, IndexError):  # it has ended
-                self.programs[pid] = _program(pid)
-
-    def _is_policys(self, pid: int) -> bool:
-        """Whether the process lived before verification, or descends from one that did and is no orphan."""
-        asked = pid
-        for _ in range(64):
-            if pid in self._kept or pid <= 1:
-                return False
-            if pid in self.before:
-                return pid != self._first or pid == asked
-            if (status := _stat(pid)) is None:
-                return False
-            pid = int(status[1])
+    def _follow(self, trace: Trace) -> bool:
+        """Whether all processes of the policy are followed, with what they start."""
+        known: set[int] = set()
+        for _ in range(ROUNDS):
+            pids = [pid for pid in pids_of(self._first) if pid not in self._kept]
+            trace.take()
+            threads = {thread for pid in pids for thread in threads_of(pid)} - known - trace.forked
+            if not threads:
+                return not trace.lost
+            self.before |= Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
+            trace.follow(threads)
+            known |= threads
         return False
 
-    def living(self) -> "list[dict[str, object]]":
-        """The policy's processes: those that lived at the beginning. `ran`: one used a processor since."""
-        after = processes(self._first)
-        found = []
-        for pid, one in self.before.items():
-            now = after.get(pid)
-            ran = now is None or now["began"] != one["began"] or now["ran"] != one["ran"]
-            if pid in self._kept or (pid == self._first and not ran):  # the first only sleeps
-                continue
-            shown = now if now and now["began"] == one["began"] else one  # it may have begun to listen
-            found.append(
-                {"name": one["name"], "ports": shown["ports"], "ran": ran, "writes": one["writes"], "pid": one["pid"]}
-            )
+    def take(self) -> bool:
+        """Take in the events that wait, or a part of them. Returns whether there were some."""
+        found = False
+        for event in self.marks.events():
+            found = True
+            if event.mask & OVERFLOW:
+                self._lose()
+            elif event.error:
+                self._not_opened(event)
+            elif event.mask & CHANGED:
+                self._tamper(event.path, event.pid)
+            else:
+                self._note(event)
         return found
 
+    def take_calls(self) -> None:
+        if self.trace is not None:
+            for call in self.trace.take():
+                if call.name not in self.tampered and not self._is_policys_thread(call.target):
+                    self.tampered.add(call.name)
+            self.unseen |= self.trace.lost
 
-def processes(first: int) -> "dict[int, dict[str, object]]":
-    """All of the container: when they began, nanoseconds that they ran, name, TCP ports, files that they write."""
-    space = os.readlink(f"/proc/{first}/ns/pid")
-    listening = _listening(first)
-    found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        pid = int(name)
-        with contextlib.suppress(OSError, IndexError):
-            if os.readlink(f"/proc/{pid}/ns/pid") == space and (status := _stat(pid)) is not None:
-                sockets, writes = _open_files(pid)
-                found[pid] = {
-                    "began": status[19], "name": _text(f"/proc/{pid}/comm").strip(), "ran": _ran(pid),
-                    "ports": sorted(listening[inode] for inode in sockets & listening.keys()), "writes": writes,
-                    "pid": _inside(pid),
-                }  # fmt: skip
+    def _note(self, event: Event) -> None:
+        writes = bool(event.mask & CLOSE_WRITE)
+        if writes and event.path.startswith(OWN):
+            self._tamper(event.path, event.pid)
+        elif found := _MEMORY.fullmatch(event.path):
+            self._note_memory(int(found[1]), event.pid)
+        if self.overflow:
+            return
+        for path in names(event.path):
+            if path not in (self.written if writes else self.opened):
+                self._characters += len(path)
+                if writes:
+                    self.written.add(path)
+                else:
+                    self.opened[path] = len(self.opened)
+        if len(self.opened) + len(self.written) > MOST_PATHS or self._characters > MOST_CHARACTERS:
+            self._flooded()
+
+    def _note_memory(self, inner: int, pid: int) -> None:
+        """`inner`: the process whose memory is opened, as the container numbers it."""
+        if _MEMORY_NAME not in self.tampered and not self._is_policys_thread(inner):
+            self._tamper(_MEMORY_NAME, pid)
+
+    def _not_opened(self, event: Event) -> None:
+        """The file of an event could not be opened here."""
+        if event.error == errno.ESRCH and event.mask & CLOSE_WRITE:  # the memory of a process that has ended
+            self._tamper(_MEMORY_NAME, event.pid)
+        elif event.error not in _HARMLESS:
+            self._flooded()
+
+    def _lose(self) -> None:
+        self._flooded()
+        self.lost = self.unseen = True
+
+    def _flooded(self) -> None:
+        self.overflow = True
+        self.opened.clear()
+        self.written.clear()
+
+    def _tamper(self, what: str, pid: int) -> None:
+        if what not in self.tampered and len(self.tampered) < MOST_TAMPERED and self._is_policys(pid):
+            self.tampered.add(what)
+
+    def _is_policys(self, pid: int) -> bool:
+        """Whether the process lived before verification, or was started by one that did."""
+        if (known := self.before.get(pid)) is not None:
+            fields = fields_of(pid)
+            return fields is None or fields[19] == known.began
+        if self.trace is not None:
+            self.take_calls()
+            return pid in self.trace.forked
+        return self._descends(pid)
+
+    def _descends(self, pid: int) -> bool:
+        """The same where nothing is traced: orphans and what has ended cannot be told."""
+        for _ in range(64):
+            if (fields := fields_of(pid)) is None or pid in self._kept:
+                return False
+            pid = int(fields[1])
+            if pid in self.before:
+                return pid != self._first
+        return False
+
+    def _is_policys_thread(self, inner: int) -> bool:
+        """Whether the container's number for a thread is one of the policy's."""
+        if not inner:
+            return False
+        threads = {thread for pid in self.before if pid != self._first for thread in threads_of(pid)}
+        for thread in threads | (self.trace.forked if self.trace else set()):
+            if thread not in self._inner:
+                self._inner[thread] = inner_of(thread)
+        return inner in self._inner.values()
+
+    def end(self) -> dict[str, object]:
+        """What happened. Call `close` afterwards."""
+        with self.lock:
+            self.ended = True
+            give_up = time.monotonic() + DRAIN_SEC
+            while not self.lost and self.take():
+                if time.monotonic() > give_up:
+                    self._lose()
+            self.take_calls()
+            forked = self.trace.forked if self.trace else set[int]()
+            alive = set(self.before) | (forked.intersection(pids_of(self._first)) if forked else set())
+            look = Look(self._first, alive)
+            self.unseen |= not look.complete
+            for pid, one in look.processes.items():
+                self._holds(pid, one)
+            return {
+                "opened": self.opened, "written": sorted(self.written), "tampered": sorted(self.tampered),
+                "processes": living(self._first, self.before, look.processes),
+                "overflow": self.overflow, "unseen": self.unseen,
+            }  # fmt: skip
+
+    def _holds(self, pid: int, process: Process) -> None:
+        """It may still write what is verification's own, so that no event tells."""
+        with contextlib.suppress(OSError):
+            for path in {*process.writes, *mapped(pid)}:
+                self._note(Event(path, CLOSE_WRITE, pid))
+
+    def close(self) -> None:
+        self.marks.close()
+        if (trace := self.trace) is not None:
+            self.trace = None
+            self._traces.give_back(trace)
+
+
+def settled(container: Mapping[str, Any]) -> Look:
+    """The policy's processes, once the shells have ended that ran the agent's commands, or after EXEC_SEC."""
+    first, give_up = container["pid"], time.monotonic() + EXEC_SEC
+    while True:
+        pids = pids_of(first)
+        inside = {0, *pids}  # the daemon starts shells from outside, but for the first one
+        others = {pid: fields for pid in pids if pid != first and (fields := fields_of(pid)) is not None}
+        ending = [
+            pid
+            for pid, (state, parent, *_) in others.items()
+            if state not in "ZX" and (pid == container["shell"] or int(parent) not in inside)
+        ]
+        if not ending or time.monotonic() > give_up:
+            break
+        time.sleep(NAP_SEC)
+    look = Look(first, (pid for pid in pids if pid not in container["kept"]))
+    look.complete &= len(pids) < MOST_PROCESSES
+    return look
+
+
+def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
+    """The policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
+    found: list[dict[str, object]] = []
+    for pid, one in before.items():
+        now = after.get(pid)
+        if now is None or now.began != one.began:
+            ran, ports = True, one.ports
+        else:
+            ran, ports = now.ran < 0 or now.ran != one.ran, now.ports  # it may have begun to listen
+        if ran or pid != first:  # which only sleeps
+            name = f"{FIRST} ({one.name})" if pid == first else one.name
+            found.append({"name": name, "ports": ports, "ran": ran, "writes": one.writes})
     return found
 
 
-def _program(pid: int) -> "dict[str, object]":
-    """Its parent, working directory and the first words of its command line."""
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read(MOST_WORD).decode(errors="surrogateescape").split("\0")
-    status = _stat(pid)
-    return {"parent": int(status[1]) if status else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
+class Program:
+    """Takes requests, and the events of all watches in turn. Each request has a thread of its own."""
+
+    def __init__(self) -> None:
+        self._traces = Traces()
+        self._watches: dict[str, Watch] = {}
+        self._by_descriptor: dict[int, Watch] = {}
+        self._poll = select.epoll()
+        self._printing = threading.Lock()
+
+    def run(self) -> None:
+        """Until standard input ends."""
+        self._answer(ready=True, untraced=self._traces.why)
+        self._poll.register(sys.stdin.fileno(), select.EPOLLIN)
+        rest, data = b"", b"\n"
+        while data:
+            traced = [watch for watch in list(self._watches.values()) if watch.trace]
+            for descriptor, _ in self._poll.poll(TRACE_SEC if traced else None):
+                if descriptor == sys.stdin.fileno():
+                    data = os.read(descriptor, 1 << 16)
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in filter(None, lines):
+                        threading.Thread(target=self._serve, args=(json.loads(line),), daemon=True).start()
+                elif (watch := self._by_descriptor.get(descriptor)) is not None:
+                    self._take(watch)
+            for watch in traced:
+                self._take_calls(watch)
+        self._traces.close()
+
+    def _take(self, watch: Watch) -> None:
+        if watch.lock.acquire(blocking=False):  # otherwise it ends just now
+            try:
+                if not watch.ended:
+                    watch.take()
+            finally:
+                watch.lock.release()
+            if watch.lost:  # to watch on costs more than it shows
+                self._leave(watch)
+
+    def _take_calls(self, watch: Watch) -> None:
+        if watch.lock.acquire(blocking=False):
+            try:
+                if not watch.ended:
+                    watch.take_calls()
+            finally:
+                watch.lock.release()
+
+    def _leave(self, watch: Watch) -> None:
+        for descriptor in watch.marks.descriptors:
+            if self._by_descriptor.pop(descriptor, None) is not None:
+                self._poll.unregister(descriptor)
+
+    def _serve(self, request: Mapping[str, Any]) -> None:
+        """Raises KeyError for a request of another kind."""
+        kind = next(iter(request))
+        work = {"begin": self._begin, "end": self._end, "look": self._look}[kind]
+        try:
+            work(request[kind], request)
+        except OSError as error:
+            self._answer(id=request[kind], failed=f"{type(error).__name__}: {error}")
+
+    def _begin(self, name: str, request: Mapping[str, Any]) -> None:
+        self._watches[name] = watch = Watch(request, self._traces)
+        for descriptor in watch.marks.descriptors:
+            self._by_descriptor[descriptor] = watch
+            self._poll.register(descriptor, select.EPOLLIN)
+        self._answer(id=name)
+
+    def _end(self, name: str, request: Mapping[str, Any]) -> None:
+        if (watch := self._watches.pop(name, None)) is None:
+            raise ProcessLookupError(f"{name} is not watched")
+        self._leave(watch)
+        try:
+            self._answer(id=name, seen=watch.end())
+        finally:
+            watch.close()
+
+    def _look(self, name: str, request: Mapping[str, Any]) -> None:
+        first, before = request["pid"], settled(request).processes
+        time.sleep(request["during"])
+        self._answer(id=name, processes=living(first, before, Look(first, before).processes))
+
+    def _answer(self, **shown: object) -> None:
+        with self._printing, contextlib.suppress(BrokenPipeError):  # standard input ends, too
+            print(json.dumps(shown), flush=True)
 
 
-def _inside(pid: int) -> int:
-    """Its number in its own namespace."""
-    lines = _text(f"/proc/{pid}/status").splitlines()
-    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
-
-
-def _ran(pid: int) -> int:
-    """Nanoseconds of all its threads."""
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError):
-            total += int(_text(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
-    return total
-
-
-def _listening(first: int) -> "dict[str, int]":
-    """Inode of the socket -> port."""
-    found = {}
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in _text(f"/proc/{first}/net/{table}").splitlines()[1:]:
-                words = line.split()
-                if words[3] == _LISTENS:
-                    found[words[9]] = int(words[1].rpartition(":")[2], 16)
-    return found
-
-
-def _open_files(pid: int) -> "tuple[set[str], list[str]]":
-    """Inodes of its sockets, and paths that it has open for writing."""
-    sockets, writes = set(), set()
-    for name in os.listdir(f"/proc/{pid}/fd")[:MOST_FILES]:
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if target.startswith("socket:["):
-                sockets.add(target[8:-1])
-            elif target.startswith("/") and os.lstat(f"/proc/{pid}/fd/{name}").st_mode & stat.S_IWUSR:
-                writes.add(target)
-    return sockets, sorted(writes)[:MOST_WRITES]
-
-
-def _stat(pid: int) -> "list[str] | None":
-    """The fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
-    try:
-        return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _text(name: str) -> str:
-    with open(name, errors="replace") as file:
-        return file.read()
+def _crash(arguments: threading.ExceptHookArgs) -> None:
+    """A fault of one thread ends the program, which is started again."""
+    traceback.print_exception(arguments.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main() -> None:
-    """Watch until standard input ends."""
-    kept = {int(pid) for pid in sys.argv[2].split(",") if pid} if len(sys.argv) > 2 else set()
-    watch = Watch(int(sys.argv[1]), kept)
-    print("watching", flush=True)
-    while True:
-        ready, _, _ = select.select([watch.descriptor, sys.stdin], [], [])
-        if watch.descriptor in ready:
-            watch.take()
-        if sys.stdin in ready:
-            break
-    while watch.take():
-        pass
-    shown = {
-        "opened": watch.opened, "written": sorted(watch.written), "tampered": sorted(watch.tampered),
-        "processes": watch.living(), "overflow": watch.overflow, "readers": watch.readers, "programs": watch.programs,
-    }  # fmt: skip
-    print(json.dumps(shown), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    """Serve requests until standard input ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    threading.excepthook = _crash
+    Program().run()
+    os._exit(0)  # threads may wait for the kernel
