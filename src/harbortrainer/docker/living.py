@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
 MOST_WRITES = 64  # of a process
-MOST_BYTES = 4 * 1024 * 1024  # of a file in /proc
+MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
 OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
 class Process(NamedTuple):
-    """`began`: in ticks since boot. `ran`: nanoseconds of all its threads; -1 = not known.
-
-    `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
+    """`began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its threads; -1 =
+    not known. `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
     """
 
     began: str
+    inner: int
     name: str
     ran: int
     ports: list[int]
@@ -52,7 +52,7 @@ class Look:
         sockets, writes = self._open_files(pid)
         ports = sorted(self._ports[inode] for inode in sockets & self._ports.keys()) if sockets else []
         name = _text(f"/proc/{pid}/comm").rstrip("\n")
-        self.processes[pid] = Process(fields[19], name, self._ran(pid), ports, writes)
+        self.processes[pid] = Process(fields[19], inner_of(pid), name, self._ran(pid), ports, writes)
 
     def _ran(self, pid: int) -> int:
         threads = threads_of(pid, self._threads + 1)
@@ -129,6 +129,14 @@ def inner_of(thread: int) -> int:
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
     return 0
+
+
+def program_of(pid: int) -> dict[str, object]:
+    """What it runs: its parent, working directory and the first words of its command line. Raises OSError."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read(MOST_WORDS).decode(errors="surrogateescape").split("\0")
+    fields = fields_of(pid)
+    return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
 
 
 def mapped(pid: int) -> list[str]:

@@ -16,7 +16,7 @@ CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
 CHANGED = 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800  # moved from, moved to, created, deleted; itself deleted, moved
 AT_ONCE = 512  # events of one turn, each of which opens a file
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
-_MARK_ADD, _MARK_MOUNT, _ON_FOLDER = 1, 0x10, 0x40000000
+_ADD, _REMOVE, _MOUNT, _ON_FOLDER = 1, 2, 0x10, 0x40000000
 _AT_FDCWD = -100
 _EVENT = struct.Struct("=IBBHQii")
 # A pipe is opened as all else is: without O_NONBLOCK that would wait for its other end.
@@ -45,6 +45,7 @@ class Marks:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._root = f"/proc/{first}/root"
         self._folders: dict[int, str] = {}
+        self._marked: list[str] = []
         with contextlib.ExitStack() as undo:
             flags = _CLOEXEC | _NONBLOCK | _UNLIMITED_MARKS
             try:
@@ -54,11 +55,11 @@ class Marks:
             ):  # before Linux 6.13 a file that cannot be opened ends a read, without a word if it is not alone
                 self._mounts, self._most = self._init(flags), 1
             undo.callback(os.close, self._mounts)
-            self._mark(self._mounts, "/.", OPEN | OPEN_EXEC | CLOSE_WRITE, _MARK_MOUNT)
+            self._mark_mount("/.")
             for mount, kind in _mounts(first):
                 if kind not in _NOT_MARKED:
                     with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
-                        self._mark(self._mounts, mount, OPEN | OPEN_EXEC | CLOSE_WRITE, _MARK_MOUNT)
+                        self._mark_mount(mount)
             for folder in OWN:
                 with contextlib.suppress(OSError):
                     self._mark_folder(folder.rstrip("/"), flags | _REPORT_FID, undo)
@@ -70,9 +71,13 @@ class Marks:
             raise OSError(ctypes.get_errno(), f"fanotify_init: {os.strerror(ctypes.get_errno())}")
         return descriptor
 
-    def _mark(self, group: int, path: str, events: int, kind: int = 0) -> None:
+    def _mark_mount(self, path: str) -> None:
+        self._mark(self._mounts, path, OPEN | OPEN_EXEC | CLOSE_WRITE, _ADD | _MOUNT)
+        self._marked.append(path)
+
+    def _mark(self, group: int, path: str, events: int, how: int = _ADD) -> None:
         name = os.fsencode(self._root + path)
-        if self._libc.fanotify_mark(group, _MARK_ADD | kind, ctypes.c_uint64(events), _AT_FDCWD, name) < 0:
+        if self._libc.fanotify_mark(group, how, ctypes.c_uint64(events), _AT_FDCWD, name) < 0:
             raise OSError(ctypes.get_errno(), f"fanotify_mark {path}: {os.strerror(ctypes.get_errno())}")
 
     def _mark_folder(self, folder: str, flags: int, undo: contextlib.ExitStack) -> None:
@@ -80,6 +85,12 @@ class Marks:
         undo.callback(os.close, group)
         self._mark(group, folder, CHANGED | _ON_FOLDER)
         self._folders[group] = folder
+
+    def leave_opens(self) -> None:
+        """Watch only what is written from now on."""
+        for path in self._marked:
+            with contextlib.suppress(OSError):
+                self._mark(self._mounts, path, OPEN | OPEN_EXEC, _REMOVE | _MOUNT)
 
     @property
     def descriptors(self) -> list[int]:

@@ -17,7 +17,7 @@ PREFIX = "harbortrainer-"  # of the names of instances
 MOUNTED = "/sys/kernel/tracing"
 BUFFER_KB = 64  # for each processor
 SPARE = 4  # instances that wait: to make and remove one takes 0.1 s
-MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept
+MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
 MOST_READS = 256  # of a page each, at a time
 _PTRACE, _READ, _WRITE, _FILE = "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"
 # By number, also as programs of 32 bits make them, which the events named after calls leave out.
@@ -50,10 +50,12 @@ class Trace:
     def __init__(self, root: str, calls: dict[int, str]) -> None:
         """Raises OSError."""
         self._calls = calls
-        self._folder = f"{root}/instances/{PREFIX}{secrets.token_hex(6)}"
+        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self.forked: set[int] = set()
         self.lost = False
         self._rest = b""
+        with open("/proc/sys/kernel/pid_max") as file:
+            self._most = min(MOST_FORKED, int(file.read()) // 4)
         os.mkdir(self._folder)
         with contextlib.ExitStack() as undo:
             undo.callback(os.rmdir, self._folder)
@@ -80,7 +82,7 @@ class Trace:
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                if (fork := _FORK.search(line)) and len(self.forked) < MOST_FORKED:
+                if (fork := _FORK.search(line)) and len(self.forked) < self._most:
                     self.forked.add(int(fork[1]))
                 elif fork or _LOST in line:
                     self.lost = True

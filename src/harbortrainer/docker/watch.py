@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import requests
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException
 
 from harbortrainer.docker.daemon import call, engine, first_process
 from harbortrainer.docker.inside import first_of, shell_of
-from harbortrainer.docker.privileged import Program, start
+from harbortrainer.docker.privileged import RootProgram, start
 from harbortrainer.errors import one_line
 
 READY_SEC, END_SEC = 20.0, 60.0
@@ -33,27 +33,44 @@ _told: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended."""
+    """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended.
+
+    `pid`: as the container numbers it; 0 = not known. Of the container's first process, which only sleeps unless the
+    policy has changed it, `name` begins with "process 1".
+    """
 
     name: str
     ports: tuple[int, ...] = ()
     ran: bool = True
     writes: tuple[str, ...] = ()  # files that it has open for writing
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A process of verification that opened a file. `words`: the first of its command line."""
+
+    parent: int
+    cwd: str
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What happened during a verification.
 
-    `opened`: paths in the order of their first opens, with their places; None = not known. `tampered`: files of
-    verification's own that processes of the policy wrote, and how they reached its memory. `unseen_memory`: they may
-    have done so without being seen, those too that the task asks for.
+    `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
+    files of verification's own that processes of the policy wrote, and how they reached its memory. `readers`: by path,
+    the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
+    `unseen_memory`: processes of the policy, those too that the task asks for, may have tampered without being seen.
     """
 
     opened: Mapping[str, int] | None = None
     written: frozenset[str] = frozenset()
     tampered: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
+    readers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    programs: Mapping[int, Program] = field(default_factory=dict)
     unseen_memory: bool = False
 
 
@@ -69,7 +86,7 @@ class _Watcher:
 
     def __init__(self, run_id: str) -> None:
         """Returns when it is ready. Raises OSError, TimeoutError, docker.errors.DockerException."""
-        self._program: Program = start(MODULE, run_id)
+        self._program: RootProgram = start(MODULE, run_id)
         self._ready: Future[dict[str, Any]] = Future()
         self._waiting: dict[str, Future[dict[str, Any]]] = {}
         self._lock, self._sending = threading.Lock(), threading.Lock()
@@ -224,9 +241,19 @@ def _whose(container: str, kept: Collection[int]) -> dict[str, object]:
 def _parsed(found: Any) -> Seen:
     """Raises ValueError."""
     try:
-        opened = None if found["overflow"] else {str(path): int(place) for path, place in found["opened"].items()}
-        written, tampered = frozenset(map(str, found["written"])), tuple(map(str, found["tampered"]))
-        return Seen(opened, written, tampered, _processes(found["processes"]), bool(found["unseen"]))
+        readers = {str(path): tuple(map(int, pids)) for path, pids in found["readers"].items()}
+        return Seen(
+            None if found["overflow"] else {path: place for place, path in enumerate(readers)},
+            frozenset(map(str, found["written"])),
+            tuple(map(str, found["tampered"])),
+            _processes(found["processes"]),
+            readers,
+            {
+                int(pid): Program(int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])))
+                for pid, one in found["programs"].items()
+            },
+            bool(found["unseen"]),
+        )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
 
@@ -235,7 +262,13 @@ def _processes(found: Any) -> tuple[Process, ...]:
     """Raises ValueError."""
     try:
         return tuple(
-            Process(str(one["name"]), tuple(map(int, one["ports"])), bool(one["ran"]), tuple(map(str, one["writes"])))
+            Process(
+                str(one["name"]),
+                tuple(map(int, one["ports"])),
+                bool(one["ran"]),
+                tuple(map(str, one["writes"])),
+                int(one["pid"]),
+            )
             for one in found
         )
     except (KeyError, TypeError) as error:
@@ -243,7 +276,8 @@ def _processes(found: Any) -> tuple[Process, ...]:
 
 
 def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = error.explanation if isinstance(error, APIError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _not_watched(error: BaseException) -> None:
