@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import itertools
 import logging
+import resource
 import statistics
 import tempfile
 import time
@@ -85,10 +86,12 @@ async def _batch(task: Path, kind: str, parallel: int) -> tuple[list[list[float]
 
 
 def _children_cpu() -> float:
-    """Seconds of this process' living children: of the watcher."""
+    """Seconds of this process' children, which are the watcher, or were."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
     files = (file for pid in children.split() for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(file.read_text().split()[0]) for file in files) / 1e9
+    living = sum(int(file.read_text().split()[0]) for file in files) / 1e9
+    return ended.ru_utime + ended.ru_stime + living
 
 
 async def _verified(environment: DockerEngineEnvironment, *, watched: bool) -> list[float]:

@@ -15,6 +15,7 @@ MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; be
 MOST_WRITES = 64  # of a process
 MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
 OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
+_AT_ONCE = 1 << 16
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
@@ -133,8 +134,7 @@ def inner_of(thread: int) -> int:
 
 def program_of(pid: int) -> dict[str, object]:
     """What it runs: its parent, working directory and the first words of its command line. Raises OSError."""
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read(MOST_WORDS).decode(errors="surrogateescape").split("\0")
+    words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
     fields = fields_of(pid)
     return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
 
@@ -155,5 +155,15 @@ def _names(folder: str, most: int) -> list[str]:
 
 
 def _text(name: str) -> str:
-    with open(name, errors="replace") as file:
-        return file.read(MOST_BYTES)
+    return _bytes(name, MOST_BYTES).decode(errors="replace")
+
+
+def _bytes(name: str, most: int) -> bytes:
+    """A file object of Python's would take five times as long."""
+    file, data = os.open(name, os.O_RDONLY | os.O_CLOEXEC), b""
+    try:
+        while len(data) < most and (read := os.read(file, min(most, _AT_ONCE))):
+            data += read
+        return data[:most]
+    finally:
+        os.close(file)

@@ -55,7 +55,8 @@ class Watch:
         self.overflow = self.unseen = self.lost = self.ended = False
         self._characters = 0
         self._judged: dict[int, bool] = {}
-        self._new: set[int] = set()  # processes whose program is about to be loaded
+        self._asked: set[int] = set()  # processes whose program was read, or could not be
+        self._new: set[int] = set()  # whose next one is about to be loaded
         self._inner: dict[int, int] = {}
         self.trace: Trace | None = None
         self.before: dict[int, Process] = {}
@@ -115,7 +116,7 @@ class Watch:
         """The kernel makes one event of several ones of a process and file."""
         if event.mask & CLOSE_WRITE and event.path.startswith(OWN):
             self._tamper(event.path, event.pid)
-        elif found := _MEMORY.fullmatch(event.path):
+        elif event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
             self._note_memory(int(found[1]), event.pid)
         opens = bool(event.mask & OPEN) and not self.overflow and not self._opens_for_policy(event.pid)
         for path in () if self.overflow else names(event.path):
@@ -134,7 +135,8 @@ class Watch:
         """At the first open of a process, and at the first one after those that load another program."""
         pid = event.pid
         loads = bool(event.mask & OPEN_EXEC)
-        if loads or pid in self._new or (pid not in self.programs and len(self.programs) < MOST_PROGRAMS):
+        if loads or pid in self._new or (pid not in self._asked and len(self._asked) < MOST_PROGRAMS):
+            self._asked.add(pid)
             with contextlib.suppress(OSError, IndexError):  # it has ended
                 self.programs[pid] = program_of(pid)
             (self._new.add if loads else self._new.discard)(pid)
