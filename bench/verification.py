@@ -5,14 +5,19 @@
 Two kinds of containers take turns: one whose phase is closed and whose verification is watched, and one that is
 verified as it is. The rows below are parts of a watched trial. Seconds are medians of the trials; CPU is of this
 process and of the watcher, a trial. Leave the machine alone meanwhile.
+
+The second table: what a system call of any other process costs while processes of a policy are traced.
 """
 
 import argparse
 import asyncio
 import itertools
 import logging
+import math
+import os
 import resource
 import statistics
+import subprocess
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -22,6 +27,7 @@ from bench import report
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.cleaning import reap
 from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.traces import Traces
 from tests.support.docker_parts import started
 from tests.support.task_folder import write_task
 
@@ -29,6 +35,7 @@ RUN_ID = "bench-verification"
 HEADINGS = ("", "s a trial", "slowest", "own CPU ms", "watcher's CPU ms")
 WORK = "echo Hello > hello.txt; mkdir -p /app/src; for i in $(seq 200); do echo x > /app/src/$i.txt; done"
 TESTS = "for i in $(seq 50); do cat /app/hello.txt; done > /dev/null"  # of the verifier
+CALLS, ROUNDS = 100_000, 30  # of a system call
 PLAIN, WATCHED = "not watched", "watched"
 KINDS = (PLAIN, WATCHED)
 PARTS = ("close the agent's phase", "begin to watch", "verify", "end to watch", "find causes")
@@ -44,6 +51,33 @@ def main() -> None:
         asyncio.run(_run(arguments))
     finally:
         reap(RUN_ID)
+    _calls()
+
+
+def _calls() -> None:
+    """Nanoseconds of a system call, the least of several rounds, while another process is traced and while not."""
+    traces = Traces()
+    off, trace = _call_ns(), traces.lend()
+    with subprocess.Popen(["sleep", "600"]) as other:
+        if trace is not None:
+            trace.follow({other.pid})
+        on = _call_ns()
+        other.kill()
+    if trace is not None:
+        traces.give_back(trace)
+    traces.close()
+    rows = [[traces.why or "traced", f"{on:.0f}"], ["not traced", f"{off:.0f}"]]
+    report.publish("bench.verification", "a system call of another process", ("", "ns"), rows, None)
+
+
+def _call_ns() -> float:
+    least = math.inf
+    for _ in range(ROUNDS):
+        began = time.perf_counter_ns()
+        for _ in range(CALLS):
+            os.getppid()
+        least = min(least, (time.perf_counter_ns() - began) / CALLS)
+    return least
 
 
 async def _run(arguments: argparse.Namespace) -> None:

@@ -142,6 +142,7 @@ async def beside(one: DockerEngineEnvironment, other: DockerEngineEnvironment, c
     return first.seen, second.seen
 
 
+@pytest.mark.nightly
 async def test_a_flood_is_not_known_and_spoils_no_other_watch(tmp_path: Path) -> None:
     async with two(tmp_path) as (one, other):
         await one.exec(f"(setsid python3 -c {shlex.quote(FLOOD)} </dev/null >/dev/null 2>&1 &)", user="root")
