@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bench import report
 from harbortrainer.docker import cleaning
+from harbortrainer.docker.again import Again
 from harbortrainer.docker.cleaning import reap
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.traces import Traces
@@ -138,7 +139,7 @@ async def _verified(environment: DockerEngineEnvironment, *, watched: bool) -> l
             await environment.exec(TESTS, user="root")
             times.append(time.monotonic())
         times.append(time.monotonic())
-        await environment.causes(sight.seen)
+        await Again(environment).causes(sight.seen)
     else:
         await environment.exec(TESTS, user="root")
     times.append(time.monotonic())

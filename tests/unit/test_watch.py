@@ -172,7 +172,7 @@ def test_a_process_ran_if_it_used_a_processor_or_ended(before: Looked, after: Lo
 
 def test_the_first_process_counts_only_if_it_ran() -> None:
     assert living(1, {1: looked()}, {1: looked()}) == []
-    assert [one["name"] for one in living(1, {1: looked()}, {1: looked(ran=5)})] == ["process 1 (p)"]
+    assert [one["name"] for one in living(1, {1: looked()}, {1: looked(ran=5)})] == ["1 (p)"]
 
 
 def test_a_process_that_began_to_listen_is_a_service() -> None:

@@ -35,8 +35,8 @@ _told: set[str] = set()
 class Process:
     """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended.
 
-    `pid`: as the container numbers it; 0 = not known. Of the container's first process, which only sleeps unless the
-    policy has changed it, `name` begins with "process 1".
+    `pid`: as the container numbers it; 0 = not known. The container's first process, which only sleeps unless the policy
+    has changed it, has the `name` "1 (…)".
     """
 
     name: str

@@ -31,7 +31,6 @@ MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a fil
 EXEC_SEC, NAP_SEC = 1.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
 ROUNDS = 5  # until every process of the policy is followed
-FIRST = "process 1"  # its name begins so: no solution leaves it
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _MEMORY_NAME = "/proc/PID/mem"
 _HARMLESS = (errno.ESRCH, errno.ENXIO, errno.ENODEV)  # of an ended process, or a device: no file of a layer
@@ -271,6 +270,6 @@ def living(first: int, before: Mapping[int, Process], after: Mapping[int, Proces
         else:
             ran, ports = now.ran < 0 or now.ran != one.ran, now.ports  # it may have begun to listen
         if ran or pid != first:  # which only sleeps
-            name = f"{FIRST} ({one.name})" if pid == first else one.name
+            name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
             found.append({"name": name, "ports": ports, "ran": ran, "writes": one.writes, "pid": one.inner})
     return found
