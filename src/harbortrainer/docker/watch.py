@@ -35,8 +35,8 @@ _told: set[str] = set()
 class Process:
     """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended.
 
-    `pid`: as the container numbers it; 0 = not known. The container's first process, which only sleeps unless the policy
-    has changed it, has the `name` "1 (…)".
+    `pid`: as the container numbers it; 0 = not known. The first process, which only sleeps unless it was changed, has
+    the `name` "1 (…)".
     """
 
     name: str
@@ -195,31 +195,30 @@ async def watching(container: str, image: str, run_id: str, kept: Collection[int
 
     Where that is impossible, what is seen is not known, and the log says so once.
     """
-    sight, name, watcher = Sight(), secrets.token_hex(8), None
-    try:
-        found = await call(_watcher, run_id)
-        await found.ask("begin", name, READY_SEC, **await call(_whose, container, kept))
-        watcher = found
-    except _FAILURES as error:
-        _not_watched(error)
-    try:
-        yield sight
-    except BaseException:
-        if watcher is not None:
-            asyncio.get_running_loop().run_in_executor(None, _forget, watcher, name)
-        raise
-    if watcher is not None:
+    sight, name, begun = Sight(), secrets.token_hex(8), None
+    async with contextlib.AsyncExitStack() as undo:
         try:
-            sight.seen = _parsed((await watcher.ask("end", name, END_SEC)).get("seen"))
+            whose = await call(_whose, container, kept)  # fails where the daemon's processes are not of this machine
+            watcher = await call(_watcher, run_id)
+            undo.callback(_forget, watcher, name)
+            await watcher.ask("begin", name, READY_SEC, **whose)
+            begun = watcher
         except _FAILURES as error:
             _not_watched(error)
+        yield sight
+        if begun is not None:
+            undo.pop_all()
+            try:
+                sight.seen = _parsed((await begun.ask("end", name, END_SEC)).get("seen"))
+            except _FAILURES as error:
+                _not_watched(error)
 
 
 async def look(container: str, run_id: str, kept: Collection[int], seconds: float) -> tuple[Process, ...]:
     """The processes of the policy, and which of them run within `seconds`; () where that is not known."""
     try:
-        watcher = await call(_watcher, run_id)
         whose, name = await call(_whose, container, kept), secrets.token_hex(8)
+        watcher = await call(_watcher, run_id)
         answer = await watcher.ask("look", name, READY_SEC + seconds, during=seconds, **whose)
         return _processes(answer.get("processes"))
     except _FAILURES as error:
@@ -228,8 +227,13 @@ async def look(container: str, run_id: str, kept: Collection[int], seconds: floa
 
 
 def _forget(watcher: _Watcher, name: str) -> None:
-    with contextlib.suppress(OSError):
-        watcher.send("end", name)
+    """End a watch whose answer does not matter."""
+
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            watcher.send("end", name)
+
+    asyncio.get_running_loop().run_in_executor(None, end)
 
 
 def _whose(container: str, kept: Collection[int]) -> dict[str, object]:
