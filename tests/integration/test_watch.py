@@ -177,6 +177,16 @@ async def test_names_and_paths_that_are_no_text_are_seen(environment: DockerEngi
     assert "a\nb\ufffd" in {process.name for process in seen.processes}
 
 
+async def test_what_is_opened_often_hides_nothing(environment: DockerEngineEnvironment) -> None:
+    """Opens of a file that many processes have opened are not told any more."""
+    await environment.exec("echo x > /app/one; ln /app/one /app/other; echo x > /app/alone", user="root")
+    often = "for i in {1..20}; do cat /app/one /app/alone; done; cat /app/other; mv /app/alone /app/new; cat /app/new"
+    seen = await seen_of(environment, "true", f"{often}; echo y >> /app/new; echo z > /app/alone; cat /app/alone")
+    assert seen.opened is not None and {"/app/one", "/app/alone", "/app/other"} <= seen.opened.keys()
+    assert len(seen.readers["/app/one"]) == len(seen.readers["/app/alone"]) == 8
+    assert {"/app/new", "/app/alone"} <= seen.written
+
+
 async def test_a_watcher_that_dies_is_started_again(environment: DockerEngineEnvironment) -> None:
     await environment.close_agent_phase(final=True)
     async with environment.watched() as sight:

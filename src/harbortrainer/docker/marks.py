@@ -16,7 +16,7 @@ CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
 CHANGED = 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800  # moved from, moved to, created, deleted; itself deleted, moved
 AT_ONCE = 512  # events of one turn, each of which opens a file
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
-_ADD, _REMOVE, _MOUNT, _ON_FOLDER = 1, 2, 0x10, 0x40000000
+_ADD, _REMOVE, _MOUNT, _IGNORE, _ON_FOLDER = 1, 2, 0x10, 0x20 | 0x40, 0x40000000  # also once it was written
 _AT_FDCWD = -100
 _EVENT = struct.Struct("=IBBHQii")
 # A pipe is opened as all else is: without O_NONBLOCK that would wait for its other end.
@@ -26,12 +26,13 @@ _DELETED = " (deleted)"
 
 
 class Event(NamedTuple):
-    """`path`: "" = not known, `error` says why. `mask`: OVERFLOW = events were lost."""
+    """`path`: "" = not known, by `error`. `mask`: OVERFLOW = some were lost. `file`: open until the next one."""
 
     path: str
     mask: int
     pid: int = 0
     error: int = 0
+    file: int = -1
 
 
 class Marks:
@@ -86,6 +87,11 @@ class Marks:
         self._mark(group, folder, CHANGED | _ON_FOLDER)
         self._folders[group] = folder
 
+    def leave_file(self, file: int) -> None:
+        """Tell no more opens of this file, if it has one name alone."""
+        if os.fstat(file).st_nlink == 1:
+            self._libc.fanotify_mark(self._mounts, _ADD | _IGNORE, ctypes.c_uint64(OPEN | OPEN_EXEC), file, None)
+
     def leave_opens(self) -> None:
         """Watch only what is written from now on."""
         for path in self._marked:
@@ -109,7 +115,11 @@ class Marks:
             before = True
             for mask, descriptor, pid in self._read(self._mounts, self._most * _EVENT.size):
                 before = False
-                yield _event(mask, descriptor, pid)
+                try:
+                    yield _event(mask, descriptor, pid)
+                finally:
+                    if descriptor >= 0:
+                        os.close(descriptor)
             if before:
                 break
 
@@ -134,11 +144,9 @@ def _event(mask: int, descriptor: int, pid: int) -> Event:
     if descriptor < 0:
         return Event("", mask, pid, -descriptor)
     try:
-        return Event(os.readlink(f"/proc/self/fd/{descriptor}"), mask, pid)
+        return Event(os.readlink(f"/proc/self/fd/{descriptor}"), mask, pid, file=descriptor)
     except OSError as error:  # a path of more than 4,096 characters
         return Event("", mask, pid, error.errno or 1)
-    finally:
-        os.close(descriptor)
 
 
 def names(path: str) -> tuple[str, ...]:

@@ -123,12 +123,19 @@ class Watch:
                 self._characters += len(path)
             if event.mask & CLOSE_WRITE:
                 self.written.add(path)
-            if opens and event.pid not in (readers := self.readers.setdefault(path, [])):
-                readers += [event.pid] if len(readers) < MOST_READERS else []
+            if opens:
+                self._note_reader(path, event)
         if opens:
             self._note_program(event)
         if len(self.readers) + len(self.written) > MOST_PATHS or self._characters > MOST_CHARACTERS:
             self._flooded()
+
+    def _note_reader(self, path: str, event: Event) -> None:
+        readers = self.readers.setdefault(path, [])
+        if event.pid not in readers and len(readers) < MOST_READERS:
+            readers.append(event.pid)
+        if len(readers) == MOST_READERS and not path.startswith("/proc/"):  # libraries, above all
+            self.marks.leave_file(event.file)
 
     def _note_program(self, event: Event) -> None:
         """At the first open of a process, and at the first one after those that load another program."""
