@@ -168,7 +168,9 @@ async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_a
 async def test_where_nothing_can_be_watched_every_unasked_change_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_PROGRAM", tmp_path / "none.py")
+    monkeypatch.setattr(watch, "MODULE", "harbortrainer.none")
+    monkeypatch.setattr(watch, "_watchers", {})
+    monkeypatch.setattr(watch, "_failed", {})
     trial = await work(tmp_path, "echo x > /usr/local/bin/unused; echo Hello > /app/hello.txt")
     assert trial.reward == 1
     assert recorded(tmp_path)["causes"] == ["/usr/local/bin/unused"]

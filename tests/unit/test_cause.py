@@ -1,6 +1,5 @@
-"""What a task asks for, on what else a reward may depend, and what the watcher tells."""
+"""What a task asks for, and on what else a reward may depend."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from harbortrainer.docker.asked import Asked, Footprint
 from harbortrainer.docker.cause import Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.layer import Change, Kind
-from harbortrainer.docker.watch import Process, Program, Seen, _parsed
+from harbortrainer.docker.watch import Process, Program, Seen
 from harbortrainer.rollout.grading import unasked
 
 BLOB, OTHER = "ab/" + "0123456789" * 3, "cd/" + "f" * 38
@@ -319,23 +318,3 @@ def test_a_folder_that_verification_makes_again_is_known_by_its_whole_name() -> 
 def test_causes_are_one_line_with_the_first_names() -> None:
     assert unasked(("/a\n\udcff", "/b")).endswith(": /a\\n\\udcff, /b")
     assert unasked(tuple("abcdefg")).endswith(": a, b, c, d, e and 2 more")
-
-
-TOLD = {
-    "opened": {"/a": 0}, "written": ["/b"], "tampered": ["/tests/x"], "overflow": False,
-    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 7}],
-    "readers": {"/a": [9]}, "programs": {"9": {"parent": 1, "cwd": "/", "words": ["sh"]}},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("overflow", "opened"), [(False, {"/a": 0}), (True, None)])
-def test_what_the_watcher_saw_is_read(overflow: bool, opened: Mapping[str, int] | None) -> None:
-    told = json.dumps(TOLD | {"overflow": overflow}).encode()
-    process, program = Process("p", (80,), False, ("/c",), 7), Program(1, "/", ("sh",))
-    assert _parsed(told) == Seen(opened, frozenset({"/b"}), ("/tests/x",), (process,), {"/a": (9,)}, {9: program})
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff"])
-def test_a_watcher_that_was_cut_off_is_a_value_error(text: bytes) -> None:
-    with pytest.raises(ValueError):
-        _parsed(text)

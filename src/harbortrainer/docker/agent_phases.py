@@ -1,6 +1,5 @@
 """The agent's phases in a container: what is noted before it acts, and made ready before its work is verified."""
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
@@ -16,7 +15,7 @@ from harbortrainer.docker.network_files import READ_NETWORK, network_files, netw
 from harbortrainer.docker.processes import Processes
 from harbortrainer.docker.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.shell import Output, Shells
-from harbortrainer.docker.watch import Process, watching
+from harbortrainer.docker.watch import Process, look
 from harbortrainer.errors import one_line
 from harbortrainer.harbor import MODE
 
@@ -156,19 +155,17 @@ class AgentPhases:
         """What a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
         assert self.found is not None and self._image is not None
-        left = await self._left(self._image)
+        left = await self._left()
         paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
         return Footprint(frozenset(paths), self.found.made, ports, names)
 
-    async def _left(self, image: Image) -> tuple[Process, ...]:
+    async def _left(self) -> tuple[Process, ...]:
         """The processes of the agent, once they wait for something."""
         left: tuple[Process, ...] = ()
         for _ in range(SETTLE_TRIES):
-            async with watching(self._container, image.reference, self._run_id, self.kept) as sight:
-                await asyncio.sleep(SETTLE_SEC)
-            left = sight.seen.processes
+            left = await look(self._container, self._run_id, self.kept, SETTLE_SEC)
             if not any(one.ran for one in left):
                 break
         return left

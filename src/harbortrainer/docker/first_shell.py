@@ -46,23 +46,27 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
         return None
     if watched is None:
         return None
-    remember_root(container, first)
+    shell, ends = watched
+    remember_root(container, first, shell)
     with contextlib.ExitStack() as undo:
-        undo.callback(watched.close)
+        undo.callback(ends.close)
         raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))
         undo.pop_all()
-    return raw, early, watched
+    return raw, early, ends
 
 
-def _watched(first: int) -> io.FileIO | None:
-    """A pidfd of the only child of PID 1, once that waits. `first`: PID 1, as numbered here. Raises OSError."""
+def _watched(first: int) -> tuple[int, io.FileIO] | None:
+    """The only child of PID 1, once that waits, and its pidfd. `first`: PID 1, as numbered here. Raises OSError."""
     give_up = time.monotonic() + _STARTED_SEC
     while (_PROC / str(first) / "comm").read_text() != "sleep\n":
         if time.monotonic() > give_up:
             return None
         time.sleep(_NAP_SEC)
     children = (_PROC / str(first) / "task" / str(first) / "children").read_text().split()
-    return io.FileIO(os.pidfd_open(int(children[0]))) if len(children) == 1 else None
+    if len(children) != 1:
+        return None
+    shell = int(children[0])
+    return shell, io.FileIO(os.pidfd_open(shell))
 
 
 def duplex(stream: Any) -> tuple[socket.socket, bytes]:

@@ -46,9 +46,13 @@ class Unusual(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """`pid`: of PID 1, as this machine numbers it. `device`, `inode`: of its root folder before the agent acted."""
+    """`pid`: of PID 1, as this machine numbers it; `shell`: of the first shell.
+
+    `device`, `inode`: of the root folder before the agent acted.
+    """
 
     pid: int
+    shell: int
     began: str
     device: int
     inode: int
@@ -82,20 +86,25 @@ class _Tree:
         self.entries[path] = entry
 
 
-def remember_root(name: str, pid: int) -> None:
-    """Call it before the agent acts, with a process that is known to be the container's first one."""
+def remember_root(name: str, pid: int, shell: int) -> None:
+    """Call it before the agent acts, with processes that are known to be the container's first one and first shell."""
     with contextlib.suppress(OSError), _process(pid) as process:
         if _text("uid_map", process).split() != _OWN_USERS:
             return
         root, began = os.stat("root", dir_fd=process), _began(process)
         if len(_roots) >= _MOST_ROOTS:
             _roots.clear()
-        _roots[name] = _Root(pid, began, root.st_dev, root.st_ino)
+        _roots[name] = _Root(pid, shell, began, root.st_dev, root.st_ino)
 
 
 def first_of(name: str) -> int | None:
     """The container's first process, as this machine numbers it; None = it was not noted."""
     return noted.pid if (noted := _roots.get(name)) else None
+
+
+def shell_of(name: str) -> int | None:
+    """The shell that started with the container, which may have ended; as `first_of` otherwise."""
+    return noted.shell if (noted := _roots.get(name)) else None
 
 
 def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), chosen: Chosen = all_files) -> int:

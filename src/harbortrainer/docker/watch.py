@@ -1,31 +1,32 @@
-"""Watches verifications: starts watcher.py beside the daemon and reads what it saw."""
+"""Watches verifications: asks the program watcher.py, which runs beside the daemon, and reads what it saw."""
 
 import asyncio
+import atexit
 import contextlib
 import json
 import logging
 import os
-import socket
-import sys
+import secrets
+import threading
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import requests
-from docker.errors import DockerException
-from docker.types import LogConfig
+from docker.errors import APIError, DockerException
 
-from harbortrainer.docker.cleaning import labels, remove_container
 from harbortrainer.docker.daemon import call, engine, first_process
-from harbortrainer.docker.first_shell import DOCKER_FRAME, STDERR, duplex, frames
-from harbortrainer.docker.inside import first_of
+from harbortrainer.docker.inside import first_of, shell_of
+from harbortrainer.docker.privileged import RootProgram, start
 from harbortrainer.errors import one_line
 
 READY_SEC, END_SEC = 20.0, 60.0
+AGAIN_SEC = 60.0  # until a program is started again that did not start
 MOST_BYTES = 32 * 1024 * 1024  # of the watcher's answer
-_PROGRAM = Path(__file__).with_name("watcher.py")
-_CHUNK = 1 << 16
+MODULE = "harbortrainer.docker.watcher"
+_FAILURES = (OSError, DockerException, requests.RequestException, TimeoutError, ValueError)
 _log = logging.getLogger("harbortrainer")
 _told: set[str] = set()
 
@@ -34,7 +35,8 @@ _told: set[str] = set()
 class Process:
     """A process of the policy that lived when verification began. `ran`: it used a processor since, or ended.
 
-    `pid`: as the container numbers it; 0 = not known.
+    `pid`: as the container numbers it; 0 = not known. The first process, which only sleeps unless it was changed, has
+    the `name` "1 (…)".
     """
 
     name: str
@@ -58,8 +60,9 @@ class Seen:
     """What happened during a verification.
 
     `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
-    files of verification's own, and memory, that processes of the policy wrote or opened. `readers`: by path, the
-    first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
+    files of verification's own that processes of the policy wrote, and how they reached its memory. `readers`: by path,
+    the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
+    `unseen_memory`: processes of the policy, those too that the task asks for, may have tampered without being seen.
     """
 
     opened: Mapping[str, int] | None = None
@@ -68,50 +71,122 @@ class Seen:
     processes: tuple[Process, ...] = ()
     readers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     programs: Mapping[int, Program] = field(default_factory=dict)
+    unseen_memory: bool = False
 
 
 @dataclass(slots=True)
 class Sight:
-    """`seen`: once the block of `watching` has ended."""
+    """`seen`: once the block of `watching` has ended; until then, and where it is not known, nothing is."""
 
-    seen: Seen = field(default_factory=Seen)
+    seen: Seen = field(default_factory=lambda: Seen(unseen_memory=True))
 
 
 class _Watcher:
-    """The program's streams."""
+    """The running program. A thread reads its answers; any event loop may ask. All methods but `ask` block."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, framed: bool) -> None:
-        self._reader, self._writer, self._framed = reader, writer, framed
-        self._raw, self._text = bytearray(), bytearray()
-        self.complaint = ""
+    def __init__(self, run_id: str) -> None:
+        """Returns when it is ready. Raises OSError, TimeoutError, docker.errors.DockerException."""
+        self._program: RootProgram = start(MODULE, run_id)
+        self._ready: Future[dict[str, Any]] = Future()
+        self._waiting: dict[str, Future[dict[str, Any]]] = {}
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self.ended = False
+        self._complaint = ""
+        threading.Thread(target=self._read, name="watcher", daemon=True).start()
+        try:
+            ready = self._ready.result(READY_SEC)
+        except (OSError, TimeoutError):
+            self.close()
+            raise
+        if why := ready.get("untraced"):
+            _tell(
+                "the memory of verifications cannot be watched (%s): rewarded trials are verified a second time "
+                "without the processes that their policies left",
+                str(why),
+            )
 
-    async def ready(self) -> bool:
-        while b"\n" not in self._text:
-            if not await self._more():
-                return False
-        return self._text.startswith(b"watching\n")
+    async def ask(self, kind: str, name: str, seconds: float, **more: object) -> dict[str, Any]:
+        """The answer. Raises OSError when it refuses, or has ended; TimeoutError."""
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            self._waiting[name] = future
+        try:
+            await call(self.send, kind, name, **more)
+            async with asyncio.timeout(seconds):
+                answer = await asyncio.wrap_future(future)
+        finally:
+            with self._lock:
+                self._waiting.pop(name, None)
+        if failed := answer.get("failed"):
+            raise OSError(str(failed))
+        return answer
 
-    async def end(self) -> bytes:
-        """What the program prints at its end."""
-        if self._writer.can_write_eof():
-            self._writer.write_eof()
-        while await self._more():
-            if len(self._text) > MOST_BYTES:
-                break
-        return bytes(self._text.partition(b"\n")[2])
+    def send(self, kind: str, name: str, **more: object) -> None:
+        """Ask without waiting for the answer. Raises OSError when it has ended."""
+        with self._sending:
+            if self.ended:
+                raise OSError(self._complaint)
+            self._program.send(json.dumps({kind: name, **more}).encode() + b"\n")
 
-    async def _more(self) -> bool:
-        data = await self._reader.read(_CHUNK)
-        if not self._framed:
-            self._text += data
-            return bool(data)
-        self._raw += data
-        for stream, payload in frames(self._raw, DOCKER_FRAME):
-            if stream == STDERR:
-                self.complaint += payload.decode(errors="replace")[-500:]
-            else:
-                self._text += payload
-        return bool(data)
+    def _read(self) -> None:
+        text = bytearray()
+        with contextlib.suppress(OSError):
+            for chunk in self._program.chunks():
+                text += chunk
+                if b"\n" in chunk:
+                    *lines, rest = text.split(b"\n")
+                    text = bytearray(rest)
+                    for line in lines:
+                        self._take(bytes(line))
+                if len(text) > MOST_BYTES:
+                    break
+        self._complaint = f"the watcher ended: {one_line(self._complaint)}".rstrip(": ")
+        with self._lock:
+            self.ended = True
+            for future in (self._ready, *self._waiting.values()):
+                with contextlib.suppress(InvalidStateError):
+                    future.set_exception(OSError(self._complaint))
+        self.close()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            self._complaint = (self._complaint + line.decode(errors="replace") + " ")[-500:]
+            return
+        with self._lock:
+            future = self._ready if "ready" in answer else self._waiting.get(str(answer.get("id")))
+        if future is not None:
+            with contextlib.suppress(InvalidStateError):  # it is not waited for any more
+                future.set_result(answer)
+
+    def close(self) -> None:
+        self._program.close()
+
+
+_watchers: dict[tuple[int, str | None], _Watcher] = {}  # by process and DOCKER_HOST
+_failed: dict[tuple[int, str | None], tuple[float, str]] = {}  # when and why it did not start
+_starting = threading.Lock()
+
+
+def _watcher(run_id: str) -> _Watcher:
+    """The program that runs, started if there is none. Blocking. Raises as `_Watcher` does."""
+    key = os.getpid(), os.environ.get("DOCKER_HOST")
+    with _starting:
+        if (found := _watchers.get(key)) is not None and not found.ended:
+            return found
+        when, why = _failed.get(key, (-AGAIN_SEC, ""))
+        if time.monotonic() - when < AGAIN_SEC:
+            raise OSError(why)
+        try:
+            made = _watchers[key] = _Watcher(run_id)
+        except _FAILURES as error:
+            _failed[key] = time.monotonic(), _reason(error)
+            raise
+    atexit.register(made.close)
+    return made
 
 
 @contextlib.asynccontextmanager
@@ -120,96 +195,105 @@ async def watching(container: str, image: str, run_id: str, kept: Collection[int
 
     Where that is impossible, what is seen is not known, and the log says so once.
     """
-    sight = Sight()
+    sight, name, begun = Sight(), secrets.token_hex(8), None
     async with contextlib.AsyncExitStack() as undo:
-        watcher = None
         try:
-            async with asyncio.timeout(READY_SEC):
-                found = await undo.enter_async_context(_program(container, image, run_id, kept))
-                watcher = found if await found.ready() else None
-                why = found.complaint
-        except (OSError, DockerException, requests.RequestException, TimeoutError) as error:
-            why = f"{type(error).__name__}: {error}"
-        if watcher is None:
-            _tell(why)
+            whose = await call(_whose, container, kept)  # fails where the daemon's processes are not of this machine
+            watcher = await call(_watcher, run_id)
+            undo.callback(_forget, watcher, name)
+            await watcher.ask("begin", name, READY_SEC, **whose)
+            begun = watcher
+        except _FAILURES as error:
+            _not_watched(error)
         yield sight
-        if watcher is not None:
+        if begun is not None:
+            undo.pop_all()
             try:
-                async with asyncio.timeout(END_SEC):
-                    sight.seen = await asyncio.to_thread(_parsed, await watcher.end())
-            except (OSError, ValueError, TimeoutError) as error:
-                _tell(f"{type(error).__name__}: {error}")
+                sight.seen = _parsed((await begun.ask("end", name, END_SEC)).get("seen"))
+            except _FAILURES as error:
+                _not_watched(error)
 
 
-@contextlib.asynccontextmanager
-async def _program(container: str, image: str, run_id: str, kept: Collection[int]) -> AsyncIterator[_Watcher]:
-    """Raises OSError, docker.errors.DockerException where it cannot run."""
-    first = await call(_first, container)
-    words = [sys.executable, "-I", "-S", str(_PROGRAM), str(first), ",".join(map(str, sorted(kept)))]
-    if os.geteuid() == 0:
-        pipe = asyncio.subprocess.PIPE
-        program = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
-        assert program.stdin is not None and program.stdout is not None and program.stderr is not None
-        watcher = _Watcher(program.stdout, program.stdin, framed=False)
-        try:
-            yield watcher
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                program.kill()
-            await program.wait()
-        return
-    made = await call(_helper, image, words, run_id)
+async def look(container: str, run_id: str, kept: Collection[int], seconds: float) -> tuple[Process, ...]:
+    """The processes of the policy, and which of them run within `seconds`; () where that is not known."""
     try:
-        raw, early = await call(_attached, made)
-        reader, writer = await asyncio.open_connection(sock=raw)
-        reader.feed_data(early)
-        await call(engine().start, made)
-        yield _Watcher(reader, writer, framed=True)
-        writer.close()
-    finally:
-        await call(remove_container, made)
+        whose, name = await call(_whose, container, kept), secrets.token_hex(8)
+        watcher = await call(_watcher, run_id)
+        answer = await watcher.ask("look", name, READY_SEC + seconds, during=seconds, **whose)
+        return _processes(answer.get("processes"))
+    except _FAILURES as error:
+        _not_watched(error)
+        return ()
 
 
-def _first(container: str) -> int:
-    return first_of(container) or first_process(engine().inspect_container(container))
+def _forget(watcher: _Watcher, name: str) -> None:
+    """End a watch whose answer does not matter."""
+
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            watcher.send("end", name)
+
+    asyncio.get_running_loop().run_in_executor(None, end)
 
 
-def _helper(image: str, words: list[str], run_id: str) -> str:
-    """A container that is root on the daemon's machine, and runs a program of it. Returns its ID."""
-    client = engine()
-    host = client.create_host_config(
-        privileged=True, pid_mode="host", network_mode="none", binds=["/:/host"], log_config=LogConfig(type="none")
-    )
-    entrypoint = ["chroot", "/host", *words]
-    return client.create_container(
-        image, [], entrypoint=entrypoint, user="0", stdin_open=True, labels=labels(run_id), host_config=host
-    )["Id"]
+def _whose(container: str, kept: Collection[int]) -> dict[str, object]:
+    """The container as a request names it."""
+    first = first_of(container) or first_process(engine().inspect_container(container))
+    return {"pid": first, "kept": sorted(kept), "shell": shell_of(container)}
 
 
-def _attached(container: str) -> tuple[socket.socket, bytes]:
-    return duplex(engine().attach_socket(container, params={"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}))
-
-
-def _parsed(text: bytes) -> Seen:
+def _parsed(found: Any) -> Seen:
     """Raises ValueError."""
-    found: dict[str, Any] = json.loads(text)
-    processes = tuple(
-        Process(one["name"], tuple(one["ports"]), one["ran"], tuple(one["writes"]), one["pid"])
-        for one in found["processes"]
+    try:
+        readers = {str(path): tuple(map(int, pids)) for path, pids in found["readers"].items()}
+        return Seen(
+            None if found["overflow"] else {path: place for place, path in enumerate(readers)},
+            frozenset(map(str, found["written"])),
+            tuple(map(str, found["tampered"])),
+            _processes(found["processes"]),
+            readers,
+            {
+                int(pid): Program(int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])))
+                for pid, one in found["programs"].items()
+            },
+            bool(found["unseen"]),
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
+
+
+def _processes(found: Any) -> tuple[Process, ...]:
+    """Raises ValueError."""
+    try:
+        return tuple(
+            Process(
+                str(one["name"]),
+                tuple(map(int, one["ports"])),
+                bool(one["ran"]),
+                tuple(map(str, one["writes"])),
+                int(one["pid"]),
+            )
+            for one in found
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
+
+
+def _reason(error: BaseException) -> str:
+    text = error.explanation if isinstance(error, APIError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _not_watched(error: BaseException) -> None:
+    _tell(
+        "verifications cannot be watched (%s): each rewarded trial that changed what its task does not ask for is "
+        "verified a second time; run as root or with a Docker daemon of this machine",
+        _reason(error),
     )
-    opened = None if found["overflow"] else found["opened"]
-    programs = {
-        int(pid): Program(one["parent"], one["cwd"], tuple(one["words"])) for pid, one in found["programs"].items()
-    }
-    readers = {path: tuple(pids) for path, pids in found["readers"].items()}
-    return Seen(opened, frozenset(found["written"]), tuple(found["tampered"]), processes, readers, programs)
 
 
-def _tell(why: str) -> None:
-    if "" not in _told:
-        _told.add("")
-        _log.warning(
-            "verifications cannot be watched (%s): each rewarded trial that changed what its task does not ask for is "
-            "verified a second time; run as root or with a Docker daemon of this machine",
-            one_line(why) or "the watcher did not start",
-        )  # fmt: skip
+def _tell(text: str, why: str) -> None:
+    """Log a warning, once."""
+    if text not in _told:
+        _told.add(text)
+        _log.warning(text, one_line(why))

@@ -1,243 +1,131 @@
-"""Watches a container's verification from outside: what is opened and written, and which processes run. Needs root.
+"""A program that watches verifications from outside. It needs root on the containers' machine, and ends with its input.
 
-A program of its own, without other modules of the package: `python -I -S watcher.py PID [KEPT,...]`, where PID is the
-container's first process, as this machine numbers it, and KEPT are processes that are no policy's. It prints a line
-when it watches, and a JSON object when its standard input ends.
+It is made of the standard library alone (`main`). Requests come as JSON objects, one a line:
+
+* {"begin": ID, CONTAINER…}, {"end": ID}: watch a container, and say what happened
+* {"look": ID, CONTAINER…, "during": SECONDS}: say which processes of the policy there are, and which run meanwhile
+
+CONTAINER…: "pid": its first process, "kept": those that are no policy's, "shell": one that is ending, or null; all as
+this machine numbers them. Each answer has the ID.
 """
 
 import contextlib
-import ctypes
 import json
 import os
+import resource
 import select
-import stat
-import struct
 import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
 
-CLASS_NOTIF, CLOEXEC, NONBLOCK, UNLIMITED_QUEUE, UNLIMITED_MARKS = 0, 1, 2, 0x10, 0x20
-MARK_ADD, MARK_MOUNT = 1, 0x10
-CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
-AT_FDCWD = -100
-EVENT = struct.Struct("=IBBHQii")
-MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
-MOST_FILES, MOST_WRITES = 4096, 64  # of a process
-MOST_READERS, MOST_PROGRAMS, MOST_WORD = 8, 4096, 1024  # of a file; of a container; bytes of a command line
-OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
-_NOT_MARKED = ("sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "devtmpfs")
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+from harbortrainer.docker.living import Look
+from harbortrainer.docker.traces import Traces
+from harbortrainer.docker.watched import Watch, living, settled
+
+TRACE_SEC, IDLE_SEC = 0.1, 1.0  # between two looks at the calls of processes, and at whether some are traced
 
 
-class Watch:
-    """fanotify marks on the container's mounts. `opened`: path -> place in the order of first opens."""
+class Program:
+    """Takes requests, and the events of all watches in turn. Each request has a thread of its own."""
 
-    def __init__(self, first: int, kept: "set[int]") -> None:
-        self._first, self._kept = first, kept
-        self.opened: dict[str, int] = {}
-        self.readers: dict[str, list[int]] = {}  # by path: processes, in the order of their first opens
-        self.programs: dict[int, dict[str, object]] = {}  # of readers
-        self.written: set[str] = set()
-        self.tampered: set[str] = set()  # what processes of the policy wrote or opened of verification's own
-        self.overflow = False
-        self._characters = 0
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        flags = CLASS_NOTIF | CLOEXEC | NONBLOCK | UNLIMITED_QUEUE | UNLIMITED_MARKS
-        self.descriptor: int = self._libc.fanotify_init(flags, os.O_RDONLY | os.O_LARGEFILE | os.O_CLOEXEC)
-        if self.descriptor < 0:
-            raise OSError(ctypes.get_errno(), "fanotify_init")
-        self._mark("/.")
-        for mount, kind in self._mounts():
-            if kind not in _NOT_MARKED:
-                with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
-                    self._mark(mount)
-        self.before = processes(first)
+    def __init__(self) -> None:
+        self._traces = Traces()
+        self._watches: dict[str, Watch] = {}
+        self._by_descriptor: dict[int, Watch] = {}
+        self._poll = select.epoll()
+        self._printing = threading.Lock()
 
-    def _mounts(self) -> "list[tuple[str, str]]":
-        with open(f"/proc/{self._first}/mountinfo", errors="surrogateescape") as file:
-            lines = [line.split() for line in file]
-        return [(words[4], words[words.index("-") + 1]) for words in lines if words[4] != "/"]
+    def run(self) -> None:
+        """Until standard input ends."""
+        self._answer(ready=True, untraced=self._traces.why)
+        self._poll.register(sys.stdin.fileno(), select.EPOLLIN)
+        rest, data = b"", b"\n"
+        while data:
+            traced = [watch for watch in list(self._watches.values()) if watch.trace]
+            for descriptor, _ in self._poll.poll(TRACE_SEC if traced else IDLE_SEC):
+                if descriptor == sys.stdin.fileno():
+                    data = os.read(descriptor, 1 << 16)
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in filter(None, lines):
+                        threading.Thread(target=self._serve, args=(json.loads(line),), daemon=True).start()
+                elif (watch := self._by_descriptor.get(descriptor)) is not None:
+                    self._take(watch)
+            for watch in traced:
+                self._take_calls(watch)
+        self._traces.close()
 
-    def _mark(self, path: str) -> None:
-        name = os.fsencode(f"/proc/{self._first}/root{path}")
-        events = ctypes.c_uint64(OPEN | OPEN_EXEC | CLOSE_WRITE)
-        if self._libc.fanotify_mark(self.descriptor, MARK_ADD | MARK_MOUNT, events, AT_FDCWD, name) < 0:
-            raise OSError(ctypes.get_errno(), path)
+    def _take(self, watch: Watch) -> None:
+        if watch.lock.acquire(blocking=False):  # otherwise it ends just now
+            try:
+                if not watch.ended:
+                    watch.take()
+            finally:
+                watch.lock.release()
+            if watch.lost:  # to watch on costs more than it shows
+                self._leave(watch)
 
-    def take(self) -> bool:
-        """Take in the events that wait. Returns whether there were some."""
+    def _take_calls(self, watch: Watch) -> None:
+        if watch.lock.acquire(blocking=False):
+            try:
+                if not watch.ended:
+                    watch.take_calls()
+            finally:
+                watch.lock.release()
+
+    def _leave(self, watch: Watch) -> None:
+        for descriptor in watch.marks.descriptors:
+            if self._by_descriptor.pop(descriptor, None) is not None:
+                self._poll.unregister(descriptor)
+
+    def _serve(self, request: Mapping[str, Any]) -> None:
+        """Raises KeyError for a request of another kind."""
+        kind = next(iter(request))
+        work = {"begin": self._begin, "end": self._end, "look": self._look}[kind]
         try:
-            data = os.read(self.descriptor, 1 << 16)
-        except BlockingIOError:
-            return False
-        at = 0
-        while at < len(data):
-            length, _, _, _, mask, descriptor, pid = EVENT.unpack_from(data, at)
-            at += length
-            if mask & OVERFLOW:
-                self.overflow = True
-            elif descriptor >= 0:
-                path = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
-                os.close(descriptor)
-                self._note(path, mask, pid)
-        return bool(data)
+            work(request[kind], request)
+        except OSError as error:
+            self._answer(id=request[kind], failed=f"{type(error).__name__}: {error}")
 
-    def _note(self, path: str, mask: int, pid: int) -> None:
-        own = path.startswith(OWN)
-        if self._is_policys(pid):
-            if own and mask & CLOSE_WRITE:
-                self.tampered.add(path)
-            elif path.startswith("/proc/") and path.endswith("/mem"):
-                self.tampered.add("/proc/PID/mem")
-            if not mask & CLOSE_WRITE:
-                return
-        elif not mask & CLOSE_WRITE:
-            self._note_reader(path, pid)
-        if path in (self.written if mask & CLOSE_WRITE else self.opened):
-            return
-        self._characters += len(path)
-        if len(self.opened) + len(self.written) >= MOST_PATHS or self._characters > MOST_CHARACTERS:
-            self.overflow = True
-        elif mask & CLOSE_WRITE:
-            self.written.add(path)
-        else:
-            self.opened[path] = len(self.opened)
+    def _begin(self, name: str, request: Mapping[str, Any]) -> None:
+        self._watches[name] = watch = Watch(request, self._traces)
+        for descriptor in watch.marks.descriptors:
+            self._by_descriptor[descriptor] = watch
+            self._poll.register(descriptor, select.EPOLLIN)
+        self._answer(id=name)
 
-    def _note_reader(self, path: str, pid: int) -> None:
-        readers = self.readers.setdefault(path, []) if len(self.readers) < MOST_PATHS else []
-        if pid not in readers and len(readers) < MOST_READERS:
-            readers.append(pid)
-        if pid in self.programs or len(self.programs) < MOST_PROGRAMS:
-            with contextlib.suppress(OSError, IndexError):  # it has ended
-                self.programs[pid] = _program(pid)
+    def _end(self, name: str, request: Mapping[str, Any]) -> None:
+        if (watch := self._watches.pop(name, None)) is None:
+            raise ProcessLookupError(f"{name} is not watched")
+        self._leave(watch)
+        try:
+            self._answer(id=name, seen=watch.end())
+        finally:
+            watch.close()
 
-    def _is_policys(self, pid: int) -> bool:
-        """Whether the process lived before verification, or descends from one that did and is no orphan."""
-        asked = pid
-        for _ in range(64):
-            if pid in self._kept or pid <= 1:
-                return False
-            if pid in self.before:
-                return pid != self._first or pid == asked
-            if (status := _stat(pid)) is None:
-                return False
-            pid = int(status[1])
-        return False
+    def _look(self, name: str, request: Mapping[str, Any]) -> None:
+        first, before = request["pid"], settled(request).processes
+        time.sleep(request["during"])
+        self._answer(id=name, processes=living(first, before, Look(first, before).processes))
 
-    def living(self) -> "list[dict[str, object]]":
-        """The policy's processes: those that lived at the beginning. `ran`: one used a processor since."""
-        after = processes(self._first)
-        found = []
-        for pid, one in self.before.items():
-            now = after.get(pid)
-            ran = now is None or now["began"] != one["began"] or now["ran"] != one["ran"]
-            if pid in self._kept or (pid == self._first and not ran):  # the first only sleeps
-                continue
-            shown = now if now and now["began"] == one["began"] else one  # it may have begun to listen
-            found.append(
-                {"name": one["name"], "ports": shown["ports"], "ran": ran, "writes": one["writes"], "pid": one["pid"]}
-            )
-        return found
+    def _answer(self, **shown: object) -> None:
+        with self._printing, contextlib.suppress(BrokenPipeError):  # standard input ends, too
+            print(json.dumps(shown), flush=True)
 
 
-def processes(first: int) -> "dict[int, dict[str, object]]":
-    """All of the container: when they began, nanoseconds that they ran, name, TCP ports, files that they write."""
-    space = os.readlink(f"/proc/{first}/ns/pid")
-    listening = _listening(first)
-    found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        pid = int(name)
-        with contextlib.suppress(OSError, IndexError):
-            if os.readlink(f"/proc/{pid}/ns/pid") == space and (status := _stat(pid)) is not None:
-                sockets, writes = _open_files(pid)
-                found[pid] = {
-                    "began": status[19], "name": _text(f"/proc/{pid}/comm").strip(), "ran": _ran(pid),
-                    "ports": sorted(listening[inode] for inode in sockets & listening.keys()), "writes": writes,
-                    "pid": _inside(pid),
-                }  # fmt: skip
-    return found
-
-
-def _program(pid: int) -> "dict[str, object]":
-    """Its parent, working directory and the first words of its command line."""
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read(MOST_WORD).decode(errors="surrogateescape").split("\0")
-    status = _stat(pid)
-    return {"parent": int(status[1]) if status else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
-
-
-def _inside(pid: int) -> int:
-    """Its number in its own namespace."""
-    lines = _text(f"/proc/{pid}/status").splitlines()
-    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
-
-
-def _ran(pid: int) -> int:
-    """Nanoseconds of all its threads."""
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError):
-            total += int(_text(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
-    return total
-
-
-def _listening(first: int) -> "dict[str, int]":
-    """Inode of the socket -> port."""
-    found = {}
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in _text(f"/proc/{first}/net/{table}").splitlines()[1:]:
-                words = line.split()
-                if words[3] == _LISTENS:
-                    found[words[9]] = int(words[1].rpartition(":")[2], 16)
-    return found
-
-
-def _open_files(pid: int) -> "tuple[set[str], list[str]]":
-    """Inodes of its sockets, and paths that it has open for writing."""
-    sockets, writes = set(), set()
-    for name in os.listdir(f"/proc/{pid}/fd")[:MOST_FILES]:
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if target.startswith("socket:["):
-                sockets.add(target[8:-1])
-            elif target.startswith("/") and os.lstat(f"/proc/{pid}/fd/{name}").st_mode & stat.S_IWUSR:
-                writes.add(target)
-    return sockets, sorted(writes)[:MOST_WRITES]
-
-
-def _stat(pid: int) -> "list[str] | None":
-    """The fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
-    try:
-        return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _text(name: str) -> str:
-    with open(name, errors="replace") as file:
-        return file.read()
+def _crash(arguments: threading.ExceptHookArgs) -> None:
+    """A fault of one thread ends the program, which is started again."""
+    traceback.print_exception(arguments.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main() -> None:
-    """Watch until standard input ends."""
-    kept = {int(pid) for pid in sys.argv[2].split(",") if pid} if len(sys.argv) > 2 else set()
-    watch = Watch(int(sys.argv[1]), kept)
-    print("watching", flush=True)
-    while True:
-        ready, _, _ = select.select([watch.descriptor, sys.stdin], [], [])
-        if watch.descriptor in ready:
-            watch.take()
-        if sys.stdin in ready:
-            break
-    while watch.take():
-        pass
-    shown = {
-        "opened": watch.opened, "written": sorted(watch.written), "tampered": sorted(watch.tampered),
-        "processes": watch.living(), "overflow": watch.overflow, "readers": watch.readers, "programs": watch.programs,
-    }  # fmt: skip
-    print(json.dumps(shown), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    """Serve requests until standard input ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    threading.excepthook = _crash
+    Program().run()
+    os._exit(0)  # threads may wait for the kernel

@@ -1,0 +1,169 @@
+"""The processes of a container, seen from its machine through /proc: how long they ran, what they listen on and write.
+
+A part of watcher.py's program, which needs root and has the standard library alone. The policy makes what is read here:
+nothing is read without a limit.
+"""
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
+MOST_WRITES = 64  # of a process
+MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
+OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
+_AT_ONCE = 1 << 16
+_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+
+
+class Process(NamedTuple):
+    """`began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its threads; -1 =
+    not known. `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
+    """
+
+    began: str
+    inner: int
+    name: str
+    ran: int
+    ports: list[int]
+    writes: list[str]
+
+
+class Look:
+    """One look at processes of a container. `complete`: nothing was left out."""
+
+    def __init__(self, first: int, pids: Iterable[int]) -> None:
+        """`first`: PID 1, as this machine numbers it."""
+        self.complete = True
+        self._threads, self._files = MOST_THREADS, MOST_FILES
+        self._first = first
+        self._listening: dict[str, int] | None = None
+        self.processes: dict[int, Process] = {}
+        for pid in pids:
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
+                self._read(pid)
+
+    def _read(self, pid: int) -> None:
+        fields = fields_of(pid)
+        if fields is None or fields[0] in "ZX":
+            return
+        sockets, writes = self._open_files(pid)
+        ports = sorted(self._ports[inode] for inode in sockets & self._ports.keys()) if sockets else []
+        name = _text(f"/proc/{pid}/comm").rstrip("\n")
+        self.processes[pid] = Process(fields[19], inner_of(pid), name, self._ran(pid), ports, writes)
+
+    def _ran(self, pid: int) -> int:
+        threads = threads_of(pid, self._threads + 1)
+        self._threads -= len(threads)
+        if self._threads < 0:
+            self.complete = False
+            return -1
+        total = 0
+        for thread in threads:
+            with contextlib.suppress(OSError):
+                total += int(_text(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
+        return total
+
+    @property
+    def _ports(self) -> dict[str, int]:
+        """Inode of a listening socket -> port. The kernel goes through the whole machine's table: 2 ms."""
+        if self._listening is None:
+            self._listening = {}
+            for table in ("tcp", "tcp6"):
+                with contextlib.suppress(OSError):
+                    for words in map(str.split, _text(f"/proc/{self._first}/net/{table}").splitlines()[1:]):
+                        if words[3:4] == [_LISTENS] and len(words) > 9:
+                            self._listening[words[9]] = int(words[1].rpartition(":")[2], 16)
+        return self._listening
+
+    def _open_files(self, pid: int) -> tuple[set[str], list[str]]:
+        """Inodes of its sockets, and paths that it has open for writing."""
+        sockets, writes = set[str](), set[str]()
+        for name in _names(f"/proc/{pid}/fd", self._files + 1):
+            self._files -= 1
+            if self._files < 0:
+                self.complete = False
+                break
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith("socket:["):
+                    sockets.add(target[8:-1])
+                elif target.startswith("/") and os.lstat(f"/proc/{pid}/fd/{name}").st_mode & stat.S_IWUSR:
+                    writes.add(target)
+        return sockets, sorted(writes, key=lambda path: (not path.startswith(OWN), path))[:MOST_WRITES]
+
+
+def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:
+    """All processes of the container of `first`, at most `most`. Raises OSError when it has ended."""
+    space, found = os.readlink(f"/proc/{first}/ns/pid"), []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{name}/ns/pid") == space:
+                found.append(int(name))
+                if len(found) >= most:
+                    break
+    return found
+
+
+def threads_of(pid: int, most: int = MOST_THREADS) -> list[int]:
+    """[] when the process has ended."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in _names(f"/proc/{pid}/task", most)]
+    return []
+
+
+def fields_of(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
+    try:
+        return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def inner_of(thread: int) -> int:
+    """The number that a thread has in its container; 0 = it has ended."""
+    with contextlib.suppress(OSError):
+        for line in _text(f"/proc/{thread}/status").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return 0
+
+
+def program_of(pid: int) -> dict[str, object]:
+    """What it runs: its parent, working directory and the first words of its command line. Raises OSError."""
+    words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
+    fields = fields_of(pid)
+    return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
+
+
+def mapped(pid: int) -> list[str]:
+    """Files in OWN that the process has mapped and may write. Raises OSError."""
+    found = set[str]()
+    for line in _text(f"/proc/{pid}/maps").splitlines():
+        words = line.split(maxsplit=5)
+        if len(words) == 6 and words[1][1:4] == "w-s" and words[5].startswith(OWN):
+            found.add(words[5])
+    return sorted(found)[:MOST_WRITES]
+
+
+def _names(folder: str, most: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in itertools.islice(entries, most)]
+
+
+def _text(name: str) -> str:
+    return _bytes(name, MOST_BYTES).decode(errors="replace")
+
+
+def _bytes(name: str, most: int) -> bytes:
+    """A file object of Python's would take five times as long."""
+    file, data = os.open(name, os.O_RDONLY | os.O_CLOEXEC), b""
+    try:
+        while len(data) < most and (read := os.read(file, min(most, _AT_ONCE))):
+            data += read
+        return data[:most]
+    finally:
+        os.close(file)

@@ -1,0 +1,161 @@
+"""fanotify marks on a container's mounts and on the folders that verification alone writes. Needs root.
+
+A part of watcher.py's program, with the standard library alone.
+"""
+
+import contextlib
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harbortrainer.docker.living import OWN
+
+CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
+CHANGED = 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800  # moved from, moved to, created, deleted; itself deleted, moved
+AT_ONCE = 512  # events of one turn, each of which opens a file
+_CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
+_ADD, _REMOVE, _MOUNT, _IGNORE, _ON_FOLDER = 1, 2, 0x10, 0x20 | 0x40, 0x40000000  # also once it was written
+_AT_FDCWD = -100
+_EVENT = struct.Struct("=IBBHQii")
+# A pipe is opened as all else is: without O_NONBLOCK that would wait for its other end.
+_OPENED = os.O_RDONLY | os.O_NONBLOCK | os.O_LARGEFILE | os.O_CLOEXEC
+_NOT_MARKED = ("sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "devtmpfs")
+_DELETED = " (deleted)"
+
+
+class Event(NamedTuple):
+    """`path`: "" = not known, by `error`. `mask`: OVERFLOW = some were lost. `file`: open until the next one."""
+
+    path: str
+    mask: int
+    pid: int = 0
+    error: int = 0
+    file: int = -1
+
+
+class Marks:
+    """The kernel queues what is opened, and closed after it was open for writing, until `events` takes it.
+
+    Also what is renamed, linked, made and deleted in OWN, where the kernel reports that in a container (6.6).
+    """
+
+    def __init__(self, first: int) -> None:
+        """`first`: the container's first process, as this machine numbers it. Raises OSError."""
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._root = f"/proc/{first}/root"
+        self._folders: dict[int, str] = {}
+        self._marked: list[str] = []
+        with contextlib.ExitStack() as undo:
+            flags = _CLOEXEC | _NONBLOCK | _UNLIMITED_MARKS
+            try:
+                self._mounts, self._most = self._init(flags | _FD_ERROR), AT_ONCE
+            except (
+                OSError
+            ):  # before Linux 6.13 a file that cannot be opened ends a read, without a word if it is not alone
+                self._mounts, self._most = self._init(flags), 1
+            undo.callback(os.close, self._mounts)
+            self._mark_mount("/.")
+            for mount, kind in _mounts(first):
+                if kind not in _NOT_MARKED:
+                    with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
+                        self._mark_mount(mount)
+            for folder in OWN:
+                with contextlib.suppress(OSError):
+                    self._mark_folder(folder.rstrip("/"), flags | _REPORT_FID, undo)
+            self._undo = undo.pop_all()
+
+    def _init(self, flags: int) -> int:
+        descriptor: int = self._libc.fanotify_init(flags, _OPENED)
+        if descriptor < 0:
+            raise OSError(ctypes.get_errno(), f"fanotify_init: {os.strerror(ctypes.get_errno())}")
+        return descriptor
+
+    def _mark_mount(self, path: str) -> None:
+        self._mark(self._mounts, path, OPEN | OPEN_EXEC | CLOSE_WRITE, _ADD | _MOUNT)
+        self._marked.append(path)
+
+    def _mark(self, group: int, path: str, events: int, how: int = _ADD) -> None:
+        name = os.fsencode(self._root + path)
+        if self._libc.fanotify_mark(group, how, ctypes.c_uint64(events), _AT_FDCWD, name) < 0:
+            raise OSError(ctypes.get_errno(), f"fanotify_mark {path}: {os.strerror(ctypes.get_errno())}")
+
+    def _mark_folder(self, folder: str, flags: int, undo: contextlib.ExitStack) -> None:
+        group = self._init(flags)
+        undo.callback(os.close, group)
+        self._mark(group, folder, CHANGED | _ON_FOLDER)
+        self._folders[group] = folder
+
+    def leave_file(self, file: int) -> None:
+        """Tell no more opens of this file, if it has one name alone."""
+        if os.fstat(file).st_nlink == 1:
+            self._libc.fanotify_mark(self._mounts, _ADD | _IGNORE, ctypes.c_uint64(OPEN | OPEN_EXEC), file, None)
+
+    def leave_opens(self) -> None:
+        """Watch only what is written from now on."""
+        for path in self._marked:
+            with contextlib.suppress(OSError):
+                self._mark(self._mounts, path, OPEN | OPEN_EXEC, _REMOVE | _MOUNT)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """They can be read when there are events."""
+        return [self._mounts, *self._folders]
+
+    def close(self) -> None:
+        self._undo.close()
+
+    def events(self) -> Iterator[Event]:
+        """Those that wait, about AT_ONCE."""
+        for group, folder in self._folders.items():
+            for mask, _, pid in self._read(group, 1 << 14):
+                yield Event(folder, mask, pid)
+        for _ in range(AT_ONCE // self._most):
+            before = True
+            for mask, descriptor, pid in self._read(self._mounts, self._most * _EVENT.size):
+                before = False
+                try:
+                    yield _event(mask, descriptor, pid)
+                finally:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+            if before:
+                break
+
+    def _read(self, group: int, size: int) -> Iterator[tuple[int, int, int]]:
+        try:
+            data = os.read(group, size)
+        except BlockingIOError:
+            return
+        except OSError as error:  # an event whose file cannot be opened
+            yield 0, -(error.errno or 1), 0
+            return
+        at = 0
+        while at < len(data):
+            length, _, _, _, mask, descriptor, pid = _EVENT.unpack_from(data, at)
+            yield mask, descriptor, pid
+            at += length
+
+
+def _event(mask: int, descriptor: int, pid: int) -> Event:
+    if mask & OVERFLOW:
+        return Event("", OVERFLOW)
+    if descriptor < 0:
+        return Event("", mask, pid, -descriptor)
+    try:
+        return Event(os.readlink(f"/proc/self/fd/{descriptor}"), mask, pid, file=descriptor)
+    except OSError as error:  # a path of more than 4,096 characters
+        return Event("", mask, pid, error.errno or 1)
+
+
+def names(path: str) -> tuple[str, ...]:
+    """What the kernel's path may mean: it marks a deleted file, and a file's own name may end so."""
+    return (path, path.removesuffix(_DELETED)) if path.endswith(_DELETED) else (path,)
+
+
+def _mounts(first: int) -> list[tuple[str, str]]:
+    """Mount points of the container but its root, with their file systems."""
+    with open(f"/proc/{first}/mountinfo", errors="surrogateescape") as file:
+        lines = [line.split() for line in file]
+    return [(words[4], words[words.index("-") + 1]) for words in lines if words[4] != "/"]

@@ -1,0 +1,205 @@
+"""System calls by which a process reaches another one's memory or files, seen by the kernel's tracefs. Needs root.
+
+A part of watcher.py's program, with the standard library alone. A trace follows given threads and all that they start;
+other processes of the machine are not recorded, but while a trace is on, each of their system calls takes longer
+(docs/threats.md).
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import secrets
+import threading
+from typing import NamedTuple
+
+PREFIX = "harbortrainer-"  # of the names of instances
+MOUNTED = "/sys/kernel/tracing"
+BUFFER_KB = 64  # for each processor
+SPARE = 4  # instances that wait: to make and remove one takes 0.1 s
+MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
+MOST_READS = 256  # of a page each, at a time
+_PTRACE, _READ, _WRITE, _FILE = "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"
+# By number, also as programs of 32 bits make them, which the events named after calls leave out.
+_CALLS = {
+    "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE},
+    "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE},
+}
+_ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
+_MOST_PID = 1 << 22
+_CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+),")
+_FORK = re.compile(rb"child_pid=(\d+)$")  # the line before it may be a part of a program's name
+_LOST = b"[LOST"
+_EVENTS = ("raw_syscalls/sys_enter", "sched/sched_process_fork")
+_FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
+
+
+class Call(NamedTuple):
+    """`target`: the thread that it reaches, as the container numbers it; 0 = not known."""
+
+    name: str
+    target: int
+
+
+class Trace:
+    """An instance of the tracer, which one container uses at a time.
+
+    `forked`: threads that the followed ones have started; `lost`: some are missing there.
+    """
+
+    def __init__(self, root: str, calls: dict[int, str]) -> None:
+        """Raises OSError."""
+        self._calls = calls
+        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self.forked: set[int] = set()
+        self.lost = False
+        self._rest = b""
+        with open("/proc/sys/kernel/pid_max") as file:
+            self._most = min(MOST_FORKED, int(file.read()) // 4)
+        os.mkdir(self._folder)
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.rmdir, self._folder)
+            # Nobody can remove the instance while this is open.
+            self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            undo.callback(os.close, self._pipe)
+            self._write("buffer_size_kb", str(BUFFER_KB))
+            self._write("options/context-info", "0")
+            self._write("options/event-fork", "1")
+            self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in calls))
+            self._undo = undo.pop_all()
+
+    def follow(self, threads: set[int]) -> None:
+        """Follow these threads too, and all that they start from now on. Raises OSError."""
+        self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
+        for event in _EVENTS:
+            self._write(f"events/{event}/enable", "1")
+
+    def take(self) -> list[Call]:
+        """The calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
+        found: list[Call] = []
+        for _ in range(MOST_READS):
+            if not (data := self._read()):
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if (fork := _FORK.search(line)) and len(self.forked) < self._most:
+                    self.forked.add(int(fork[1]))
+                elif fork or _LOST in line:
+                    self.lost = True
+                elif (call := self._call(line)) and len(found) < MOST_CALLS:
+                    found.append(call)
+        return found
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._pipe, 1 << 16)
+        except BlockingIOError:
+            return b""
+
+    def _call(self, line: bytes) -> Call | None:
+        if not (found := _CALL.search(line)) or not (name := self._calls.get(int(found[1]))):
+            return None
+        first, second = int(found[2], 16), int(found[3], 16)
+        if name == _FILE:
+            return Call(name, 0)
+        if name == _PTRACE and first not in (_ATTACH, _SEIZE):
+            return None
+        target = second if name == _PTRACE else first
+        return Call(name, target) if 0 < target <= _MOST_PID else None
+
+    def clear(self) -> None:
+        """Follow nobody. Raises OSError."""
+        for event in _EVENTS:
+            self._write(f"events/{event}/enable", "0")
+        self._write("set_event_pid", "\n")
+        while self._read():
+            pass
+        self.forked, self.lost, self._rest = set(), False, b""
+
+    def remove(self) -> None:
+        """Raises OSError."""
+        self._undo.close()
+
+    def _write(self, name: str, text: str, mode: int = os.O_TRUNC) -> None:
+        file = os.open(f"{self._folder}/{name}", os.O_WRONLY | os.O_CLOEXEC | mode)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+
+class Traces:
+    """The instances of this program. `why`: containers cannot be traced; "" = they can."""
+
+    def __init__(self, mounted: str = MOUNTED) -> None:
+        """`mounted`: where tracefs is expected; elsewhere it is mounted for this program alone."""
+        self.why = ""
+        self._lock = threading.Lock()
+        self._free: list[Trace] = []
+        self._lent: set[Trace] = set()
+        self._calls = _CALLS.get(os.uname().machine, {})
+        self._root, self._mount = mounted, -1
+        if not self._calls:
+            self.why = f"a processor of the kind {os.uname().machine}"
+            return
+        try:
+            if not os.path.isdir(f"{mounted}/instances"):
+                self._mount = _own_mount()
+                self._root = f"/proc/self/fd/{self._mount}"
+            self._remove_stale()
+            self._free.append(Trace(self._root, self._calls))
+        except OSError as error:
+            self.why = f"tracefs: {error}"
+
+    def _remove_stale(self) -> None:
+        """Instances of programs that were killed; those of living ones are busy."""
+        for name in os.listdir(f"{self._root}/instances"):
+            if name.startswith(PREFIX):
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{self._root}/instances/{name}")
+
+    def lend(self) -> Trace | None:
+        """None where containers cannot be traced."""
+        if self.why:
+            return None
+        with self._lock, contextlib.suppress(OSError):
+            trace = self._free.pop() if self._free else Trace(self._root, self._calls)
+            self._lent.add(trace)
+            return trace
+        return None
+
+    def give_back(self, trace: Trace) -> None:
+        """Takes 50 ms, in which the kernel waits."""
+        with contextlib.suppress(OSError):
+            trace.clear()
+            with self._lock:
+                self._lent.discard(trace)
+                if len(self._free) < SPARE:
+                    self._free.append(trace)
+                    return
+            trace.remove()
+
+    def close(self) -> None:
+        for trace in (*self._free, *self._lent):
+            with contextlib.suppress(OSError):
+                trace.remove()
+        if self._mount >= 0:
+            os.close(self._mount)
+
+
+def _own_mount() -> int:
+    """tracefs on a descriptor, which no path and no other process shows. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: object) -> int:
+        result: int = libc.syscall(number, *arguments)
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    context = call(_FSOPEN, b"tracefs", 1)
+    try:
+        call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return call(_FSMOUNT, context, 1, 0)
+    finally:
+        os.close(context)

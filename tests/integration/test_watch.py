@@ -1,0 +1,213 @@
+"""A verification is watched from outside: what living processes of a policy do to it, floods, and the watcher's end."""
+
+import asyncio
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from harbortrainer.docker import watch
+from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.traces import PREFIX
+from harbortrainer.docker.watch import Seen
+from tests.support.docker_parts import a_run, remove_run, started, write_task
+from tests.support.living_attacks import ATTACKS, HONEST, VERIFIES, living
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+INSTANCES = Path("/sys/kernel/tracing/instances")
+DOCKERFILE = "FROM harbortrainer/tools:bookworm\nWORKDIR /app\n"
+LIMIT_SEC, MOST_MB = 60.0, 50.0
+
+
+@pytest.fixture
+async def environment(tmp_path: Path) -> AsyncIterator[DockerEngineEnvironment]:
+    run = a_run("watch")
+    try:
+        task = write_task(tmp_path / "task", dockerfile=DOCKERFILE)
+        # Docker's older filters of system calls let some of the attacks pass with this capability alone
+        async with started(task, run, cap_add=["SYS_PTRACE"]) as one:
+            yield one
+    finally:
+        await asyncio.to_thread(remove_run, run)
+
+
+async def seen_of(environment: DockerEngineEnvironment, script: str, verifies: str = "") -> Seen:
+    """What a verification beside the policy's script shows."""
+    await environment.exec(script, user="root")
+    await environment.close_agent_phase(final=False)
+    async with environment.watched() as sight:
+        await environment.exec(verifies or f"python3 -c {shlex.quote(VERIFIES)}", user="root", timeout_sec=90)
+    return sight.seen
+
+
+def watcher() -> int:
+    """The PID of this process' watcher."""
+    (found,) = (one for one in children() if b"docker.watcher" in Path(f"/proc/{one}/cmdline").read_bytes())
+    return found
+
+
+def children() -> list[int]:
+    return [int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+
+
+def peak_mb(pid: int) -> float:
+    (line,) = (x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+async def log_of(environment: DockerEngineEnvironment) -> str:
+    return (await environment.exec("cat /app/log", user="root")).stdout or ""
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_what_a_living_process_does_to_verification_is_seen(
+    environment: DockerEngineEnvironment, name: str
+) -> None:
+    code, expected = ATTACKS[name]
+    seen = await seen_of(environment, living(code))
+    log = await log_of(environment)
+    assert not log
+    assert expected in seen.tampered
+    assert not seen.unseen_memory and seen.opened is not None
+
+
+@pytest.mark.parametrize("name", HONEST)
+async def test_what_honest_processes_do_is_no_tampering(environment: DockerEngineEnvironment, name: str) -> None:
+    seen = await seen_of(environment, living(HONEST[name]))
+    log = await log_of(environment)
+    assert not log
+    assert seen.tampered == () and not seen.unseen_memory and seen.opened is not None
+
+
+async def test_without_a_living_process_nothing_is_traced(environment: DockerEngineEnvironment) -> None:
+    """What is traced costs each process of the machine."""
+    enabled: list[str] = []
+    await environment.close_agent_phase(final=True)
+    async with environment.watched() as sight:
+        await environment.exec("cat /etc/passwd; echo 1 > /logs/verifier/reward.txt", user="root")
+        enabled += [
+            one.read_text() for one in INSTANCES.glob(f"{PREFIX}{watcher()}-*/events/raw_syscalls/sys_enter/enable")
+        ]
+    seen = sight.seen
+    assert not seen.unseen_memory and (seen.processes, seen.tampered) == ((), ())
+    assert seen.opened is not None and "/etc/passwd" in seen.opened and "/logs/verifier/reward.txt" in seen.written
+    assert enabled and "1" not in "".join(enabled)
+
+
+@asynccontextmanager
+async def two(folder: Path) -> AsyncIterator[list[DockerEngineEnvironment]]:
+    run = a_run("watch")
+    task = write_task(folder / "task", dockerfile=DOCKERFILE)
+    try:
+        async with started(task, run) as one, started(task, run) as other:
+            yield [one, other]
+    finally:
+        await asyncio.to_thread(remove_run, run)
+
+
+# A million opens of 40,000 paths.
+FLOOD = """import itertools, os, time
+for number in range(40_000):
+    os.close(os.open(f"/app/{number}", os.O_CREAT))
+while not os.path.exists("/app/go"):
+    time.sleep(0.01)
+for number in itertools.islice(itertools.cycle(range(40_000)), 1_000_000):
+    os.close(os.open(f"/app/{number}", os.O_RDONLY))
+open("/app/done", "w").close()
+time.sleep(1000)
+"""
+# 500 processes, 20,000 open files.
+CROWD = """import os, time
+files = [os.open("/app", os.O_RDONLY) for _ in range(40)]
+for number in range(499):
+    if os.fork() == 0:
+        break
+open("/app/ready", "w").close()
+time.sleep(1000)
+"""
+
+
+async def beside(one: DockerEngineEnvironment, other: DockerEngineEnvironment, command: str) -> tuple[Seen, Seen]:
+    """A verification by `command` in `one`, and a watched file in `other` meanwhile."""
+    for each in (one, other):
+        await each.close_agent_phase(final=True)
+    async with one.watched() as first, other.watched() as second:
+        work = asyncio.create_task(one.exec(command, user="root", timeout_sec=300))
+        await other.exec("for i in {0..199}; do echo $i > /app/written-$i; sleep 0.01; done", user="root")
+        await work
+    return first.seen, second.seen
+
+
+@pytest.mark.nightly
+async def test_a_flood_is_not_known_and_spoils_no_other_watch(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await one.exec(f"(setsid python3 -c {shlex.quote(FLOOD)} </dev/null >/dev/null 2>&1 &)", user="root")
+        await one.exec("until [ -e /app/39999 ]; do sleep 0.1; done", user="root", timeout_sec=120)
+        seen, beside_it = await beside(one, other, "touch /app/go; until [ -e /app/done ]; do sleep 0.1; done")
+    assert seen.opened is None and [process.ran for process in seen.processes] == [True]
+    assert beside_it.opened is not None and {f"/app/written-{number}" for number in range(200)} <= beside_it.written
+    assert not beside_it.unseen_memory
+    assert peak_mb(watcher()) <= MOST_MB
+
+
+async def test_a_crowd_is_looked_at_beside_another_watch(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await one.exec(f"(setsid python3 -c {shlex.quote(CROWD)} </dev/null >/dev/null 2>&1 &)", user="root")
+        await one.exec("until [ -e /app/ready ]; do sleep 0.1; done", user="root", timeout_sec=120)
+        seen, beside_it = await beside(one, other, "true")
+    assert len(seen.processes) == 500 and seen.opened is not None and not seen.unseen_memory
+    assert beside_it.opened is not None and {f"/app/written-{number}" for number in range(200)} <= beside_it.written
+    assert peak_mb(watcher()) <= MOST_MB
+
+
+async def test_names_and_paths_that_are_no_text_are_seen(environment: DockerEngineEnvironment) -> None:
+    await environment.exec(
+        "cp /bin/sleep $'/app/a\\nb\\xff'; (setsid $'/app/a\\nb\\xff' 1000 </dev/null >/dev/null 2>&1 &); "
+        "echo x > $'/app/\\xff\\n'; echo x > '/app/x (deleted)'; mkfifo /app/pipe; "
+        "(setsid sh -c 'cat /app/pipe; sleep 1000' </dev/null >/dev/null 2>&1 &)",
+        user="root",
+    )
+    seen = await seen_of(environment, "true", "cat $'/app/\\xff\\n' '/app/x (deleted)'; echo x > /app/pipe")
+    assert seen.opened is not None
+    assert {"/app/\udcff\n", "/app/x (deleted)"} <= seen.opened.keys()
+    assert "a\nb\ufffd" in {process.name for process in seen.processes}
+
+
+async def test_what_is_opened_often_hides_nothing(environment: DockerEngineEnvironment) -> None:
+    """Opens of a file that many processes have opened are not told any more."""
+    await environment.exec("echo x > /app/one; ln /app/one /app/other; echo x > /app/alone", user="root")
+    often = "for i in {1..20}; do cat /app/one /app/alone; done; cat /app/other; mv /app/alone /app/new; cat /app/new"
+    seen = await seen_of(environment, "true", f"{often}; echo y >> /app/new; echo z > /app/alone; cat /app/alone")
+    assert seen.opened is not None and {"/app/one", "/app/alone", "/app/other"} <= seen.opened.keys()
+    assert len(seen.readers["/app/one"]) == len(seen.readers["/app/alone"]) == 8
+    assert {"/app/new", "/app/alone"} <= seen.written
+
+
+async def test_a_watcher_that_dies_is_started_again(environment: DockerEngineEnvironment) -> None:
+    await environment.close_agent_phase(final=True)
+    async with environment.watched() as sight:
+        os.kill(watcher(), signal.SIGKILL)
+    assert sight.seen == Seen(unseen_memory=True)
+    async with environment.watched() as sight:
+        await environment.exec("cat /etc/passwd", user="root")
+    assert sight.seen.opened is not None and "/etc/passwd" in sight.seen.opened
+
+
+async def test_one_look_shows_processes_and_ports(environment: DockerEngineEnvironment) -> None:
+    await environment.exec(
+        "(setsid python3 -m http.server 8123 </dev/null >/dev/null 2>&1 &); "
+        "(setsid sleep 1000 </dev/null >/dev/null 2>&1 &)",
+        user="root",
+    )
+    await environment.exec("until (: </dev/tcp/127.0.0.1/8123); do sleep 0.05; done 2>/dev/null", user="root")
+    await environment.close_agent_phase(final=True)
+    async with asyncio.timeout(LIMIT_SEC):
+        while True:
+            left = await watch.look(environment.container, "run", (), 0.1)
+            if not any(one.ran for one in left):
+                break
+    assert sorted((one.name, one.ports) for one in left) == [("python3", (8123,)), ("sleep", ())]
