@@ -37,8 +37,14 @@ REPAIRS = (
     Repair(
         "own_pass",
         "a pass runs over all adapters: one bad one reaches everybody",
-        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn",
+        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn; skyrl/tx/layers/lora.py: LoRAMixin.apply_lora",
         engine=("engine_own_pass",),
+    ),
+    Repair(
+        "blocks",
+        "layers are computed for all tokens of a pass at once: long contexts do not fit",
+        "skyrl/tx/models/qwen3.py: Qwen3MLP; skyrl/tx/layers/attention.py, stacked.py",
+        engine=("engine_blocks",),
     ),
     Repair(
         "own_step",
@@ -86,9 +92,9 @@ REPAIRS = (
     ),
     Repair(
         "shapes",
-        "each number of datums and each of many lengths compiles another program",
-        f"{JAX}: JaxBackendImpl._model_pass; skyrl/tx/utils/models.py: round_up_seq_len",
-        engine=("engine_shapes", "engine_warm_up"),
+        "each number of datums and each of many lengths compiles another program, without a bound of its memory",
+        f"{JAX}: JaxBackendImpl._model_pass, sample; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
+        engine=("engine_shapes", "engine_waves", "engine_warm_up"),
     ),
     Repair(
         "prompt_logprobs",

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
-import numpy as np
 from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
@@ -21,17 +20,21 @@ from skyrl.utils.log import logger
 
 from repairs import engine_load
 from repairs.engine_requests import FAILURES
-from repairs.engine_shapes import lengths, room_for
+from repairs.engine_shapes import full_rows, lengths, room_for
+from repairs.engine_waves import full_seats, seats_for
 
 Compile = Callable[[], Any]
 Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it
 
 
 class Ahead:
-    """Programs by key: in the queue, compiled now in the thread, or known to the engine. `limit`: tokens; 0: none."""
+    """Programs by key: in the queue, compiled now in the thread, or known to the engine. `limit`: tokens; 0: none.
+
+    `micro_batch`, `seats`: rows of full passes and waves; 0: as the first has.
+    """
 
     def __init__(self) -> None:
-        self.limit, self.micro_batch = 0, 0
+        self.limit, self.micro_batch, self.seats = 0, 0, 0
         self._changed = threading.Condition()
         self._queue: dict[Hashable, tuple[str, Compile]] = {}
         self._known: set[Hashable] = set()  # that the engine has called
@@ -100,8 +103,9 @@ def warming_pass(jitted: Any, mesh: Any, kind: str) -> Any:
     """`kind`: training or scoring, whose programs differ."""
 
     def longer(params: Any, batch: Any) -> list[Program]:
-        rows, programs = ahead.micro_batch or batch[0].shape[0], []
+        programs = []
         for length in lengths(ahead.limit):
+            rows = full_rows(length, ahead.micro_batch or batch[0].shape[0])
             compile_it = compiling(jitted, mesh, *jax.tree.map(spec, params), *specs_of(batch, rows, length))
             programs.append(((kind, rows, length), f"a {kind} pass of {rows} x {length} tokens", compile_it))
         return programs
@@ -122,32 +126,67 @@ def warming_waves(jitted: Any) -> Any:
 
     def longer(settings: Hashable, model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
         programs: list[Program] = []
-        rest = jax.tree.map(lambda value: spec(value) if isinstance(value, jax.Array) else value, rest)
         for length in lengths(ahead.limit):
-            specs, room = specs_of((ids, mask), ids.shape[0], length), room_for(length + new)
-            shape, scored = specs[0].shape, flags.get("prompt_logprobs", False)
-            args = jax.tree.map(spec, model), *specs, room, new, *rest
-            compile_it = compiling(jitted, ids.sharding.mesh, *args, **flags)
-            if scored:
-                compile_it = with_lengths(compile_it, ids.sharding.mesh, specs[1])
-            name = f"a sampling wave of {engine_load.wave_shape(shape, new, scored)}"
-            programs.append(((*shape, room, settings), name, compile_it))
+            room = room_for(length + new)
+            full = full_seats(room, ahead.seats or ids.shape[0])
+            for rows in dict.fromkeys((full, seats_for(1, full))):
+                specs, others = specs_of((ids, mask), rows, length), rows_of(rest, rows)
+                args = jax.tree.map(spec, model), *specs, room, new, *others
+                name = f"a sampling wave of {engine_load.wave_shape((rows, length), new)}"
+                key = rows, length, room, settings
+                programs.append((key, name, compiling(jitted, ids.sharding.mesh, *args, **flags)))
         return programs
 
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
-        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far and by mere scoring."""
+        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far."""
         nonlocal longest
-        settings = (new, *(value if isinstance(value, int) else value.shape for value in rest), *flags.values())
+        settings = (new, *settings_of(rest), *flags.values())
         first = ahead.limit and ahead.needs((*ids.shape, room, settings))
-        usual = new == 1 if flags.get("prompt_logprobs") else new > longest
         programs: list[Program] = []
-        if first and usual:
-            longest, programs = max(new, longest), longer(settings, model, ids, mask, new, rest, flags)
+        if first and new > longest:
+            longest, programs = new, longer(settings, model, ids, mask, new, rest, flags)
         result = jitted(model, ids, mask, room, new, *rest, **flags)
         ahead.add(programs)
         return result
 
     return run
+
+
+def warming_scores(jitted: Any) -> Any:
+    begun = False
+
+    def longer(settings: Hashable, model: Any, ids: Any, mask: Any, rest: Any) -> list[Program]:
+        programs: list[Program] = []
+        for length in lengths(ahead.limit):
+            rows = full_rows(length, ahead.seats or ids.shape[0])
+            args = jax.tree.map(spec, model), *specs_of((ids, mask), rows, length), *rows_of(rest, rows)
+            key = "score", rows, length, settings
+            name = f"a scoring of {rows} x {length} tokens"
+            programs.append((key, name, compiling(jitted, ids.sharding.mesh, *args)))
+        return programs
+
+    def run(model: Any, ids: jax.Array, mask: jax.Array, *rest: Any) -> Any:
+        """Wraps the scoring of prompts. Started by the first one."""
+        nonlocal begun
+        settings = tuple(settings_of(rest))
+        first = ahead.limit and ahead.needs(("score", *ids.shape, settings))
+        programs = longer(settings, model, ids, mask, rest) if first and not begun else []
+        begun |= bool(programs)
+        result = jitted(model, ids, mask, *rest)
+        ahead.add(programs)
+        return result
+
+    return run
+
+
+def settings_of(rest: Any) -> list[Any]:
+    """What a program depends on besides its rows: flags as they are, arrays by the rest of their shape."""
+    return [value if isinstance(value, int) else value.shape[1:] for value in rest]
+
+
+def rows_of(rest: Any, rows: int) -> list[Any]:
+    """Arguments that have an entry for each row, with other rows; flags as they are."""
+    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, jax.Array) else value for value in rest]
 
 
 def compiling(jitted: Any, mesh: Any, *specs: Any, **flags: bool) -> Compile:
@@ -158,23 +197,13 @@ def compiling(jitted: Any, mesh: Any, *specs: Any, **flags: bool) -> Compile:
     return compile_it
 
 
-def with_lengths(compile_it: Compile, mesh: Any, mask: jax.ShapeDtypeStruct) -> Compile:
-    """GeneratorMixin.generate adds up the mask of scored prompts outside its program: a small program by itself."""
-
-    def compile_both() -> None:
-        compile_it()
-        with jax.set_mesh(mesh):
-            jax.device_put(np.zeros(mask.shape, mask.dtype), mask.sharding).sum(axis=1)
-
-    return compile_both
-
-
 def with_warm_up(stock_create: Any) -> Any:
     def create(self: Any) -> None:
         """Wraps JaxBackendImpl._create_loss_and_grad_fn, which makes the two passes."""
         stock_create(self)
         if not self.config.enforce_eager:
             ahead.limit, ahead.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
+            ahead.seats = max(0, self.config.sample_max_num_sequences)
         self._forward_backward_and_accumulate = warming_pass(
             self._forward_backward_and_accumulate, self.mesh, "training"
         )
@@ -190,3 +219,4 @@ def apply() -> None:
     backend.JaxBackendConfig = BackendConfig
     backend.JaxBackendImpl._create_loss_and_grad_fn = with_warm_up(backend.JaxBackendImpl._create_loss_and_grad_fn)
     GeneratorMixin._prefill_and_decode = staticmethod(warming_waves(GeneratorMixin._prefill_and_decode))
+    GeneratorMixin._score = staticmethod(warming_scores(GeneratorMixin._score))
