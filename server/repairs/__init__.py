@@ -53,6 +53,12 @@ REPAIRS = (
         engine=("engine_own_step",),
     ),
     Repair(
+        "positions",
+        "scaled positions (YaRN, Llama 3.1) are computed as if they were not",
+        "skyrl/tx/models/qwen3.py, llama3.py: apply_rope",
+        engine=("engine_positions",),
+    ),
+    Repair(
         "loss_sum",
         "the loss is averaged over tokens and datums instead of summed",
         f"{JAX}: loss_for_lora, AccumulatedGradients.get_mean",
@@ -94,7 +100,7 @@ REPAIRS = (
         "shapes",
         "each number of datums and each of many lengths compiles another program, without a bound of its memory",
         f"{JAX}: JaxBackendImpl._model_pass, sample; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
-        engine=("engine_shapes", "engine_waves", "engine_warm_up"),
+        engine=("engine_shapes", "engine_waves", "engine_warm_up", "engine_memory"),
     ),
     Repair(
         "prompt_logprobs",

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from repairs import api_requests
-from repairs.api_datums import text_tokens
+from repairs.api_datums import check_fits, text_tokens
 from repairs.api_limits import context_limit, own_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
@@ -67,6 +67,10 @@ def checked(stock: Endpoint) -> Endpoint:
         check_settings(request)
         n_prompt = len(text_tokens(request.prompt, "prompt"))
         max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens, request.num_samples)
+        if request.prompt_logprobs:  # by the engine, whatever samples
+            check_fits(n_prompt, "trained", "prompt to be scored")
+        if not (request.prompt_logprobs and max_tokens == 1):
+            check_fits(n_prompt + max_tokens, "sampled", "prompt and max_tokens")
         params = request.sampling_params.model_copy(update={"max_tokens": max_tokens})
         return await stock(request=request.model_copy(update={"sampling_params": params}), **others)
 

@@ -72,6 +72,12 @@ class Load:
                 self.values[name] = self.values.get(name, 0.0) + amount
             self._write()
 
+    def note(self, **values: Any) -> None:
+        """What is no counter."""
+        with self._lock:
+            self.values |= values
+            self._write()
+
     def compile_began(self, event: str, _value: float, fun_name: str = "", **_: Any) -> None:
         if event.startswith(COMPILING) and in_main_thread():
             self._compiling.append((fun_name.removeprefix("jit(").removesuffix(")"), time.time()))

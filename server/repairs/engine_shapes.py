@@ -10,7 +10,7 @@ makes a hundred of them) are not filled up further than to a power of two.
 """
 
 # pyright: reportMissingImports=false
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,13 +21,15 @@ from skyrl.backends.utils import pad_batch, pad_to_fsdp
 from skyrl.tinker import types
 from skyrl.tx.utils import models
 
+from repairs.engine_programs import TooLarge
+
 TINY = 32  # tokens; no conversation of a trial is that short
 SHORTEST = 128  # tokens
 FINE = 1024  # tokens; beyond, the padding to a power of two costs more than a program
 ROOM_STEP = 64  # tokens; prompt bucket and answer limit determine the room already, so it needs no bucket
 PASS = 8192  # tokens of a pass: more does not make a GPU faster
 FILLED = 2048  # tokens of a pass that is filled up whatever it costs
-pass_tokens = PASS  # engine_memory lowers it where the GPU is small
+pass_tokens = PASS  # less where the memory is small
 
 
 class Part(NamedTuple):
@@ -83,13 +85,13 @@ def filled_rows(rows: int, length: int, full: int) -> int:
     return min(full, power_of_two(rows))
 
 
-def parts(tokens: Iterable[int], full: Callable[[int], int], round_up: Callable[[int], int] = pass_length) -> list[Part]:
-    """Rows by their padded length, the longest first, at most full(length) in a part.
+def parts(tokens: dict[int, int], full: Callable[[int], int], round_up: Callable[[int], int] = pass_length) -> list[Part]:
+    """Rows by their padded length, the longest first, at most full(length) in a part. `tokens`: of each row.
 
     The first calls need most memory: what does not fit fails before anything is computed.
     """
     by_length: dict[int, list[int]] = {}
-    for row, count in enumerate(tokens):
+    for row, count in tokens.items():
         by_length.setdefault(round_up(count), []).append(row)
     return [
         Part(rows[start : start + full(length)], full(length), length)
@@ -124,25 +126,34 @@ def arrays_of(batch: types.PreparedModelPassBatch, ids: list[list[int]], part: P
 
 
 def model_pass(self: Any, prepared_batch: types.PreparedModelPassBatch, model_pass_fn: Any) -> dict:
-    """Replaces JaxBackendImpl._model_pass. Raises ValueError: a loss that JAX does not have."""
+    """Replaces JaxBackendImpl._model_pass. Raises ValueError: a loss that JAX does not have, a datum too long."""
+    global pass_tokens
     if not prepared_batch.all_model_inputs:
         return {}
     if unknown := set(prepared_batch.all_loss_fns) - types.LOSS_TYPES.keys():
         raise ValueError(f"Loss functions {sorted(unknown)} are not supported by the JAX backend")
     ids = [one.prompt_ids for one in render_model_input(prepared_batch.all_model_inputs)]
-    micro_batch = self.config.train_micro_batch_size
+    micro_batch, left = self.config.train_micro_batch_size, set(range(len(ids)))
     outputs: list[Any] = [None] * len(ids)
-    computed = []
+    computed: list[tuple[list[int], Any]] = []
     adapter = self.models[prepared_batch.all_model_ids[0]].adapter_index
     with jax.set_mesh(self.mesh):
-        for part in parts(map(len, ids), lambda length: full_rows(length, micro_batch)):
+        while left:
+            part = parts({row: len(ids[row]) for row in left}, lambda length: full_rows(length, micro_batch))[0]
             part = part._replace(count=filled_rows(len(part.rows), part.length, part.count))
             inputs = on_devices(self.mesh, arrays_of(prepared_batch, ids, part, adapter))
-            self.accumulated_grads, losses, logprobs = model_pass_fn(
-                self.accumulated_grads, self.lora_params, self.non_lora_params, *inputs
-            )
-            computed.append((part.rows, losses, logprobs))
-    for rows, *found in computed:
+            try:
+                self.accumulated_grads, *found = model_pass_fn(
+                    self.accumulated_grads, self.lora_params, self.non_lora_params, *inputs
+                )
+            except TooLarge:
+                if part.count == 1:
+                    raise
+                pass_tokens = part.count * part.length // 2
+                continue
+            computed.append((part.rows, found))
+            left -= set(part.rows)
+    for rows, found in computed:
         for row, *values in zip(rows, *jax.device_get(found), strict=False):
             tensors = [tensor(value[: len(ids[row])]) for value in values]
             outputs[row] = dict(zip(("elementwise_loss", "logprobs"), tensors, strict=True))

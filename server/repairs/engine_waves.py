@@ -21,7 +21,8 @@ from skyrl.tinker import types
 from skyrl.tx.utils import generator
 from skyrl.tx.utils.generator import GenerateOutput, GeneratorMixin
 
-from repairs import engine_load
+from repairs import engine_load, engine_shapes
+from repairs.engine_programs import TooLarge
 from repairs.engine_shapes import Part, filled_rows, full_rows, parts, power_of_two, prompt_length, room_for
 
 QUARTER = 4
@@ -116,26 +117,21 @@ def generate(
     return output
 
 
-def waves(batch: types.PreparedSampleBatch, most: int) -> list[tuple[Part, bool]]:
-    """Waves of a call, each with whether its prompts are scored. `most`: seats; 0: no limit."""
+def next_wave(batch: types.PreparedSampleBatch, left: set[int], most: int) -> tuple[Part, bool]:
+    """What is computed next of the rows that are left, and whether its prompts are scored. `most`: seats; 0: no limit."""
     most = most if most > 0 else power_of_two(len(batch.all_model_inputs))
     scored = {entry[2] for entry in batch.request_batch_slices if entry[4]}  # the first row of each request
     new = [one.max_tokens for one in batch.all_sampling_params]
-    tokens = [tokens_of(one) for one in batch.all_model_inputs]
-    merely = [row for row in sorted(scored) if new[row] == 1]
-    found = []
-    for part in parts([tokens[row] for row in merely], lambda length: full_rows(length, most), prompt_length):
-        count = filled_rows(len(part.rows), part.length, part.count)
-        found.append((part._replace(rows=[merely[row] for row in part.rows], count=count), True))
-    for is_scored in (True, False):
-        rows = [row for row in range(len(new)) if (row in scored) == is_scored and row not in merely]
-        rows.sort(key=lambda row: -tokens[row])
-        while rows:  # one wave after another, each as long as its longest prompt: answers take most of the time
-            length = prompt_length(tokens[rows[0]])
-            full = full_seats(room_for(length + max(new[row] for row in rows)), most)
-            found.append((Part(rows[:full], seats_for(len(rows), full), length), is_scored))
-            rows = rows[full:]
-    return found
+    tokens = {row: tokens_of(batch.all_model_inputs[row]) for row in sorted(left)}
+    merely = {row: count for row, count in tokens.items() if row in scored and new[row] == 1}
+    if merely:
+        part = parts(merely, lambda length: full_rows(length, most), prompt_length)[0]
+        return part._replace(count=filled_rows(len(part.rows), part.length, part.count)), True
+    is_scored = not scored.isdisjoint(left)
+    rows = sorted((row for row in left if (row in scored) == is_scored), key=lambda row: -tokens[row])
+    length = prompt_length(tokens[rows[0]])  # one wave for all lengths: answers take most of the time
+    full = full_seats(room_for(length + max(new[row] for row in rows)), most)
+    return Part(rows[:full], seats_for(len(rows), full), length), is_scored
 
 
 def tokens_of(model_input: types.ModelInput) -> int:
@@ -152,20 +148,37 @@ def only_rows(batch: types.PreparedSampleBatch, rows: list[int], is_scored: bool
 
 def in_waves(stock_sample: Any) -> Any:
     def sample(self: Any, prepared_batch: types.PreparedSampleBatch) -> dict:
-        """Wraps JaxBackendImpl.sample: a call of it for each wave."""
+        """Wraps JaxBackendImpl.sample: a call of it for each wave. Raises TooLarge."""
         backend.round_up_seq_len = prompt_length
         done: dict[str, types.SampleOutput] = {}
-        for part, is_scored in waves(prepared_batch, self.config.sample_max_num_sequences):
+        left = set(range(len(prepared_batch.all_model_inputs)))
+        while left:
+            part, is_scored = next_wave(prepared_batch, left, self.config.sample_max_num_sequences)
             began = time.monotonic()
             seated = copy.copy(self)
             seated.config = self.config.model_copy(update={"sample_max_num_sequences": part.count})
             try:
                 done |= stock_sample(seated, only_rows(prepared_batch, part.rows, is_scored))
-            finally:
-                engine_load.load.add(waves=1, wave_requests=len(part.rows), wave_seconds=time.monotonic() - began)
+            except TooLarge:
+                if part.count == 1:
+                    raise
+                make_smaller(prepared_batch, part, is_scored)
+                continue
+            left -= set(part.rows)
+            engine_load.load.add(waves=1, wave_requests=len(part.rows), wave_seconds=time.monotonic() - began)
         return {entry[0]: joined(done, *entry[2:]) for entry in prepared_batch.request_batch_slices}
 
     return sample
+
+
+def make_smaller(batch: types.PreparedSampleBatch, part: Part, is_scored: bool) -> None:
+    """Lowers the bound that this part has reached to half of it."""
+    global wave_tokens
+    new = max(batch.all_sampling_params[row].max_tokens for row in part.rows)
+    if is_scored and new == 1:
+        engine_shapes.pass_tokens = part.count * part.length // 2
+    else:
+        wave_tokens = part.count * room_for(part.length + new) // 2
 
 
 def joined(done: dict[str, Any], start: int, end: int, is_scored: bool, top: int) -> Any:
