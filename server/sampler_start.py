@@ -86,7 +86,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     """
     from skyrl.tinker import api
 
-    from repairs.api_limits import own_context
+    from repairs.api_limits import context_limit
 
     config = api.app.state.engine_config
     if args.sampler == "jax" and not (args.repairs and config.external_inference_url):
@@ -96,7 +96,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     state = Path(config.checkpoints_base).resolve().parent
     folder = str(state / "vllm-adapters")
     os.environ[KEY] = os.environ.get(KEY) or secrets.token_hex(16)  # empty, it would be no header that can be sent
-    api.app.state.context_limit = own_context()
+    api.app.state.context_limit = context_limit()
     if config.external_inference_url:
         urls = urls_of(config.external_inference_url)
         config.external_inference_url = None  # skyrl's own client stays away
@@ -144,13 +144,6 @@ def check(args: argparse.Namespace) -> None:
     if "vllm" not in args.repairs:
         sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
     config = model_config()
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind != "default":
-        sys.exit(
-            f"SAMPLER=vllm: {args.base_model} has scaled positions (rope_type={kind}), which vLLM applies and the "
-            "trainer does not; use SAMPLER=jax"
-        )
     experts = next((name for name in MOE_FIELDS if config.get(name)), None)
     if experts is not None:
         sys.exit(
@@ -174,7 +167,8 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     """How server/sampler.py starts vLLM. Exits with one line if it cannot."""
     from skyrl.tinker import api
 
-    from repairs.api_limits import model_config, own_context
+    from repairs import positions
+    from repairs.api_limits import context_limit, model_config
 
     check_flags(args.vllm_flags)
     if not sampler.PYTHON.exists():
@@ -193,7 +187,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     return sampler.Plan(
         model=args.base_model,
         dtype=values.get("dtype") or values.get("torch_dtype") or "float32",
-        context=own_context(),
+        context=context_limit(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
         ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
         gpus=(first_gpu(),) if shared else own,
@@ -202,7 +196,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         max_deaths=args.vllm_max_deaths,
         hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
         log_mb=args.log_mb,
-        stretched=own_context() > (values.get("max_position_embeddings") or 0),
+        positions=positions.parameters_of(values, context_limit()) if positions.is_ours(values) else {},
         after=str(marker) if shared else "",
         flags=args.vllm_flags,
         handed=str(handover.make_folder(state)),

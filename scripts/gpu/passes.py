@@ -1,10 +1,11 @@
 """How long a pass of the server's engine takes and what memory it needs, without API, clients or trials.
 
-    server/.venv/bin/python -m scripts.gpu.passes MODEL [--long 8192,131072] [--steps 8x4096] [--seconds 240] [--out FILE]
+    server/.venv/bin/python -m scripts.gpu.passes MODEL [--long 8192,131072] [--steps 8x4096] [--out FILE]
 
-`long`: one datum of so many tokens, forward_backward and optim_step, a second time without compiling. `steps`: a step of
-DATUMSxTOKENS for each pair of --pass-tokens and --kept-tokens (repairs engine_shapes, engine_blocks), the best of three.
-`score`: one prompt scored. Each result is a JSON line on the screen and in --out; nothing is begun after --seconds.
+`long`: one datum of so many tokens, forward_backward and optim_step, a second time without compiling. `steps`: a step
+of DATUMSxTOKENS for each pair of --pass-tokens and --kept-gib (repairs engine_shapes, engine_blocks), the best of
+three. `score`: one prompt scored. Each result is a JSON line on the screen and in --out; nothing begins after
+--seconds.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -28,6 +29,7 @@ class Meter:
 
     def __init__(self, given: argparse.Namespace) -> None:
         import jax
+
         import repairs
 
         repairs.apply("engine", repairs.NAMES)
@@ -129,7 +131,7 @@ def main() -> None:
     parser.add_argument("--score", type=numbers, default=[])
     parser.add_argument("--steps", default="")
     parser.add_argument("--pass-tokens", type=numbers, default=[])
-    parser.add_argument("--kept-tokens", type=numbers, default=[])
+    parser.add_argument("--kept-gib", type=numbers, default=[])
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--out", default="")
@@ -137,18 +139,23 @@ def main() -> None:
     meter = Meter(given)
     from repairs import engine_blocks, engine_shapes
 
+    known = engine_blocks.keeping
     for size in filter(None, given.steps.split(",")):
         datums, tokens = map(int, size.split("x"))
-        chosen = list(zip(given.pass_tokens, given.kept_tokens, strict=True))
-        for most, kept in chosen or [(engine_shapes.pass_tokens, engine_blocks.kept_tokens)]:
-            engine_shapes.pass_tokens, engine_blocks.kept_tokens = most, kept
+        for most, kept in zip(given.pass_tokens, given.kept_gib, strict=True):
+            engine_shapes.pass_tokens = most
+            engine_blocks.keeping = known._replace(free=kept * GIB, per_token=0.0)
             meter.engine._create_loss_and_grad_fn()  # traced with these
-            line = {"measure": "steps", "size": size, "pass_tokens": most, "kept_tokens": kept}
+            line = {"measure": "steps", "size": size, "pass_tokens": most, "kept_gib": kept}
             meter.attempt(line, lambda datums=datums, tokens=tokens: meter.steps(datums, tokens))
     for tokens in given.score:
         meter.attempt({"measure": "score", "tokens": tokens}, lambda tokens=tokens: meter.score(tokens))
     for tokens in given.long:
-        meter.attempt({"measure": "long", "tokens": tokens}, lambda tokens=tokens: meter.long(tokens))
+        for kept in given.kept_gib or [None]:
+            engine_blocks.keeping = known if kept is None else known._replace(free=kept * GIB, per_token=0.0)
+            meter.engine._create_loss_and_grad_fn()
+            line = {"measure": "long", "tokens": tokens, "kept_gib": kept}
+            meter.attempt(line, lambda tokens=tokens: meter.long(tokens))
 
 
 if __name__ == "__main__":

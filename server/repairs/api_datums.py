@@ -38,8 +38,8 @@ def check_fits(tokens: int, what: str, where: str) -> None:
     most = fitting().get(what, tokens)
     if tokens > most:
         raise bad_request(
-            f"{where}: {tokens} tokens; the server's memory holds {most} where they are {what}: set context_limit={most}, "
-            "or give the server more memory or GPUs"
+            f"{where}: {tokens} tokens; the server's memory holds {most} where they are {what}: "
+            f"set context_limit={most}, or give the server more memory or GPUs"
         )
 
 

@@ -1,8 +1,8 @@
 """GET /api/v1/healthz says what server this is and what its engine does. Not a repair: it comes with any of them.
 
-`server` never changes while the server runs; `load` is what engine_load counts, absent without it; `memory` is what fits
-into the engine's memory, as engine_memory measured it; `sampler` is what computes samples and, with vLLM, the state of
-its replicas.
+`server` never changes while the server runs; `load` is what engine_load counts, absent without it; `memory` is what
+fits into the engine's memory, as engine_memory measured it; `sampler` is what computes samples and, with vLLM, the
+state of its replicas.
 """
 
 # pyright: reportMissingImports=false

@@ -8,6 +8,7 @@ from typing import Any
 
 from skyrl.tinker import api
 
+from repairs import positions
 from repairs.api_load import memory
 
 LONG_CONTEXT = 131072
@@ -27,11 +28,8 @@ def model_config() -> dict[str, Any]:
 
 
 def context_limit() -> int:
-    """Tokens in one sequence, prompt and answer together: the operator's, else the model's own but at least 128K.
-
-    Beyond max_position_embeddings a model gets worse, it does not fail; whether that is wanted is for the client.
-    """
-    return api.app.state.context_limit or max(model_config().get("max_position_embeddings") or 0, LONG_CONTEXT)
+    """Tokens in one sequence, prompt and answer together: the operator's, else what the model was made for."""
+    return api.app.state.context_limit or positions.longest(model_config()) or LONG_CONTEXT
 
 
 def fitting() -> dict[str, int]:
@@ -54,12 +52,6 @@ def whole_context() -> int:
     """Tokens of a sequence that can be both sampled and trained."""
     fits = fitting()
     return min([context_limit(), *(fits[name] for name in ("trained", "sampled") if name in fits)])
-
-
-def own_context() -> int:
-    """What an answer without max_tokens may fill: the operator's limit, else what the model was made for."""
-    own = api.app.state.context_limit or model_config().get("max_position_embeddings") or LONG_CONTEXT
-    return min(own, fitting().get("sampled", own))
 
 
 def vocabulary() -> int:

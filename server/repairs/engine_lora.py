@@ -13,9 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from skyrl.tx.layers import lora
 from skyrl.tx.layers.util import ragged_dot
 
+PRODUCT = "product"  # what a pass may keep for its backward pass (engine_blocks)
 stock_expert = lora.LoRAExpert.__call__
 
 
@@ -32,11 +34,12 @@ def apply_lora(self: Any, x: jax.Array, base_output: jax.Array, adapter_indices:
     if self.max_lora_adapters == 0 or adapter_indices is None:
         return base_output
     dtype = base_output.dtype
-    inner = low_rank(self, x, dtype) * self.lora_scaling[...].astype(dtype)[:, None]
+    inner = checkpoint_name(low_rank(self, x, dtype) * self.lora_scaling[...].astype(dtype)[:, None], PRODUCT)
     if self.max_lora_adapters > 1:
         own = adapter_indices[:, None] == jnp.arange(self.max_lora_adapters)
         inner = jnp.where(own.reshape(own.shape[0], *[1] * (inner.ndim - 3), own.shape[1], 1), inner, 0)
-    return base_output + jnp.einsum("n...sr,sro->n...o", inner, self.lora_B[...].astype(dtype))
+    outer = jnp.einsum("n...sr,sro->n...o", inner, self.lora_B[...].astype(dtype))
+    return checkpoint_name(base_output + outer, PRODUCT)
 
 
 def expert_call(

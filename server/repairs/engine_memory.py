@@ -26,7 +26,7 @@ from repairs.engine_room import GIB
 
 MEASURED = 2048, 4096  # tokens
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
-KEEPING = 0.6  # of what is free, for passes that keep products
+KEPT = 0.8  # of what is free, with what passes keep besides
 ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
 MOST = 1 << 20  # tokens; no model has a longer context
 FILLING = 2.0  # keys and values of a wave while it is filled, in copies
@@ -45,24 +45,35 @@ def scratch(self: Any, tokens: int) -> int:
 
 
 def is_shape(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], tuple) and not isinstance(value[1], tuple)
+    return (
+        isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], tuple) and not isinstance(value[1], tuple)
+    )
 
 
-def kept_bytes(self: Any) -> int:
-    """Of a token's products, which a short pass keeps: the outputs of all linear layers of the stack."""
-    item = jnp.dtype(backend.get_dtype(self.model_config.get_config().dtype)).itemsize
+def kept_bytes(self: Any) -> tuple[int, int]:
+    """Of a token in a layer: the result of attention, and those of all linear layers with their low-rank parts."""
+    config = self.model_config.get_config()
+    item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
     flat = jax.tree_util.tree_flatten_with_path(self.non_lora_params)[0]
     kernels = [value for path, value in flat if path[-2].key == "kernel" and value.ndim == 3]
-    return sum(value.shape[0] * value.shape[-1] for value in kernels) * item
+    products = sum(value.shape[-1] + self.config.max_lora_rank for value in kernels)
+    return attention_width(config) * item + 4 * config.num_attention_heads, max(products, 1) * item
+
+
+def attention_width(config: Any) -> int:
+    return config.num_attention_heads * head_size(config)
+
+
+def head_size(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def wave_bytes(self: Any) -> int:
     """Of the keys and values of a token."""
     config = self.model_config.get_config()
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
-    return 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size * item
+    return 2 * config.num_hidden_layers * heads * head_size(config) * item
 
 
 def reserved(self: Any) -> int:
@@ -104,17 +115,19 @@ def plan(self: Any) -> dict[str, Any]:
     per_token = max(long - short, 1) / (MEASURED[1] - MEASURED[0])
     first = max(short - per_token * MEASURED[0], 0.0)
     trained = longest(USED * free, first, per_token)
-    kept = min(longest(KEEPING * free, first, per_token + kept_bytes(self)), engine_shapes.PASS)
-    engine_blocks.kept_tokens = kept
-    fitting = int((USED * free - first) / per_token)
-    engine_shapes.pass_tokens = kept if kept >= MEASURED[0] else max(engine_shapes.SHORTEST, min(fitting, engine_shapes.PASS))
+    attention, products = kept_bytes(self)
+    engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products)
+    layers = self.model_config.get_config().num_hidden_layers
+    kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
+    most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), engine_shapes.PASS)
+    engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
     engine_waves.wave_tokens = max(1, int(USED * free / (FILLING * wave_bytes(self))))
     return {
         "limit_gib": round((programs.room.limit() or 0) / GIB, 2),
         "free_gib": round(free / GIB, 2),
         "trained_tokens": trained,
         "trained_gib_per_1000": round(per_token * 1000 / GIB, 4),
-        "kept_tokens": kept,
+        "pass_tokens": engine_shapes.pass_tokens,
         "wave_tokens": engine_waves.wave_tokens,
         "seats": max(0, self.config.sample_max_num_sequences),
     }

@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.models import llama3, qwen3
+from skyrl.utils.log import logger
 
 from repairs.positions import frequencies, parameters_of
 
@@ -31,7 +33,8 @@ def with_positions(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
         """Wraps JaxBackendImpl.__init__."""
         folder = backend.resolve_model_path(base_model)
-        parameters = parameters_of(backend.AutoConfig.from_pretrained(folder).to_dict())
+        parameters = parameters_of(backend.AutoConfig.from_pretrained(folder).to_dict(), config.context_limit)
+        logger.info(f"positions: {parameters}")
         for module in (qwen3, llama3):
             module.apply_rope = partial(rotate, parameters)
         stock_init(self, base_model, config, process_id)
@@ -40,4 +43,8 @@ def with_positions(stock_init: Any) -> Any:
 
 
 def apply() -> None:
+    class BackendConfig(backend.JaxBackendConfig):
+        context_limit: int = Field(default=0, ge=0, description="Tokens of a sequence; 0: the model's whole context")
+
+    backend.JaxBackendConfig = BackendConfig
     backend.JaxBackendImpl.__init__ = with_positions(backend.JaxBackendImpl.__init__)

@@ -22,7 +22,9 @@ class Room:
         stats = jax.local_devices()[0].memory_stats() or {}
         if "bytes_limit" in stats:
             return stats["bytes_limit"]
-        return min(filter(None, (self.limit_bytes, *(limit for limit, _ in cgroups()), meminfo("MemTotal"))), default=None)
+        return min(
+            filter(None, (self.limit_bytes, *(limit for limit, _ in cgroups()), meminfo("MemTotal"))), default=None
+        )
 
     def free(self) -> int | None:
         """Bytes of the limit that are not taken now; None = unknown."""

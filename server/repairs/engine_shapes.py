@@ -36,7 +36,7 @@ class Part(NamedTuple):
     """One micro batch or wave: which of the rows, filled up to how many, padded to how many tokens."""
 
     rows: list[int]
-    count: int
+    filled: int
     length: int
 
 
@@ -80,12 +80,14 @@ def full_rows(length: int, micro_batch: int) -> int:
 
 def filled_rows(rows: int, length: int, full: int) -> int:
     """To how many datums a pass of `rows`, at most `full`, is filled up."""
-    if TINY < length and full * length <= FILLED:
+    if length > TINY and full * length <= FILLED:
         return full
     return min(full, power_of_two(rows))
 
 
-def parts(tokens: dict[int, int], full: Callable[[int], int], round_up: Callable[[int], int] = pass_length) -> list[Part]:
+def parts(
+    tokens: dict[int, int], full: Callable[[int], int], round_up: Callable[[int], int] = pass_length
+) -> list[Part]:
     """Rows by their padded length, the longest first, at most full(length) in a part. `tokens`: of each row.
 
     The first calls need most memory: what does not fit fails before anything is computed.
@@ -105,17 +107,17 @@ def arrays_of(batch: types.PreparedModelPassBatch, ids: list[list[int]], part: P
 
     def table(values: list, dtype: Any) -> np.ndarray:
         rows = [values[row] for row in part.rows]
-        return pad_batch(rows + [[]] * (part.count - len(rows)), part.length, dtype)
+        return pad_batch(rows + [[]] * (part.filled - len(rows)), part.length, dtype)
 
     kinds = [types.LOSS_TYPES[batch.all_loss_fns[row]] for row in part.rows]
-    more = part.count - len(kinds)
+    more = part.filled - len(kinds)
     mask = table([[1] * len(one) for one in ids], np.int32)
     mask[len(kinds) :, 0] = 1  # rows of nobody have one token
     configs = [batch.all_loss_fn_configs[row] for row in part.rows] + [None] * more
     return (
         table(ids, np.int32),
         mask,
-        np.full(part.count, adapter, np.int32),
+        np.full(part.filled, adapter, np.int32),
         table(batch.all_targets, np.int32),
         table(batch.all_token_weights, np.float32),
         np.asarray(kinds + kinds[:1] * more, np.int32),
@@ -140,16 +142,16 @@ def model_pass(self: Any, prepared_batch: types.PreparedModelPassBatch, model_pa
     with jax.set_mesh(self.mesh):
         while left:
             part = parts({row: len(ids[row]) for row in left}, lambda length: full_rows(length, micro_batch))[0]
-            part = part._replace(count=filled_rows(len(part.rows), part.length, part.count))
+            part = part._replace(filled=filled_rows(len(part.rows), part.length, part.filled))
             inputs = on_devices(self.mesh, arrays_of(prepared_batch, ids, part, adapter))
             try:
                 self.accumulated_grads, *found = model_pass_fn(
                     self.accumulated_grads, self.lora_params, self.non_lora_params, *inputs
                 )
             except TooLarge:
-                if part.count == 1:
+                if part.filled == 1:
                     raise
-                pass_tokens = part.count * part.length // 2
+                pass_tokens = part.filled * part.length // 2
                 continue
             computed.append((part.rows, found))
             left -= set(part.rows)

@@ -7,7 +7,6 @@ then waits for it; one that waits in the queue is compiled by the call.
 """
 
 # pyright: reportMissingImports=false
-from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -16,8 +15,8 @@ from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
 
 from repairs import engine_load
-from repairs.engine_room import GIB
 from repairs.engine_programs import Program, compiling, programs
+from repairs.engine_room import GIB
 from repairs.engine_shapes import full_rows, lengths, room_for
 from repairs.engine_waves import full_seats, seats_for
 
@@ -74,8 +73,8 @@ def planned_waves(jitted: Any) -> Any:
             room = room_for(length + new)
             full = full_seats(room, programs.seats or ids.shape[0])
             for rows in dict.fromkeys((full, seats_for(1, full))):
-                specs = specs_of((ids, mask), rows, length)
-                found.append(program(model, *specs, room, new, rows_of(rest, rows), flags))
+                tables = specs_of((ids, mask), rows, length)
+                found.append(program(model, tables[0], tables[1], room, new, rows_of(rest, rows), flags))
         return found
 
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
@@ -105,7 +104,8 @@ def planned_scores(jitted: Any) -> Any:
         found, model = [], jax.tree.map(spec, model)
         for length in lengths(programs.limit):
             rows = full_rows(length, programs.seats or ids.shape[0])
-            found.append(program(model, *specs_of((ids, mask), rows, length), rows_of(rest, rows)))
+            tables = specs_of((ids, mask), rows, length)
+            found.append(program(model, tables[0], tables[1], rows_of(rest, rows)))
         return found
 
     def run(model: Any, ids: jax.Array, mask: jax.Array, *rest: Any) -> Any:

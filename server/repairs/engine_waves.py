@@ -102,7 +102,9 @@ def generate(
     tokenizer: Any = None,
 ) -> GenerateOutput:
     """Wraps GeneratorMixin.generate."""
-    scored = score_prompts(self, input_ids, attention_mask, sampling_params, adapter_indices) if prompt_logprobs else None
+    scored = (
+        score_prompts(self, input_ids, attention_mask, sampling_params, adapter_indices) if prompt_logprobs else None
+    )
     if scored and all(one.max_tokens == 1 and not one.stop_strings for one in sampling_params):
         return scored
     output = stock_generate(
@@ -118,7 +120,7 @@ def generate(
 
 
 def next_wave(batch: types.PreparedSampleBatch, left: set[int], most: int) -> tuple[Part, bool]:
-    """What is computed next of the rows that are left, and whether its prompts are scored. `most`: seats; 0: no limit."""
+    """What is computed next of the rows that are left, and whether its prompts are scored. `most`: seats; 0: all."""
     most = most if most > 0 else power_of_two(len(batch.all_model_inputs))
     scored = {entry[2] for entry in batch.request_batch_slices if entry[4]}  # the first row of each request
     new = [one.max_tokens for one in batch.all_sampling_params]
@@ -126,7 +128,7 @@ def next_wave(batch: types.PreparedSampleBatch, left: set[int], most: int) -> tu
     merely = {row: count for row, count in tokens.items() if row in scored and new[row] == 1}
     if merely:
         part = parts(merely, lambda length: full_rows(length, most), prompt_length)[0]
-        return part._replace(count=filled_rows(len(part.rows), part.length, part.count)), True
+        return part._replace(filled=filled_rows(len(part.rows), part.length, part.filled)), True
     is_scored = not scored.isdisjoint(left)
     rows = sorted((row for row in left if (row in scored) == is_scored), key=lambda row: -tokens[row])
     length = prompt_length(tokens[rows[0]])  # one wave for all lengths: answers take most of the time
@@ -156,11 +158,11 @@ def in_waves(stock_sample: Any) -> Any:
             part, is_scored = next_wave(prepared_batch, left, self.config.sample_max_num_sequences)
             began = time.monotonic()
             seated = copy.copy(self)
-            seated.config = self.config.model_copy(update={"sample_max_num_sequences": part.count})
+            seated.config = self.config.model_copy(update={"sample_max_num_sequences": part.filled})
             try:
                 done |= stock_sample(seated, only_rows(prepared_batch, part.rows, is_scored))
             except TooLarge:
-                if part.count == 1:
+                if part.filled == 1:
                     raise
                 make_smaller(prepared_batch, part, is_scored)
                 continue
@@ -176,9 +178,9 @@ def make_smaller(batch: types.PreparedSampleBatch, part: Part, is_scored: bool) 
     global wave_tokens
     new = max(batch.all_sampling_params[row].max_tokens for row in part.rows)
     if is_scored and new == 1:
-        engine_shapes.pass_tokens = part.count * part.length // 2
+        engine_shapes.pass_tokens = part.filled * part.length // 2
     else:
-        wave_tokens = part.count * room_for(part.length + new) // 2
+        wave_tokens = part.filled * room_for(part.length + new) // 2
 
 
 def joined(done: dict[str, Any], start: int, end: int, is_scored: bool, top: int) -> Any:

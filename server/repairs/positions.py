@@ -10,33 +10,51 @@ from typing import Any
 import numpy as np
 
 KNOWN = ("default", "linear", "yarn", "llama3")
+# Of Qwen3's model cards: a config for 40,960 positions is made for 32,768, and for 131,072 with YaRN
+QWEN3, QWEN3_TRAINED, QWEN3_WHOLE = 40_960, 32_768, 131_072
 
 
-def parameters_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """rope_parameters of a config.json, also of one in the older form; `rope_type` is always there."""
+def parameters_of(config: Mapping[str, Any], context: int = 0) -> dict[str, Any]:
+    """rope_parameters of a config.json, also of one in the older form, for sequences of `context` tokens; 0: its whole.
+
+    `rope_type` is always there. A Qwen3 without scaling has its card's YaRN where its own positions are not enough.
+    """
     found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     found.setdefault("rope_type", found.get("type", "default"))
     found.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
     found.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+    if found["rope_type"] == "default" and has_card(config) and (context or QWEN3_WHOLE) > QWEN3:
+        factor = QWEN3_WHOLE / QWEN3_TRAINED
+        found |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": QWEN3_TRAINED}
     return found
 
 
-def trouble(parameters: Mapping[str, Any]) -> str | None:
-    """Why these positions cannot be computed; None = they can."""
-    kind = parameters["rope_type"]
-    if kind not in KNOWN:
-        return f"positions of rope_type={kind} are not computed here, only of {', '.join(KNOWN)}"
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        return "partial_rotary_factor is not computed here for this family"
-    return None
+def has_card(config: Mapping[str, Any]) -> bool:
+    is_qwen3 = config.get("model_type") in ("qwen3", "qwen3_moe")
+    return is_qwen3 and config.get("max_position_embeddings") == QWEN3
 
 
 def longest(config: Mapping[str, Any]) -> int | None:
-    """Tokens that the model was made for, with its scaling; None = not told."""
+    """Tokens for which the model was made, with scaled positions; None = not told."""
     own, scaling = config.get("max_position_embeddings"), parameters_of(config)
     if scaling["rope_type"] in ("yarn", "linear") and own and scaling.get("factor"):
         return max(own, int(scaling["original_max_position_embeddings"] * scaling["factor"]))
     return own
+
+
+def trouble(config: Mapping[str, Any], context: int) -> str | None:
+    """Why positions up to `context` (0: the whole) cannot be computed; None = they can."""
+    kind = parameters_of(config)["rope_type"]
+    if is_ours(config) and kind not in KNOWN:
+        return f"positions of rope_type={kind} are not computed here, only of {', '.join(KNOWN)}"
+    if context and (most := longest(config)) and context > most:
+        return f"it was made for {most} tokens, and has no positions beyond; set SKYRL_TX_CONTEXT_LIMIT={most} or less"
+    return None
+
+
+def is_ours(config: Mapping[str, Any]) -> bool:
+    """Whether its positions are those of engine_positions; other families of skyrl have their own."""
+    return str(config.get("model_type")) in ("qwen3", "qwen3_moe", "llama")
 
 
 def frequencies(size: int, parameters: Mapping[str, Any]) -> tuple[np.ndarray, float]:

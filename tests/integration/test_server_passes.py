@@ -74,14 +74,15 @@ taken = engine_slots.take(engine_slots.slots_of(engine.model), 1)
 nnx.update(view, engine_slots.put(engine_slots.slots_of(view), 1, taken))
 mixed = logits_of(view, [1, 0, 2, 1])
 LoRAMixin.apply_lora, LoRAExpert.__call__ = stock
-found = {"several adapters": difference(mixed, logits_of(view, [1, 0, 2, 1])), "moved": difference(mixed[:1], mixed[1:2])}
+found = {"several adapters": difference(mixed, logits_of(view, [1, 0, 2, 1]))}
+found["moved"] = difference(mixed[:1], mixed[1:2])
 routed = trained(engine_of())
 found["without routing"] = compared(routed, plain)
 engine_lora.apply()
 engine_blocks.TOKENS, engine_blocks.QUERIES = 64, 64
 repairs.apply("engine", ["blocks"])
-for kept in (0, 10**6):
-    engine_blocks.kept_tokens = kept
+for kept in (0, 1, 100):  # of no layer, of one, of both
+    engine_blocks.keeping = engine_blocks.Keeping(float(kept * 400), 0.0, 1, 1)
     found[f"in blocks, {kept} kept"] = compared(routed, trained(engine_of()))
 print("RESULT", json.dumps(found))
 """
@@ -104,7 +105,7 @@ def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
     found = results(model, ENGINE)
     assert found.pop("moved") > 1e-3, "the adapters differ"
     assert found.pop("several adapters") < 1e-4, "logits of some 1 to 10"
-    assert sorted(found) == ["in blocks, 0 kept", "in blocks, 1000000 kept", "without routing"]
+    assert len(found) == 4
     for loss, logprobs, gradient in found.values():
         assert loss < 1e-5 and gradient < 1e-5, "relative"
         assert logprobs < 5e-5, "nats of some -6"
@@ -131,8 +132,9 @@ def scoring(rows, tokens):
     arguments = engine.samplers.model, ids, ids, whole, floats, keys, whole, floats, 0, False
     return engine_programs.needed(engine_programs.compiling(engine_waves.score, engine.mesh, *arguments)())
 
-engine_blocks.kept_tokens = 0
-found = {"scoring": [scoring(1, 2048), scoring(4, 4096)], "pass": [engine_memory.scratch(engine, n) for n in (4096, 16384)]}
+engine_blocks.keeping = engine_blocks.Keeping()
+found = {"scoring": [scoring(1, 2048), scoring(4, 4096)]}
+found["pass"] = [engine_memory.scratch(engine, tokens) for tokens in (4096, 16384)]
 print("RESULT", json.dumps(found))
 """
 

@@ -41,7 +41,7 @@ def tokens() -> tuple[np.ndarray, np.ndarray]:
 def computed(name: str) -> list[float]:
     """transformers' log-probability of each token after the first."""
     import torch  # pyright: ignore[reportMissingImports]
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM  # pyright: ignore[reportAttributeAccessIssue]
 
     with tempfile.TemporaryDirectory() as folder:
         write_model(name, Path(folder))

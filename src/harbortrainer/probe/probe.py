@@ -64,12 +64,17 @@ async def load_or_probe(
     """The cached report of this version of the server and model, else that of a new probe (seconds), then cached.
 
     `say` gets a line when the server compiles for long.
-    Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
+    Raises BackendError when the server cannot be measured: it vanished or was started again meanwhile, which leaves no
+    report, or has no free adapter slot.
     """
     if not refresh and (known := load((await identify(session.url, session.key)).fingerprint, model_name)) is not None:
         return known
+    before = await identify(session.url, session.key)
     compiles = say_what_compiles(functools.partial(read_load, session.url), say)
     report = await run_until(probe(session, model_name), compiles)
+    after = await identify(session.url, session.key)
+    if after.server.get("instance") != before.server.get("instance"):
+        raise BackendError(f"{session.url} was started again while it was measured; try again")
     try:
         store(report)
     except OSError as error:
